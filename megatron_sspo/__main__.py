@@ -1,0 +1,103 @@
+"""`megatron-sspo`: train, evaluate, plot."""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line. A UserError becomes one line on stderr and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options, arguments)
+    except UserError as error:
+        rank = os.environ.get("RANK", "0")
+        where = f" (process {rank})" if rank != "0" else ""
+        print(f"megatron-sspo{where}: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train a policy by a recipe")
+    train.add_argument("recipe", help="a Python file, file.py:function, or package.module:function that returns a Run")
+    _add_set(train)
+    train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("evaluate", help="greedy pass@1 and sampled avg@k of a Hugging Face folder")
+    evaluate.add_argument("model", type=Path, help="a Hugging Face folder, such as the `model` of a run")
+    evaluate.add_argument("--recipe", required=True, help="whose held-out prompts, reward and sampling are used")
+    evaluate.add_argument("--samples", type=int, default=0, metavar="K", help="adds avg@K at the recipe's temperature")
+    evaluate.add_argument("--output", type=Path, metavar="FILE", help="writes the greedy responses as JSON lines")
+    _add_set(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+
+    plot = commands.add_parser("plot", help="curves of one or several runs, or `plot gates`")
+    plot.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, or the word gates")
+    plot.add_argument("--output", type=Path, metavar="PNG", help="default: curves.png in the (first) run, or gates.png")
+    plot.set_defaults(run=_plot)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="changes the recipe: rollouts.group_size=16"
+    )
+
+
+def _train(options: argparse.Namespace, arguments: list[str]) -> int:
+    from megatron_sspo.launch import local
+    from megatron_sspo.preflight import preflight
+    from megatron_sspo.recipe import load_recipe
+
+    run = load_recipe(options.recipe, options.set)
+    if not local.is_launched():
+        preflight(run, resume=options.resume)
+        if run.parallel.num_processes > 1:
+            return local.launch(arguments, run.parallel.num_processes)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about what is not installed
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
+    from megatron_sspo.loop import train
+
+    train(run, resume=options.resume)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, _: list[str]) -> int:
+    from megatron_sspo.evaluate import evaluate_folder
+    from megatron_sspo.recipe import load_recipe
+
+    evaluate_folder(
+        load_recipe(options.recipe, options.set), options.model, samples=options.samples, output=options.output
+    )
+    return 0
+
+
+def _plot(options: argparse.Namespace, _: list[str]) -> int:
+    if options.runs == ["gates"]:
+        from megatron_sspo.plots.gates import plot_gates
+
+        path = options.output or Path("gates.png")
+        plot_gates(path)
+    else:
+        from megatron_sspo.plots.curves import plot_runs
+
+        folders = [Path(run) for run in options.runs]
+        path = options.output or folders[0] / "curves.png"
+        plot_runs(folders, path)
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What a person sees while a run goes on: a live bar on a terminal, a line a cycle elsewhere, a table at the end."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+class Display:
+    """The screen of a run. On every rank but 0 it stays silent."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self.console = Console(quiet=silent)
+        self._silent = silent
+        self._progress: Progress | None = None
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line, with the time since the start."""
+        self.console.print(
+            f"[dim]{time.monotonic() - self._started:7.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
+        )
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Starts a bar of `total` steps, where there is a terminal to draw it on."""
+        self.end()
+        if self.console.is_terminal and not self._silent:
+            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self._progress = Progress(TextColumn("{task.description}"), *columns, console=self.console)
+            self._progress.start()
+            self._progress.add_task(what, total=total, completed=done)
+
+    def advance(self, description: str) -> None:
+        """One step done."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], advance=1, description=description)
+
+    def end(self) -> None:
+        """Takes the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """A table of text."""
+        table = Table(title=title)
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number == 0 else "right")
+        for row in rows:
+            table.add_row(*map(str, row))
+        self.console.print(table)
+
+
+def summary(row: Mapping[str, float]) -> str:
+    """The line of an update."""
+    seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
+    return (
+        f"update {int(row['update'])}  reward {row['reward/mean']:.3f}  entropy {row['policy/entropy']:.3f}  "
+        f"KL(old) {row['policy/kl_old']:.1e}  w<½ {row['token_weight/below_half']:.1%}  "
+        f"grad {row['policy/grad_norm']:.2f}  tokens {row['response/tokens_mean']:.0f}  {seconds:.1f} s"
+    )

@@ -1,0 +1,89 @@
+"""Sums of two integers, made for models of a few million parameters that start from nothing."""
+
+import hashlib
+import itertools
+import random
+
+from megatron_sspo.data.row import Row
+from megatron_sspo.errors import UserError
+
+_HELD_OUT_SHARE = {"train": 9, "held_out": 1}  # of ten pairs
+
+
+def rows(
+    size: int, seed: int = 0, split: str = "train", max_operand: int = 99, wrong_fraction: float = 0.0
+) -> list[Row]:
+    """Questions "12+34=" with the gold answer and a worked demonstration.
+
+    A pair (a, b) belongs to one split by a hash of itself, whatever the seed: about one in ten is held out. Pairs are
+    drawn without replacement, and repeat only where `size` is more than the split has.
+
+    Args:
+        size: number of rows.
+        seed: of the draw and its order.
+        split: "train" or "held_out".
+        max_operand: both integers are in [0, max_operand].
+        wrong_fraction: share of the demonstrations with a slip in them, so that a warm start teaches the format and
+            leaves the sums to be learned. The gold answer is right all the same.
+
+    Raises:
+        UserError: an option out of its range.
+    """
+    if split not in _HELD_OUT_SHARE:
+        raise UserError(f"arithmetic has no split {split!r}: choose train or held_out")
+    if not isinstance(size, int) or size < 1:
+        raise UserError(f"arithmetic's size is {size!r}: it has to be an integer of 1 or more")
+    if not isinstance(max_operand, int) or max_operand < 1:
+        raise UserError(f"arithmetic's max_operand is {max_operand!r}: it has to be an integer of 1 or more")
+    if not 0 <= wrong_fraction <= 1:
+        raise UserError(f"arithmetic's wrong_fraction is {wrong_fraction!r}: it has to be between 0 and 1")
+    draw = random.Random(seed)
+    pairs = _pairs(draw, size, split, max_operand)
+    slips = set(draw.sample(range(size), round(size * wrong_fraction)))
+    return [
+        Row(
+            id=f"arithmetic/{split}/{seed}:{number + 1}",
+            question=f"{a}+{b}=",
+            answer=str(a + b),
+            demonstration=demonstrate(a, b, slip=number in slips),
+            metadata={"a": a, "b": b},
+        )
+        for number, (a, b) in enumerate(pairs)
+    ]
+
+
+def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
+    """A worked sum, digit by digit, ones first: "<think>7+5=12 1+2+1=4</think> <answer>42</answer>" for 17+25.
+
+    With `slip` the first carry is forgotten; a sum without a carry is one off in its leading column.
+    """
+    width = max(len(str(a)), len(str(b)))
+    columns = [(a // 10**place % 10, b // 10**place % 10) for place in range(width)]
+    has_carry = any(sum(column) > 9 for column in columns)
+    steps: list[str] = []
+    answer = carry = 0
+    for place, (x, y) in enumerate(columns):
+        total = x + y + carry
+        if slip and not has_carry and place == width - 1:
+            total += 1 if total == 0 else -1
+        steps.append(f"{x}+{y}{'+1' if carry else ''}={total}")
+        answer += total % 10 * 10**place
+        carry = total // 10
+        if slip and carry:
+            carry, slip = 0, False
+    answer += carry * 10**width
+    return f"<think>{' '.join(steps)}</think> <answer>{answer}</answer>"
+
+
+def _pairs(draw: random.Random, size: int, split: str, max_operand: int) -> list[tuple[int, int]]:
+    values = max_operand + 1
+    # Twice what the split's share asks for: a shortfall then means that all pairs of a small range were looked at.
+    num_candidates = min(values**2, 2 * size * 10 // _HELD_OUT_SHARE[split] + 1000)
+    candidates = (divmod(index, values) for index in draw.sample(range(values**2), num_candidates))
+    pairs = [(a, b) for a, b in candidates if _is_held_out(a, b) == (split == "held_out")]
+    return list(itertools.islice(itertools.cycle(pairs), size))
+
+
+def _is_held_out(a: int, b: int) -> bool:
+    digest = hashlib.blake2b(f"{a}+{b}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % 10 < _HELD_OUT_SHARE["held_out"]

@@ -1,0 +1,56 @@
+"""Procedural tasks of the package reasoning-gym: unlimited, with gold answers, the same for the same seed."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from megatron_sspo.data.row import Fields, Row, row_from_record
+from megatron_sspo.errors import UserError
+
+_FIELDS = Fields(question="question", answer="answer")
+
+
+def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
+    """`size` questions of one task.
+
+    Only questions and gold answers come from the package: the answers are judged by our own reward, because the
+    package's scorers want the bare answer and pay in part for text around it.
+
+    Args:
+        task: a name of reasoning-gym, such as "chain_sum".
+        size: number of questions.
+        seed: of the questions. Another seed gives other questions, but not a disjoint set.
+        options: fields of the task's own configuration, such as min_terms=2.
+
+    Raises:
+        UserError: the package is missing, or does not know the task or an option, or refuses a value.
+    """
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the source reasoning_gym needs a package that is missing ({error.name}): pip install reasoning-gym"
+        ) from error
+
+    if task not in DATASETS:
+        close = difflib.get_close_matches(task, DATASETS, n=3) or sorted(DATASETS)
+        raise UserError(f"reasoning-gym has no task {task!r}: choose one, such as {', '.join(close)}")
+    valid = {f.name for f in dataclasses.fields(DATASETS[task][1])}
+    if unknown := sorted(options.keys() - valid):
+        raise UserError(
+            f"the task {task!r} has no option {', '.join(unknown)}: its options are {', '.join(sorted(valid))}"
+        )
+    try:
+        entries = list(reasoning_gym.create_dataset(task, size=size, seed=seed, **options))
+    except (AssertionError, ValueError, TypeError) as error:
+        raise UserError(f"reasoning-gym refuses the options of {task!r} (size={size}, {options}): {error}") from error
+    return [
+        row_from_record(
+            {**entry["metadata"], "question": entry["question"], "answer": entry["answer"]},
+            _FIELDS,
+            id=f"{task}/{seed}:{number}",
+            place=f"reasoning-gym {task} with seed {seed}, entry {number}",
+        )
+        for number, entry in enumerate(entries, start=1)
+    ]

@@ -1,0 +1,139 @@
+"""`Row`: what every source yields, and how a record of a file becomes one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A question with its gold answer, before it is rendered and tokenized."""
+
+    id: str  # unique and stable within its source: "gsm8k.jsonl:17"
+    question: str | list[dict[str, str]]  # text, or chat messages of "role" and "content"
+    answer: str  # the gold answer
+    demonstration: str = ""  # a worked response, for the warm start
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # whatever else the record carried
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """The names under which a file keeps what a `Row` needs. A dot goes into a nested record."""
+
+    question: str
+    answer: str
+    demonstration: str = ""  # none
+    answer_after: str = ""  # the gold answer is what follows the last such mark ("####" in GSM8K); none takes it whole
+
+
+def row_from_record(record: Any, fields: Fields, *, id: str, place: str) -> Row:
+    """Checks a record of a file and makes it a `Row`.
+
+    Args:
+        record: what the file's reader gave: a mapping, if the file is right.
+        fields: where to look.
+        id: of the row.
+        place: file and line, for the messages.
+
+    Raises:
+        UserError: the record lacks a field, or a field has the wrong type or is empty.
+    """
+    if not isinstance(record, Mapping):
+        raise UserError(f"{place}: a record has to be an object with named fields, and this is {_kind(record)}")
+    demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
+    if not isinstance(demonstration, str):
+        raise UserError(
+            f"{place}, field {fields.demonstration!r}: the demonstration has to be text, and this is "
+            f"{_kind(demonstration)}: mend the record, or leave the option demonstration empty"
+        )
+    used = {name.split(".")[0] for name in (fields.question, fields.answer, fields.demonstration)}
+    used |= {fields.question, fields.answer, fields.demonstration}
+    return Row(
+        id=id,
+        question=_question(record, fields.question, place),
+        answer=_answer(record, fields, place),
+        demonstration=demonstration,
+        metadata={key: value for key, value in record.items() if key not in used},
+    )
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path of a source's file.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: check the path, which is relative to {Path.cwd()}")
+    return path
+
+
+def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, str]]:
+    question = _look_up(record, name, "question", place)
+    where = f"{place}, field {name!r}"
+    if isinstance(question, str):
+        if not question.strip():
+            raise UserError(f"{where}: the question is empty: fill it in, or drop the record")
+        return question
+    if not isinstance(question, list):
+        raise UserError(
+            f"{where}: a question has to be text or a list of chat messages, and this is {_kind(question)}: "
+            "mend the record, or name another field by the option question"
+        )
+    if not question:
+        raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
+    for number, message in enumerate(question, start=1):
+        well_formed = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
+        if not well_formed:
+            raise UserError(f"{where}: message {number} has to be an object with the texts 'role' and 'content'")
+    return [{"role": message["role"], "content": message["content"]} for message in question]
+
+
+def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
+    answer = _look_up(record, fields.answer, "answer", place)
+    where = f"{place}, field {fields.answer!r}"
+    right_type = isinstance(answer, (str, int, float)) and not isinstance(answer, bool)
+    if not right_type or (isinstance(answer, float) and not math.isfinite(answer)):
+        raise UserError(
+            f"{where}: the gold answer has to be text or a finite number, and this is {_kind(answer)}: "
+            "mend or drop the record, or name another field by the option answer"
+        )
+    text = str(answer)
+    if fields.answer_after:
+        _, mark, text = text.rpartition(fields.answer_after)
+        if not mark:
+            raise UserError(
+                f"{where}: the mark {fields.answer_after!r} does not occur: mend the record, or change the option "
+                "answer_after"
+            )
+    if not text.strip():
+        raise UserError(f"{where}: the gold answer is empty: fill it in, or drop the record")
+    return text.strip()
+
+
+def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:
+    """record["a.b"], or record["a"]["b"] where there is no such key."""
+    if name in record:
+        return record[name]
+    value: Any = record
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise UserError(
+                f"{place}, field {name!r}: there is no such field among {', '.join(map(repr, record))}: mend the "
+                f"record, or name the right field by the option {option}"
+            )
+        value = value[part]
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return f"of type {type(value).__name__}"

@@ -1,0 +1,85 @@
+"""From a row to the text that the policy continues."""
+
+import string
+from typing import TYPE_CHECKING
+
+from megatron_sspo.data.row import Row
+from megatron_sspo.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+THINK_ANSWER_INSTRUCTION = (
+    "First think about the problem step by step, then give the final answer. "
+    "Write the reasoning between <think> and </think> and only the final answer between <answer> and </answer>, "
+    "like this: <think> reasoning </think> <answer> final answer </answer>"
+)
+"""System text for recipes that train a chat model on the paper's template (the paper does not print its own)."""
+
+
+def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> str:
+    """The prompt as text.
+
+    Args:
+        row: the question.
+        tokenizer: its chat template is used.
+        template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
+            `{question}`.
+        system: system message of the chat template; none when empty.
+
+    Raises:
+        UserError: the template does not fit the row or the tokenizer.
+    """
+    _check_template(tokenizer, template, system)
+    if template != "chat":
+        if not isinstance(row.question, str):
+            raise UserError(
+                f"the question of {row.id} is a list of chat messages, which a format string cannot hold: "
+                "set template to 'chat'"
+            )
+        return template.format(question=row.question)
+    messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
+    if system:
+        if messages[0]["role"] == "system":
+            raise UserError(
+                f"{row.id} has a system message of its own: leave the option system empty, or drop that one"
+            )
+        messages = [{"role": "system", "content": system}, *messages]
+    from jinja2 import TemplateError
+
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        raise UserError(f"the tokenizer's chat template refuses {row.id}: {error}: mend the row's messages") from error
+
+
+def _check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
+    """Finds a template that no row could be rendered with.
+
+    Raises:
+        UserError: no chat template, an unknown field, a stray brace, or a system text that has no place to go.
+    """
+    if template == "chat":
+        if not tokenizer.chat_template:
+            raise UserError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no chat template: set template to a format string, "
+                "such as '{question}'"
+            )
+        return
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise UserError(
+            f"the template {template!r} is malformed ({error}): write a literal brace as {{{{ or }}}}"
+        ) from error
+    fields = [(name, conversion, spec) for _, name, spec, conversion in parsed if name is not None]
+    for name, conversion, spec in fields:
+        if name != "question" or conversion or spec:
+            raise UserError(
+                f"the template {template!r} has the unknown field {name!r}: the one field is {{question}}, with "
+                "nothing after the name, and a literal brace is written as {{ or }}"
+            )
+    if not fields:
+        raise UserError(f"the template {template!r} has no {{question}}: every prompt would be the same")
+    if system:
+        raise UserError("the option system belongs to template 'chat': write its text into the template itself")

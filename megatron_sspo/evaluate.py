@@ -1,0 +1,92 @@
+"""How good a policy is on held-out prompts: greedy pass@1, sampled avg@k, format rate."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.console import Display
+from megatron_sspo.errors import UserError
+from megatron_sspo.preflight import prompt_stream
+from megatron_sspo.resolve import resolve
+from megatron_sspo.rollout.collect import collect
+from megatron_sspo.rollout.engine import RolloutEngine, Sampling
+from megatron_sspo.run import Run
+from megatron_sspo.state import to_row, write_atomically
+from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.types import Prompt, RolloutGroup
+from megatron_sspo.weights.hf_folder import HFFolder
+
+
+def evaluate(
+    engine: RolloutEngine,
+    reward: Any,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    samples: int = 0,
+    seed: int = 0,
+) -> tuple[dict[str, float], list[RolloutGroup]]:
+    """Answers the prompts under the engine's weights.
+
+    Args:
+        sampling: of training; pass@1 is greedy whatever its temperature.
+        samples: k > 0 adds avg@k, the mean correctness over k sampled answers.
+
+    Returns:
+        Numbers by name (`pass@1`, `format_rate`, `avg@k`, the mean reward and the mean of its other parts), and the
+        greedy responses. The same on every process.
+    """
+    greedy = collect(engine, reward, prompts, replace(sampling, temperature=0.0, top_p=1.0), group_size=1, seed=seed)
+    rollouts = [group.rollouts[0] for group in greedy]
+    numbers: dict[str, float] = {}
+    for part in sorted({name for rollout in rollouts for name in rollout.reward_parts}):
+        values = [rollout.reward_parts.get(part, 0.0) for rollout in rollouts]
+        if part == "answer":
+            numbers["pass@1"] = _mean([value == 1.0 for value in values])
+        elif part == "format":
+            numbers["format_rate"] = _mean([value == 1.0 for value in values])
+        else:
+            numbers[part] = _mean(values)
+    if samples:
+        sampled = collect(engine, reward, prompts, sampling, group_size=samples, seed=seed)
+        correct = [r.reward_parts.get("answer", 0.0) == 1.0 for group in sampled for r in group.rollouts]
+        numbers[f"avg@{samples}"] = _mean(correct)
+    numbers["reward"] = _mean([rollout.reward for rollout in rollouts])
+    numbers["response_tokens"] = _mean([len(rollout.tokens) for rollout in rollouts])
+    return numbers, greedy
+
+
+def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None) -> dict[str, float]:
+    """Evaluates a Hugging Face folder on a recipe's held-out prompts, and prints a table.
+
+    Args:
+        run: whose evaluation prompts, reward, engine and sampling are used.
+        output: where to write the greedy responses, one JSON line each.
+
+    Raises:
+        UserError: the recipe has no evaluation, or the folder is not a model.
+    """
+    if run.evaluation is None:
+        raise UserError(f"the recipe {run.name} has no evaluation prompts: give it evaluation=Evaluation(prompts=...)")
+    folder = HFFolder(model)
+    prompts = prompt_stream(run.evaluation.prompts, load_tokenizer(model), seed=run.seed, shuffle=False).prompts
+    reward = resolve("reward", run.reward, "reward")(**run.reward_options)
+    engine = resolve("rollout", run.rollouts.engine, "engine")(model, **run.rollouts.options)
+    display = Display(silent=False)
+    display.say(f"{model}: {len(prompts)} prompts of {run.evaluation.prompts.source}")
+    try:
+        engine.load_weights(((name, folder.read(name)) for name in folder.shapes()), 0)
+        numbers, responses = evaluate(engine, reward, prompts, run.rollouts.sampling, samples=samples, seed=run.seed)
+    finally:
+        engine.close()
+        reward.close()
+    if output is not None:
+        write_atomically(output, "".join(json.dumps(to_row(group)) + "\n" for group in responses))
+    display.table(str(model), ["", "value"], [(name, f"{value:.3f}") for name, value in numbers.items()])
+    return numbers
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

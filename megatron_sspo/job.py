@@ -1,0 +1,232 @@
+"""`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from megatron_sspo import sinks
+from megatron_sspo.console import Display, summary
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.evaluate import evaluate
+from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
+from megatron_sspo.overrides import describe
+from megatron_sspo.plots.curves import plot_run
+from megatron_sspo.policy.distributed import initialize, shutdown
+from megatron_sspo.policy.policy import Batch, Policy
+from megatron_sspo.preflight import prompt_stream
+from megatron_sspo.resolve import resolve
+from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.state import (
+    State,
+    begin_checkpoint,
+    checkpoints,
+    file_sizes,
+    finish_checkpoint,
+    read_checkpoint,
+    to_row,
+    truncate,
+    write_atomically,
+)
+from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.warm_start import warm_start
+from megatron_sspo.weights.random import write_random_weights
+
+
+class Job:
+    """A context, opened on every process of the run: it starts or resumes, and at the end evaluates and exports.
+
+    What is written is written by rank 0.
+
+    Args:
+        run: the configuration, checked.
+        resume: the folder of an earlier attempt, to go on from its newest checkpoint; None starts a new folder.
+    """
+
+    def __init__(self, run: Run, resume: Path | None) -> None:
+        self.run = check(run)
+        self.folder = resume or Path(run.output) / run.name
+        model_path = Path(run.model.path)
+        self.tokenizer = load_tokenizer(model_path)
+        self.prompts = self._stream(run.prompts)
+        self.held_out = self._stream(run.evaluation.prompts).prompts if run.evaluation else []
+        build_reward = resolve("reward", run.reward, "reward")
+        build_engine = resolve("rollout", run.rollouts.engine, "engine")
+
+        device = initialize(run.parallel, run.seed)
+        self.is_main = dist.get_rank() == 0
+        self.policy = Policy(run, self._initial_weights(model_path), device)
+        self.display = Display(silent=not self.is_main)
+        self.reward = build_reward(**run.reward_options)
+        self.engine = build_engine(model_path, **run.rollouts.options)
+        self.state = State()
+        self._seconds: dict[str, float] = {}
+        self._evaluations: list[dict[str, float]] = []
+        self._sinks: sinks.Sinks | None = None
+
+    # ------------------------------------------------------------------ start and end
+
+    def __enter__(self) -> "Job":
+        """Resumes from the newest checkpoint; without one, warm-starts and evaluates."""
+        run = self.run
+        found = checkpoints(self.folder / "checkpoints")
+        positions: dict[str, int] = {}
+        if found:
+            self.state, extra = read_checkpoint(found[-1])
+            self.policy.load(found[-1] / "trainer")
+            self.prompts.restore(extra["prompts"])
+            positions = extra["positions"]
+        if self.is_main:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
+            for name in (sinks.METRICS, sinks.EVALUATIONS):
+                truncate(self.folder / name, positions.get(name, 0))
+            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run))
+            if (self.folder / sinks.EVALUATIONS).exists():
+                self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
+        self.display.say(
+            f"[bold]{run.name}[/bold]: {run.model.path}, {run.parallel.num_processes} processes, into {self.folder}"
+            + (f", resumed after update {self.state.update}" if found else "")
+        )
+        if not found:
+            self._warm_start()
+            self._evaluate()
+        self.display.begin(run.name, run.num_updates, self.state.update)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self.display.end()
+            self.engine.close()
+            self.reward.close()
+            if self._sinks is not None:
+                self._sinks.close()
+        if kind is None:  # after an error the other processes may be inside a collective and will not come to this one
+            shutdown()
+
+    def _finish(self) -> None:
+        """The last evaluation, the model as a Hugging Face folder, the curves, and the table."""
+        self.display.end()
+        if not self._evaluations or self._evaluations[-1]["update"] != self.state.update:
+            self._evaluate()
+        self._save()
+        model = self.folder / "model"
+        if self.is_main and model.exists():  # of an attempt that ended here before
+            model.rename(self.folder / f".model-{time.time_ns()}")
+        self.policy.export(model)
+        if self.is_main:
+            curves = plot_run(self.folder)
+            self._print_table()
+            self.display.say(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
+
+    # ------------------------------------------------------------------ what the loop calls
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside to the next row's `seconds/<name>`."""
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def after_update(self, batch: Batch, record: UpdateRecord) -> None:
+        """Writes the update's row of metrics; evaluates and saves where that is due."""
+        version = self.state.update - 1  # of the weights that the step started from
+        row = {
+            "update": self.state.update,
+            **reward_metrics(batch, policy_version=version),
+            **update_metrics(record),
+            **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
+        }
+        self._seconds = {}
+        if self._sinks is not None:
+            self._sinks.write(sinks.METRICS, row)
+        self.display.advance(f"reward {row['reward/mean']:.2f}")
+        if not self.state.batches:
+            self.display.say(summary(row))
+        if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
+            self._evaluate()
+        if self._is_due(self.run.checkpoint_every):
+            self._save()
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.state.update % every == 0
+
+    # ------------------------------------------------------------------ parts
+
+    def _stream(self, prompts: Prompts) -> PromptStream:
+        return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
+
+    def _initial_weights(self, model_path: Path) -> Path:
+        """The folder that the policy loads: the model's, or one of random weights that rank 0 makes."""
+        if self.run.model.init == "pretrained":
+            return model_path
+        destination = self.folder / "initial_model"
+        if self.is_main:
+            write_random_weights(model_path, destination, self.run.seed)
+        dist.barrier()
+        return destination
+
+    def _warm_start(self) -> None:
+        options = self.run.warm_start
+        if options is None:
+            return
+        prompts = self._stream(options.prompts)
+        self.display.begin("warm start", options.updates)
+
+        def report(number: int, record: UpdateRecord) -> None:
+            self.display.advance(f"warm start, loss {record.loss:.3f}")
+            if number % max(1, options.updates // 10) == 0:
+                self.display.say(f"warm start {number}/{options.updates}  loss {record.loss:.4f}")
+
+        warm_start(self.policy, options, prompts, self.tokenizer, report)
+        self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
+
+    def _evaluate(self) -> None:
+        options = self.run.evaluation
+        if options is None:
+            return
+        self.engine.load_weights(self.policy.weights(), self.state.update)
+        numbers, responses = evaluate(
+            self.engine,
+            self.reward,
+            self.held_out,
+            self.run.rollouts.sampling,
+            samples=options.samples,
+            seed=self.run.seed,
+        )
+        row = {"update": self.state.update, **numbers}
+        self._evaluations.append(row)
+        self.display.say("evaluation  " + "  ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
+        if self._sinks is not None:
+            self._sinks.write(sinks.EVALUATIONS, row)
+            text = "".join(json.dumps(to_row(group)) + "\n" for group in responses)
+            write_atomically(self.folder / "evaluation_responses.jsonl", text)
+
+    def _save(self) -> None:
+        folder = self.folder / "checkpoints"
+        name = [str(begin_checkpoint(folder, self.state.update)) if self.is_main else ""]
+        dist.broadcast_object_list(name, src=0)
+        temporary = Path(name[0])
+        self.policy.save(temporary / "trainer")
+        if self.is_main:
+            extra = {
+                "prompts": self.prompts.state(),
+                "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
+            }
+            finish_checkpoint(temporary, self.state, extra, kept=self.run.checkpoints_kept)
+        dist.barrier()
+
+    def _print_table(self) -> None:
+        if not self._evaluations:
+            return
+        first, last = self._evaluations[0], self._evaluations[-1]
+        rows = [(name, f"{first[name]:.3f}", f"{last[name]:.3f}") for name in first if name != "update"]
+        title = f"{self.run.name}: {len(self.held_out)} held-out prompts"
+        self.display.table(title, ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"], rows)

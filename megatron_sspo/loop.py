@@ -1,0 +1,56 @@
+"""`train(run)`: the algorithm, on one page."""
+
+from pathlib import Path
+
+from megatron_sspo.job import Job
+from megatron_sspo.rollout.collect import collect, with_advantages
+from megatron_sspo.run import Run
+
+
+def train(run: Run, *, resume: Path | None = None) -> None:
+    """Trains a policy from `run.model` for `run.num_updates` optimizer steps.
+
+    One cycle: give the engine the weights, roll out G responses to each prompt and score them, turn rewards into
+    advantages, note π_old, and take μ optimizer steps, each on its own batch. A run that resumes within a cycle has
+    the cycle's remaining batches at hand and starts with those.
+
+    Args:
+        run: the configuration.
+        resume: the folder of an earlier attempt, to go on from its newest checkpoint.
+
+    Raises:
+        UserError: something that the user can mend, in one sentence.
+    """
+    with Job(run, resume) as job:
+        policy, engine, state = job.policy, job.engine, job.state
+        rollouts, mu = run.rollouts, run.updates_per_sync
+
+        while state.update < run.num_updates:
+            if not state.batches:
+                with job.phase("sync"):
+                    engine.load_weights(policy.weights(), state.update)
+                with job.phase("rollout"):
+                    prompts = job.prompts.take(rollouts.prompts_per_update * mu)
+                    groups = collect(
+                        engine,
+                        job.reward,
+                        prompts,
+                        rollouts.sampling,
+                        group_size=rollouts.group_size,
+                        seed=run.seed * 1_000_003 + state.update,
+                    )
+                with job.phase("old_log_probs"):
+                    first, *later = split(with_advantages(groups, run.advantage), mu)
+                    # the first batch is on-policy: its π_old is π_θ itself, ρ = 1, and there is nothing to note
+                    state.batches = [first, *map(policy.old_log_probs, later)]
+
+            batch = state.batches.pop(0)
+            with job.phase("update"):
+                record = policy.update(batch, run.objective)
+            state.update += 1
+            job.after_update(batch, record)
+
+
+def split(groups: list, parts: int) -> list[list]:
+    """A cycle's groups, dealt out to its updates."""
+    return [groups[i::parts] for i in range(parts)]

@@ -1,0 +1,93 @@
+"""Per-token and per-sequence values -> the numbers of a row of metrics.jsonl. Sums here; division once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from megatron_sspo.types import RolloutGroup
+
+_QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRecord:
+    """What one optimizer step saw, over all ranks and microbatches. R response tokens, S sequences."""
+
+    loss: float  # the mean over sequences that was differentiated
+    tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, entropy, engine_difference
+    sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
+    grad_norm: float = 0.0  # before clipping
+    learning_rate: float = 0.0  # that the step was taken with
+
+
+def merge(reports: Sequence[Mapping[str, Any]], *, num_sequences: int) -> UpdateRecord:
+    """One record out of the microbatches' reports; their losses are sums, so they add up."""
+
+    def joined(kind: str) -> dict[str, torch.Tensor]:
+        return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
+
+    loss = sum(float(report["loss"].double()) for report in reports) / num_sequences
+    return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"))
+
+
+def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
+    """Means over the responses, and how many groups teach nothing because their rewards are all equal."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
+    lengths = torch.tensor([float(len(rollout.tokens)) for rollout in rollouts])
+    equal = [len({rollout.reward for rollout in group.rollouts}) == 1 for group in groups]
+    return {
+        "reward/mean": _mean([rollout.reward for rollout in rollouts]),
+        **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rollouts]) for part in parts},
+        "reward/zero_variance_groups": _mean(equal),
+        "response/tokens_mean": float(lengths.mean()),
+        "response/tokens_max": float(lengths.max()),
+        "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
+        "response/empty": _mean([not rollout.tokens for rollout in rollouts]),
+        "rollout/staleness": _mean([policy_version - rollout.policy_version for rollout in rollouts]),
+    }
+
+
+def update_metrics(record: UpdateRecord) -> dict[str, float]:
+    """The update's numbers by the names that they are plotted under.
+
+    KL(π_old‖π_θ) is estimated by k3 = ρ − 1 − log ρ on tokens that π_old sampled (Schulman, "Approximating KL
+    divergence"). The entropy is that of the whole distribution, not −log π of the sampled token.
+    """
+    log_ratio, weight = record.tokens["log_ratio"].double(), record.tokens["token_weight"].double()
+    difference = record.tokens["engine_difference"].double()
+    return {
+        "policy/loss": record.loss,
+        "policy/entropy": _mean(record.tokens["entropy"]),
+        "policy/kl_old": _mean(log_ratio.expm1() - log_ratio),
+        "policy/grad_norm": record.grad_norm,
+        "policy/learning_rate": record.learning_rate,
+        **_distribution("log_ratio", log_ratio),
+        **_distribution("token_weight", weight),
+        "token_weight/below_half": _mean(weight < 0.5),
+        "token_weight/zero": _mean(weight == 0),  # the clip fraction, where the gate is Clip
+        **_distribution("sequence_weight", record.sequences["sequence_weight"].double()),
+        "engine/log_prob_difference_mean": _mean(difference.abs()),
+        "engine/log_prob_difference_max": float(difference.abs().max()) if len(difference) else 0.0,
+        "engine/kl": _mean(difference.expm1() - difference),
+        "response/tokens": float(len(log_ratio)),
+    }
+
+
+def _distribution(name: str, values: torch.Tensor) -> dict[str, float]:
+    quantiles = {suffix: _quantile(values, q) for suffix, q in _QUANTILES.items()}
+    return {f"{name}/mean": _mean(values), **{f"{name}/{suffix}": value for suffix, value in quantiles.items()}}
+
+
+def _quantile(values: torch.Tensor, q: float) -> float:
+    """The nearest observed value: torch.quantile refuses more than 16 million."""
+    if not len(values):
+        return 0.0
+    return float(values.kthvalue(1 + round(q * (len(values) - 1))).values)
+
+
+def _mean(values: Sequence[float] | torch.Tensor) -> float:
+    tensor = torch.as_tensor(values, dtype=torch.float64)
+    return float(tensor.mean()) if len(tensor) else 0.0

@@ -1,0 +1,83 @@
+"""Correction of the mismatch between trainer and engine: π_old / π_rollout.
+
+The engine samples from π_rollout, which has the weights of π_old and other kernels. This ratio is not the objective's
+π_θ / π_old, and the two are never multiplied.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.objective.segments import Segments
+
+Mode = Literal["none", "truncated", "masked"]
+Level = Literal["token", "sequence"]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Detached weights c_t that scale the gradient of each token.
+
+    At token level c_t = π_old / π_rollout of the token; at sequence level the geometric mean of those of the sequence,
+    for every token of it. Then
+
+        truncated: min(c_t, cap)
+        masked:    c_t where floor ≤ c_t ≤ cap, 0 elsewhere
+
+    Raises:
+        ValueError: an unknown mode or level, or bounds that do not hold 0 ≤ floor ≤ 1 ≤ cap < ∞.
+    """
+
+    mode: Mode = "none"  # none, truncated or masked
+    level: Level = "token"  # token or sequence
+    cap: float = 2.0  # the largest weight
+    floor: float = 0.5  # the smallest weight that is not masked
+
+    def __post_init__(self) -> None:
+        for name, names in (("mode", get_args(Mode)), ("level", get_args(Level))):
+            if getattr(self, name) not in names:
+                raise ValueError(f"Correction.{name} is {getattr(self, name)!r}, and must be one of {', '.join(names)}")
+        if not 0 <= self.floor <= 1 <= self.cap < math.inf:
+            raise ValueError(
+                f"Correction.floor is {self.floor} and cap is {self.cap}, and 0 ≤ floor ≤ 1 ≤ cap must hold, "
+                "so that tokens on which trainer and engine agree count in full"
+            )
+
+    def apply(self, log_probs: Tensor, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
+        """Returns log-probs of the same values, through which the gradient of token t is multiplied by c_t: [T].
+
+        An objective reaches θ through `log_probs` only, so for every row of the table this is the gradient in which the
+        contribution of token t is multiplied by c_t. The pooled weight w_i is left as it is on purpose: its ratio is
+        normalized by length, and a factor Π_t c_t beside it is not, so that it drives w_i to 0 for a whole batch of
+        long responses (NeMo-RL PR 2269: 0.06 where 1.0 was meant).
+
+        Raises:
+            ValueError: a wrong shape, or log-probs in half precision.
+        """
+        if self.mode == "none":
+            return log_probs
+        segments.check_tokens("log_probs", log_probs)
+        weights = self.weights(old_log_probs, rollout_log_probs, segments)
+        values = log_probs.detach()
+        return values + weights * (log_probs - values)
+
+    def weights(self, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
+        """c_t, detached: [T], [T] -> [T]; ones where the mode is none.
+
+        Raises:
+            ValueError: a wrong shape, or log-probs in half precision.
+        """
+        segments.check_tokens("old_log_probs", old_log_probs)
+        segments.check_tokens("rollout_log_probs", rollout_log_probs)
+        log_weights = (old_log_probs - rollout_log_probs).detach()
+        if self.mode == "none":
+            return torch.ones_like(log_weights)
+        if self.level == "sequence":
+            log_weights = segments.mean(log_weights)[segments.ids]
+        weights = log_weights.exp()
+        if self.mode == "truncated":
+            return weights.clamp(max=self.cap)
+        return torch.where((weights >= self.floor) & (weights <= self.cap), weights, 0.0)

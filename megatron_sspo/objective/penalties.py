@@ -1,0 +1,86 @@
+"""Terms that are added to an objective's loss: divergence from a reference policy, and entropy."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.objective.segments import Segments
+
+KlEstimator = Literal["k1", "k2", "k3"]
+
+
+def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -> Tensor:
+    """Estimates KL(π_θ ‖ π_ref) at each token that π_θ sampled: [T], [T] -> [T], differentiable in `log_probs`.
+
+    With r = log π_ref − log π_θ (Schulman, http://joschu.net/blog/kl-approx.html):
+
+        k1 = −r              unbiased; as a loss its gradient has mean zero, so that it penalizes nothing
+        k2 = r² / 2          as a loss its gradient has the gradient of the KL as its mean
+        k3 = e^r − 1 − r     unbiased, never negative; as a loss its gradient has that of KL(π_ref ‖ π_θ) as its mean
+
+    Raises:
+        ValueError: another estimator.
+    """
+    log_ratio = reference_log_probs - log_probs
+    if estimator == "k1":
+        return -log_ratio
+    if estimator == "k2":
+        return log_ratio.square() / 2
+    if estimator == "k3":
+        return torch.expm1(log_ratio) - log_ratio
+    raise ValueError(_unknown(estimator))
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """Σ_i (1/|y_i|) Σ_t ( kl_coef · KL_it − entropy_coef · H_it ).
+
+    A sum over sequences, so that it is added to `Sums.loss` and divided by the same global number of sequences.
+
+    Raises:
+        ValueError: a coefficient that is not finite, a negative `kl_coef`, or an unknown estimator.
+    """
+
+    kl_coef: float = 0.0  # β
+    kl_estimator: KlEstimator = "k3"  # k1, k2 or k3
+    entropy_coef: float = 0.0  # above 0 rewards entropy
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.kl_coef < math.inf:
+            raise ValueError(f"Penalties.kl_coef is {self.kl_coef}, and must be finite and at least 0")
+        if self.kl_estimator not in get_args(KlEstimator):
+            raise ValueError(_unknown(self.kl_estimator))
+        if not math.isfinite(self.entropy_coef):
+            raise ValueError(f"Penalties.entropy_coef is {self.entropy_coef}, and must be finite")
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor | None, reference_log_probs: Tensor | None, segments: Segments
+    ) -> Tensor:
+        """Computes the penalty of a microbatch: [T] each -> scalar.
+
+        A term whose coefficient is 0 needs no input.
+
+        Raises:
+            ValueError: an input that a coefficient asks for is None, has another shape, or is in half precision.
+        """
+        segments.check_tokens("log_probs", log_probs)
+        total = log_probs.new_zeros(())
+        if self.kl_coef:
+            if reference_log_probs is None:
+                raise ValueError(f"kl_coef is {self.kl_coef}, and there are no reference_log_probs to take the KL to")
+            segments.check_tokens("reference_log_probs", reference_log_probs)
+            divergence = kl(log_probs, reference_log_probs, self.kl_estimator)
+            total = total + self.kl_coef * segments.mean(divergence).sum()
+        if self.entropy_coef:
+            if entropy is None:
+                raise ValueError(f"entropy_coef is {self.entropy_coef}, and no entropy was computed")
+            segments.check_tokens("entropy", entropy)
+            total = total - self.entropy_coef * segments.mean(entropy).sum()
+        return total
+
+
+def _unknown(estimator: str) -> str:
+    return f"the KL estimator is {estimator!r}, and must be one of {', '.join(get_args(KlEstimator))}"

@@ -1,0 +1,91 @@
+"""Which response token belongs to which sequence, and the reductions over it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The response tokens of a microbatch, T of them, laid end to end as S sequences.
+
+    A sequence may be empty: its sum and its mean are 0. Every reduction is deterministic, forward and backward.
+    """
+
+    ids: Tensor  # [T] int64: the sequence of each response token, non-decreasing
+    lengths: Tensor  # [S] int64: |y_i|, which add up to T
+
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | Tensor, device: torch.device | str | None = None) -> "Segments":
+        """Builds the segments from |y_i|, on `device` or else where `lengths` is.
+
+        The lengths are checked on the host, so a tensor of another device is waited for.
+
+        Raises:
+            ValueError: `lengths` is not one-dimensional, not of integers, or has a negative entry.
+        """
+        given = torch.as_tensor(lengths)
+        device = given.device if device is None else torch.device(device)
+        on_host = given.cpu()
+        if on_host.numel() and (on_host.is_floating_point() or on_host.dtype == torch.bool):
+            raise ValueError(f"sequence lengths are integers, and these are {on_host.dtype}")
+        if on_host.ndim != 1:
+            raise ValueError(f"sequence lengths have shape [S], and these have {list(on_host.shape)}")
+        if (on_host < 0).any():
+            raise ValueError(f"sequence lengths are not negative, and these are {on_host.tolist()}")
+        on_host = on_host.long()
+        ids = torch.repeat_interleave(torch.arange(len(on_host)), on_host)
+        return cls(ids.to(device), on_host.to(device))
+
+    @property
+    def num_sequences(self) -> int:
+        """S."""
+        return self.lengths.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.ids.shape[0]
+
+    def to(self, device: torch.device | str) -> "Segments":
+        return Segments(self.ids.to(device), self.lengths.to(device))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Σ_t over each sequence: [T] -> [S], in fp32 or wider."""
+        return self._reduce(values, "sum")
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(1/|y_i|) Σ_t over each sequence, 0 for an empty one: [T] -> [S], in fp32 or wider."""
+        return self._reduce(values, "sum") / self.lengths.clamp(min=1)
+
+    def max(self, values: Tensor) -> Tensor:
+        """max_t over each sequence, -inf for an empty one: [T] -> [S], in fp32 or wider."""
+        return self._reduce(values, "max")
+
+    def check_tokens(self, name: str, values: Tensor) -> None:
+        """Raises ValueError where `values` is not [T] in fp32 or fp64."""
+        if values.shape != self.ids.shape:
+            raise ValueError(f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_tokens}] tokens")
+        if values.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{name} is {values.dtype}, and must be float32 or float64: rounding log-probs to bf16 or fp16 adds "
+                "more noise to a sequence's mean log ratio than the policy moves in a step"
+            )
+
+    def check_sequences(self, name: str, values: Tensor) -> None:
+        """Raises ValueError where `values` is not [S]."""
+        if values.shape != self.lengths.shape:
+            raise ValueError(
+                f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_sequences}] sequences"
+            )
+
+    def _reduce(self, values: Tensor, operation: str) -> Tensor:
+        if values.shape != self.ids.shape:
+            raise ValueError(
+                f"values have shape {list(values.shape)}, and the segments hold [{self.num_tokens}] tokens"
+            )
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        # `unsafe` leaves out a check of the lengths that waits for the device, and that fails where S = 0.
+        return torch.segment_reduce(values, operation, lengths=self.lengths, unsafe=True)

@@ -1,0 +1,13 @@
+"""Microbatches -> a new policy. The only folder that imports megatron.core.
+
+Importing it on a machine without CUDA first lets Megatron-Core run on CPU and gloo (`cpu.py`); with CUDA nothing of
+torch is touched.
+"""
+
+import torch
+
+from megatron_sspo.policy import adam, cpu
+
+if not torch.cuda.is_available():
+    cpu.install()
+adam.use_where_apex_and_transformer_engine_are_missing()

@@ -1,0 +1,73 @@
+"""Adam with the contract of Apex's FusedAdam, for Megatron's distributed optimizer without Apex or Transformer Engine.
+
+Megatron trains with torch's Adam, but cannot checkpoint it: `DistributedOptimizer` expects the step count in the
+parameter group and nothing but two moments in the state, as Apex keeps them (megatron-core 0.16 to 0.19).
+"""
+
+import functools
+from typing import Any
+
+import torch
+
+
+class Adam(torch.optim.Optimizer):
+    """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
+
+        m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²,  θ ← (1 − η·λ)θ − η · m̂ / (√v̂ + ε)
+
+    The step count is per parameter group; the state of a parameter is `exp_avg` and `exp_avg_sq`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        **_: Any,  # Apex's flags about its CUDA kernel
+    ) -> None:
+        if not adam_w_mode:
+            raise ValueError("this Adam decouples weight decay; set decoupled_weight_decay=True")
+        super().__init__(
+            params, dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            corrected = group["bias_correction"]
+            correction1 = 1 - beta1 ** group["step"] if corrected else 1.0
+            correction2 = 1 - beta2 ** group["step"] if corrected else 1.0
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient, state = parameter.grad.to(parameter.dtype), self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.zeros_like(parameter)
+                parameter.mul_(1 - lr * group["weight_decay"])
+                state["exp_avg"].lerp_(gradient, 1 - beta1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                denominator = (state["exp_avg_sq"] / correction2).sqrt_().add_(group["eps"])
+                parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / correction1)
+
+
+@functools.cache
+def use_where_apex_and_transformer_engine_are_missing() -> None:
+    """Tells Megatron that this Adam is Apex's, where it has neither library."""
+    import megatron.core.optimizer as optimizer
+    import megatron.core.optimizer.distrib_optimizer as distributed
+
+    if not getattr(optimizer, "USING_PYTORCH_OPTIMIZER", False):
+        return
+    optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False  # pyright: ignore
+    distributed.Adam, distributed.HAVE_APEX_OR_TE, distributed.USING_APEX_OPTIMIZER = Adam, True, True  # pyright: ignore
+    # loading copies into main parameters, which require a gradient
+    real = distributed.DistributedOptimizer._set_main_param_and_optimizer_states
+    distributed.DistributedOptimizer._set_main_param_and_optimizer_states = torch.no_grad()(real)  # pyright: ignore

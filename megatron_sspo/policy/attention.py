@@ -1,0 +1,89 @@
+"""Attention and normalization of the local layer spec: packed sequences without Transformer Engine, on any device."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.module import MegatronModule
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm, marked for sequence parallelism (Megatron's own wrapper refuses sequence parallelism)."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class PackedAttention(MegatronModule):
+    """Causal attention inside each packed sequence, by torch's scaled_dot_product_attention.
+
+    Megatron's own local attention refuses packed sequences. Here `query [T, heads, d]`, `key` and `value
+    [T, groups, d]` hold sequences one behind the other, at the borders `packed_seq_params.cu_seqlens_q`.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: Any,
+        softmax_scale: float | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
+        self.dropout = config.attention_dropout
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any = None,
+        attn_mask_type: Any = None,
+        attention_bias: Any = None,
+        packed_seq_params: Any = None,
+    ) -> torch.Tensor:
+        """[T, heads · d]."""
+        lengths = packed_seq_params.cu_seqlens_q.diff()
+        longest = int(packed_seq_params.max_seqlen_q)
+        if longest * len(lengths) <= 2 * query.size(0):
+            return self._padded(query, key, value, lengths, longest)
+        return self._one_by_one(query, key, value, lengths.tolist())
+
+    def _padded(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        """All sequences in one call, padded on the right, where causality keeps padding out of sight."""
+        is_token = torch.arange(longest, device=query.device) < lengths[:, None]  # [S, longest]
+
+        def pad(packed: torch.Tensor) -> torch.Tensor:  # [T, h, d] -> [S, h, longest, d]
+            padded = packed.new_zeros(*is_token.shape, *packed.shape[1:])
+            padded[is_token] = packed
+            return padded.transpose(1, 2)
+
+        output = self._attend(pad(query), pad(key), pad(value)).transpose(1, 2)  # [S, longest, h, d]
+        return output[is_token].flatten(1)
+
+    def _one_by_one(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int]
+    ) -> torch.Tensor:
+        """A call a sequence, where padding would more than double the work."""
+        outputs = [
+            self._attend(*(part.transpose(0, 1).unsqueeze(0) for part in sequence)).squeeze(0).transpose(0, 1)
+            for sequence in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+        ]
+        return torch.cat(outputs).flatten(1)
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            scale=self.scale,
+            dropout_p=self.dropout if self.training else 0.0,
+            enable_gqa=query.size(1) != key.size(1),
+        )

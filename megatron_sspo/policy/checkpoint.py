@@ -1,0 +1,79 @@
+"""Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+from megatron_sspo.errors import UserError
+
+
+def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
+    """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective."""
+    dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
+
+
+def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
+    """Restores all of it, exactly. A collective.
+
+    Raises:
+        UserError: the folder is damaged, or was written by another model or layout.
+    """
+    state = _state(chunks, optimizer, scheduler, is_loading=True)
+    try:
+        state = dist_checkpointing.load(state, str(path))
+    except Exception as error:  # the library raises a dozen kinds of exception for a damaged or foreign folder
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"the checkpoint {path} cannot be loaded ({reason}): it is damaged, or of another model or layout; resume "
+            "from an older checkpoint of the same run"
+        ) from error
+    for number, chunk in enumerate(chunks):
+        _load_strictly(chunk, state[f"model{number}"], path)
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    random = state["random"]
+    torch.set_rng_state(random["torch"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(random["tracker"])
+
+
+def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
+    result = chunk.load_state_dict(state, strict=False)
+    missing = [name for name in result.missing_keys if "_extra_state" not in name]
+    if missing or result.unexpected_keys:
+        raise UserError(
+            f"the checkpoint {path} does not fit the model: missing {missing[:10]}, left over {result.unexpected_keys[:10]}"
+        )
+
+
+def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
+    metadata = {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "chained_optim_avoid_prefix": True,
+        "singleton_local_shards": False,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+    state: dict[str, Any] = {
+        f"model{number}": {
+            name: tensor
+            for name, tensor in chunk.sharded_state_dict(metadata=metadata).items()
+            if "_extra_state" not in name  # Transformer Engine's FP8 scales, of which bf16 and fp32 have none
+        }
+        for number, chunk in enumerate(chunks)
+    }
+    model = state["model0"] if len(chunks) == 1 else dict(state)
+    state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
+    state["scheduler"] = scheduler.state_dict()
+    random = {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+    }
+    state["random"] = ShardedObject("random", random, (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
+    return state

@@ -1,0 +1,178 @@
+"""Lets the unchanged megatron-core run on CPU and gloo.
+
+Megatron-Core names CUDA in four ways, and each has one remedy:
+
+1. the device API of `torch.cuda` (current device, streams, events): stand-ins that do nothing, in order;
+2. `device="cuda"` in tensor factories: rewritten to the CPU;
+3. `Tensor.cuda()` is the identity, and `Tensor.type()` says `torch.cuda.FloatTensor`, because the optimizers compare it
+   with that literal;
+4. the CUDA random generator: the CPU's.
+
+`torch.cuda.is_available()` stays False. Gloo needs no help. Neither numbers, nor schedules, nor the communication
+pattern change. Works with megatron-core 0.16.1 to 0.19.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+from typing import Any
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+@functools.cache
+def install() -> None:
+    """Applies the remedies once a process. Has to run before anything imports megatron.core."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron asserts it under tensor parallelism
+    _replace_device_api()
+    _replace_factories()
+    _replace_tensor_methods()
+    _import_megatron_without_compiling()
+    _replace_random_state()
+    _define_te_general_gemm()
+    _return_numpy_split_sizes()
+
+
+class _Stream:
+    """A stream on a device that runs everything in order."""
+
+    cuda_stream = 0
+    device = _CPU
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def wait_stream(self, *_: Any) -> None: ...
+    def wait_event(self, *_: Any) -> None: ...
+    def synchronize(self) -> None: ...
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def __enter__(self) -> "_Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+class _Event:
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def record(self, *_: Any) -> None: ...
+    def wait(self, *_: Any) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+
+def _returning(value: Any) -> Any:
+    # a new function a name: torch._dynamo refuses one object under several names of torch
+    return lambda *_, **__: value
+
+
+def _replace_device_api() -> None:
+    cuda: Any = torch.cuda
+    stream = _Stream()
+    cuda.current_device = _returning(_CPU)
+    cuda.Stream, cuda.Event = _Stream, _Event
+    cuda.current_stream, cuda.default_stream = _returning(stream), _returning(stream)
+    cuda.stream = contextlib.nullcontext
+    for name in ("synchronize", "empty_cache", "set_device", "set_stream"):
+        setattr(cuda, name, _returning(None))
+
+
+_FACTORIES = ["tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"]
+
+
+def _is_cuda(device: Any) -> bool:
+    return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
+
+
+def _replace_factories() -> None:
+    def on_cpu(factory: Any) -> Any:
+        @functools.wraps(factory)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            if _is_cuda(kwargs.get("device")):
+                kwargs["device"] = _CPU
+            kwargs.pop("pin_memory", None)  # pinning needs an accelerator
+            return factory(*args, **kwargs)
+
+        return inner
+
+    for name in _FACTORIES:
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+
+
+def _replace_tensor_methods() -> None:
+    tensor: Any = torch.Tensor
+    module: Any = torch.nn.Module
+    real_type, real_to = tensor.type, tensor.to
+
+    def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dtype is None:
+            return real_type(self).replace("torch.", "torch.cuda.", 1)
+        return real_type(self, dtype, *args, **kwargs)
+
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and _is_cuda(args[0]):
+            args = (_CPU, *args[1:])
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = _CPU
+        return real_to(self, *args, **kwargs)
+
+    tensor.type, tensor.to = type_, to
+    tensor.cuda = lambda self, *_, **__: self
+    module.cuda = lambda self, *_, **__: self
+
+
+def _import_megatron_without_compiling() -> None:
+    """Megatron's `jit_fuser` is torch.compile as it stands when megatron.core.jit is imported: bind the identity.
+
+    Its some forty small functions then run eagerly, and no C++ compiler is needed at run time.
+    """
+    real = torch.compile
+    torch.compile = lambda model=None, **_: model if model is not None else (lambda function: function)  # pyright: ignore
+    try:
+        import megatron.core.jit  # noqa: F401
+    finally:
+        torch.compile = real
+
+
+def _replace_random_state() -> None:
+    def get(*_: Any, **__: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def put(state: torch.Tensor, *_: Any, **__: Any) -> None:
+        torch.set_rng_state(state)
+
+    cuda: Any = torch.cuda
+    cuda.get_rng_state = cuda.random.get_rng_state = get
+    cuda.set_rng_state = cuda.random.set_rng_state = put
+    # torch.manual_seed itself calls torch.cuda.manual_seed_all, so only the single-device form is replaced
+    cuda.manual_seed = lambda seed: torch.default_generator.manual_seed(int(seed))
+
+    import megatron.core.tensor_parallel.random as random
+
+    random._get_cuda_rng_state, random._set_cuda_rng_state = get, put  # pyright: ignore
+    # the tracker warns when the CPU generator moves inside of a GPU region: here the two are one
+    logging.getLogger(random.__name__).addFilter(lambda record: "CPU RNG state changed" not in record.getMessage())
+
+
+def _define_te_general_gemm() -> None:
+    """megatron-core 0.16 tests `te_general_gemm is not None` but defines the name only with Transformer Engine."""
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # pyright: ignore
+
+
+def _return_numpy_split_sizes() -> None:
+    """The all-to-all dispatcher makes split sizes numpy only when it copies them off a GPU."""
+    import megatron.core.transformer.moe.token_dispatcher as token_dispatcher
+
+    def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    token_dispatcher.maybe_move_tensor_to_cpu = maybe_move_tensor_to_cpu  # pyright: ignore

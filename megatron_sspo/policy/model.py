@@ -1,0 +1,145 @@
+"""From a Hugging Face configuration to Megatron's GPTModel."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.policy.attention import PackedAttention, RMSNorm
+from megatron_sspo.run import Parallel
+from megatron_sspo.weights.family import Family
+
+
+def has_transformer_engine() -> bool:
+    """Whether Transformer Engine's layers can be used: it is installed and there is a GPU for it."""
+    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
+
+
+def transformer_config(
+    family: Family, config: Mapping[str, Any], parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]
+) -> TransformerConfig:
+    """The model's architecture and its layout, as Megatron wants them.
+
+    Args:
+        config: the Hugging Face configuration.
+        options: the user's own `TransformerConfig` fields, which win over everything here.
+
+    Raises:
+        UserError: an option that this version of Megatron does not have, or a layout that it refuses.
+    """
+    known = {f.name for f in dataclasses.fields(TransformerConfig)}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise UserError(f"megatron.{unknown[0]} is not a field of this megatron-core's TransformerConfig")
+    if options.get("calculate_per_token_loss"):
+        raise UserError(
+            "megatron.calculate_per_token_loss weights every sequence by its length, which is another objective: "
+            "leave it off"
+        )
+    interleaved = parallel.virtual_pipeline > 1
+    fields: dict[str, Any] = {
+        **family.transformer_fields(config),
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "tensor_model_parallel_size": parallel.tensor,
+        "pipeline_model_parallel_size": parallel.pipeline,
+        "virtual_pipeline_model_parallel_size": parallel.virtual_pipeline if interleaved else None,
+        "expert_model_parallel_size": parallel.expert,
+        "expert_tensor_parallel_size": parallel.expert_tensor,
+        "sequence_parallel": parallel.sequence,
+        "variable_seq_lengths": True,  # packed microbatches differ in length
+        "batch_p2p_comm": not interleaved,  # two sends between one pair of ranks a step cannot be batched
+        "overlap_p2p_comm": interleaved,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "persist_layer_norm": False,
+        "bias_dropout_fusion": False,
+        "moe_permute_fusion": False,
+    }
+    if fields.get("num_moe_experts"):
+        if parallel.tensor > 1 and not parallel.sequence:
+            raise UserError(
+                "experts under parallel.tensor > 1 need parallel.sequence=true: Megatron refuses them without"
+            )
+        fields |= {
+            "moe_token_dispatcher_type": "alltoall",
+            "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
+            "moe_aux_loss_coeff": 0.0,
+            "moe_router_dtype": "fp32",
+            "moe_grouped_gemm": has_transformer_engine(),
+        }
+    elif parallel.expert > 1:
+        raise UserError(f"parallel.expert is {parallel.expert}, and the model at hand has no experts: set it to 1")
+    try:
+        return TransformerConfig(**{**fields, **options})
+    except (ValueError, AssertionError) as error:
+        raise UserError(f"Megatron refuses the configuration: {error}") from error
+
+
+def padded_vocab_size(vocab_size: int, tensor: int) -> int:
+    """The vocabulary, with as many rows of padding as make it divisible by the tensor-parallel size."""
+    return -(-vocab_size // tensor) * tensor
+
+
+def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:
+    """This process's part of the model: one GPTModel a virtual pipeline stage, with weights yet to be loaded."""
+    virtual = transformer.virtual_pipeline_model_parallel_size
+    fields = dict(family.model_fields(config))
+    fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
+    chunks = []
+    for stage in range(virtual) if virtual else [None]:
+        spec = get_gpt_decoder_block_spec(
+            transformer, use_transformer_engine=has_transformer_engine(), normalization="RMSNorm", vp_stage=stage
+        )
+        if not has_transformer_engine():
+            _use_own_modules(spec, qk_layernorm=transformer.qk_layernorm)
+        chunks.append(
+            GPTModel(
+                config=transformer,
+                transformer_layer_spec=spec,  # pyright: ignore[reportArgumentType]
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                vp_stage=stage,
+                **fields,
+            )
+        )
+    if torch.cuda.is_available():
+        chunks = [chunk.cuda() for chunk in chunks]
+    _mark_expert_parameters(chunks, transformer)
+    return chunks
+
+
+def _use_own_modules(spec: Any, *, qk_layernorm: bool) -> None:
+    """Puts attention for packed sequences, and norms for sequence parallelism, into the local layer spec."""
+    for layer in spec.layer_specs:
+        parts = layer.submodules
+        parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+        attention = parts.self_attention.submodules
+        attention.core_attention = PackedAttention
+        if qk_layernorm:
+            attention.q_layernorm = attention.k_layernorm = RMSNorm
+    spec.layer_norm = RMSNorm
+
+
+def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConfig) -> None:
+    """Has expert gradients summed over the expert data-parallel group where Megatron forgets it.
+
+    With tensor parallelism, EP = 1 and ETP ≠ TP, megatron-core before 0.19 marks experts for the dense group, and the
+    gradients of tensor ranks are never added up. The mark is right in every layout, so it is set in every layout.
+    """
+    if not transformer.num_moe_experts or transformer.tensor_model_parallel_size == 1:
+        return
+    if transformer.expert_tensor_parallel_size == transformer.tensor_model_parallel_size:
+        return
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if ".experts." in name:
+                parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]

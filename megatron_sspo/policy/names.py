@@ -1,0 +1,46 @@
+"""From the name of a parameter in this process's modules to its name in the table, which knows no layout."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+
+# Transformer Engine fuses a norm into the linear layer behind it, and numbers the experts of a grouped GEMM
+_TRANSFORMER_ENGINE = (
+    (r"self_attention\.linear_qkv\.layer_norm_weight$", "input_layernorm.weight"),
+    (r"mlp\.linear_fc1\.layer_norm_weight$", "pre_mlp_layernorm.weight"),
+    (r"mlp\.experts\.(linear_fc[12])\.weight(\d+)$", r"mlp.experts.\2.\1.weight"),
+)
+
+
+def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """(logical name, parameter) of every parameter that this process holds.
+
+    Layers and experts are numbered over the whole model; the output layer of a model with tied embeddings, which the
+    last pipeline stage keeps as a copy, goes by the name of the embedding.
+    """
+    for chunk in chunks:
+        layer_numbers = [layer.layer_number - 1 for layer in chunk.decoder.layers]
+        for name, parameter in chunk.named_parameters():
+            yield _logical_name(name, layer_numbers, chunk.config.num_moe_experts, tied=_is_tied(chunk)), parameter
+
+
+def _is_tied(chunk: Any) -> bool:
+    return chunk.share_embeddings_and_output_weights
+
+
+def _logical_name(name: str, layer_numbers: list[int], num_experts: int | None, *, tied: bool) -> str:
+    if tied and name == "output_layer.weight":
+        return "embedding.word_embeddings.weight"
+    name = re.sub(r"^decoder\.layers\.(\d+)\.", lambda m: f"decoder.layers.{layer_numbers[int(m[1])]}.", name)
+    name = name.replace(".experts.local_experts.", ".experts.")
+    for pattern, replacement in _TRANSFORMER_ENGINE:
+        name = re.sub(pattern, replacement, name)
+    if num_experts:
+        first = parallel_state.get_expert_model_parallel_rank() * (
+            num_experts // parallel_state.get_expert_model_parallel_world_size()
+        )
+        name = re.sub(r"\.experts\.(\d+)\.", lambda m: f".experts.{first + int(m[1])}.", name)
+    return name

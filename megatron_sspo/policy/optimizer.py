@@ -1,0 +1,66 @@
+"""Gradients and the step that follows: Megatron's DDP, distributed optimizer and schedule of learning rates."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatron_sspo.run import Optimizer
+
+
+def wrap(transformer: TransformerConfig, chunks: Sequence[Any]) -> list[Any]:
+    """The chunks under DDP, with gradients that add up in float32."""
+    if transformer.bf16:
+        chunks = [Float16Module(transformer, chunk) for chunk in chunks]
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, overlap_param_gather=False
+    )
+    wrapped = [
+        DistributedDataParallel(transformer, ddp, chunk, disable_bucketing=number > 0)
+        for number, chunk in enumerate(chunks)
+    ]
+    no_sync = [chunk.no_sync for chunk in wrapped]
+    transformer.finalize_model_grads_func = finalize_model_grads
+    transformer.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]  # pyright: ignore
+    return wrapped
+
+
+def make_optimizer(transformer: TransformerConfig, chunks: list[Any], options: Optimizer) -> Any:
+    """A fresh distributed Adam. Weights have to be in place: under bf16 it copies them to float32 here, once."""
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=options.lr,
+        min_lr=options.min_lr,
+        weight_decay=options.weight_decay,
+        adam_beta1=options.beta1,
+        adam_beta2=options.beta2,
+        adam_eps=options.eps,
+        clip_grad=options.clip_grad,
+        bf16=transformer.bf16,
+        params_dtype=transformer.params_dtype,
+        use_distributed_optimizer=True,
+    )
+    optimizer = get_megatron_optimizer(config, chunks)
+    transformer.grad_scale_func = optimizer.scale_loss  # pyright: ignore
+    return optimizer
+
+
+def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> OptimizerParamScheduler:
+    """Warm-up, then `options.schedule` down to `min_lr` at the last update."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=options.lr,
+        min_lr=options.min_lr,
+        lr_warmup_steps=options.warmup_updates,
+        lr_decay_steps=max(num_updates, options.warmup_updates + 1),
+        lr_decay_style=options.schedule,
+        start_wd=options.weight_decay,
+        end_wd=options.weight_decay,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+    )

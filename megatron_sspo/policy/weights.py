@@ -1,0 +1,56 @@
+"""The policy's weights: in from a Hugging Face folder, out as a stream of Hugging Face-named tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.policy.names import logical_parameters
+from megatron_sspo.weights.gather import Gather, Shard
+from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.table import Row, check_coverage
+
+
+def shard_of(row: Row) -> Shard:
+    """Which part of a row's parameter this rank holds, and of how many."""
+    if row.group == "tensor":
+        return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+    if row.group == "expert_tensor":
+        return parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
+    return 0, 1
+
+
+@torch.no_grad()
+def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: HFFolder) -> None:
+    """Fills the model from a Hugging Face folder; each rank reads only its own slices.
+
+    Raises:
+        UserError: the folder and the table do not cover each other exactly, by name and shape, or a parameter of the
+            model has no row.
+    """
+    check_coverage(rows, folder.shapes(), folder.path)
+    by_name = {row.name: row for row in rows}
+    for name, parameter in logical_parameters(chunks):
+        row = _row(by_name, name)
+        tensor = row.to_megatron(folder.read, *shard_of(row))
+        if tensor.shape != parameter.shape:
+            raise UserError(f"{name} is {tuple(parameter.shape)} in Megatron and {tuple(tensor.shape)} in the table")
+        parameter.copy_(tensor)
+
+
+def make_gather(chunks: Sequence[Any], rows: Sequence[Row]) -> Gather:
+    """The plan by which this policy's weights leave the trainer. A collective."""
+    by_name = {row.name: row for row in rows}
+    parameters: dict[str, torch.Tensor] = {}
+    for name, parameter in logical_parameters(chunks):
+        parameters.setdefault(name, parameter)  # a tied output layer repeats the embedding on a one-stage pipeline
+    shards = {name: shard_of(_row(by_name, name)) for name in parameters}
+    return Gather(rows, parameters, shards)
+
+
+def _row(by_name: Mapping[str, Row], name: str) -> Row:
+    if name not in by_name:
+        raise UserError(f"the model's parameter {name} has no row in the weight table of its family")
+    return by_name[name]

@@ -1,0 +1,67 @@
+"""What can be found wrong before a process group is made: on the launching process, in a few seconds."""
+
+from pathlib import Path
+
+from megatron_sspo import sinks
+from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import resolve
+from megatron_sspo.rollout.collect import resolve_advantage
+from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.state import checkpoints, read_checkpoint
+from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.table import check_coverage
+
+
+def preflight(run: Run, *, resume: Path | None) -> None:
+    """Checks the configuration, the run's folder, the model's folder, every row of the data, and the plug-ins' names.
+
+    Raises:
+        UserError: the first thing that is wrong.
+    """
+    check(run)
+    check_folder(run, resume)
+    sinks.check(run.tracking)
+    resolve_advantage(run.advantage)
+    resolve("reward", run.reward, "reward")
+    resolve("rollout", run.rollouts.engine, "engine")
+    model_path = Path(run.model.path)
+    tokenizer = load_tokenizer(model_path)
+    if run.model.init == "pretrained":
+        folder = HFFolder(model_path)
+        family = load_family(folder.config)
+        check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
+    for prompts in (run.prompts, run.evaluation and run.evaluation.prompts, run.warm_start and run.warm_start.prompts):
+        if prompts:
+            prompt_stream(prompts, tokenizer, seed=run.seed, shuffle=False)
+
+
+def check_folder(run: Run, resume: Path | None) -> None:
+    """A new run wants a folder without a run in it; a resumed one wants the opposite, and a sound checkpoint."""
+    folder = resume or Path(run.output) / run.name
+    has_run = (folder / "config.json").exists()
+    if resume is not None and not has_run:
+        raise UserError(f"{resume} is not the folder of a run: it has no config.json")
+    if resume is None and has_run:
+        raise UserError(
+            f"{folder} holds a run already: go on with --resume {folder}, or choose another with --set name=..."
+        )
+    found = checkpoints(folder / "checkpoints")
+    if found:
+        read_checkpoint(found[-1])
+
+
+def prompt_stream(prompts: Prompts, tokenizer: object, *, seed: int, shuffle: bool) -> PromptStream:
+    """The stream that a `Prompts` describes."""
+    return PromptStream(
+        load_rows(prompts.source, prompts.options),
+        tokenizer,
+        template=prompts.template,
+        system=prompts.system,
+        max_tokens=prompts.max_tokens,
+        seed=seed,
+        shuffle=shuffle,
+    )

@@ -1,0 +1,255 @@
+"""Runs a function on items that may hang, crash or never end, in processes that can be killed."""
+
+import contextlib
+import ctypes
+import logging
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_START_SECONDS = 300.0  # for a worker's interpreter and imports, on a busy machine with a cold network disk
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+_log = logging.getLogger(__name__)
+
+
+class DeadlinePool(Generic[Item, Result]):
+    """`num_workers` processes that apply `function` to items, each within `deadline_seconds` of wall-clock time.
+
+    An item that is not done by its deadline, or that takes its worker down, gets `failure_value`; its worker is killed
+    and replaced, and the other items are not touched. The deadline counts from the moment at which a worker, started
+    and with its imports done, is given the item.
+
+    The workers are fresh interpreters (nothing is forked from a process that holds threads or a GPU, and `__main__` is
+    not imported again). They get `function` and `prepare` by name, so both live at the top of a module that imports
+    little. Workers start with the pool, end with `close`, and are killed by the kernel when this process dies.
+
+    Args:
+        function: applied to each item, in a worker's main thread.
+        num_workers: processes, and therefore items at a time.
+        deadline_seconds: for one item.
+        failure_value: the result of an item that did not end by itself.
+        prepare: called once in each new worker, off the clock: imports, limits.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Item], Result],
+        num_workers: int,
+        deadline_seconds: float,
+        failure_value: Result,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        if num_workers < 1 or deadline_seconds <= 0:
+            raise ValueError(f"{num_workers=} has to be 1 or more, and {deadline_seconds=} above 0")
+        self._job = pickle.dumps((function, prepare))
+        self._deadline_seconds = deadline_seconds
+        self._failure_value = failure_value
+        self._tasks: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._closing, self._close_signal = os.pipe()  # one byte, which nobody reads, wakes all threads
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"deadline-pool-{index}", daemon=True)
+            for index in range(num_workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def map(self, items: Iterable[Item]) -> list[Result]:
+        """The results in the items' order. May be called from several threads at once.
+
+        Raises:
+            RuntimeError: `function` or `prepare` raised (the message carries the worker's traceback), or the pool is
+                or was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            futures: list[Future[Result]] = []
+            for item in items:
+                futures.append(Future())
+                self._tasks.put((item, futures[-1]))
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:  # after an error or Ctrl-C, what has not begun does not begin
+                future.cancel()
+
+    def close(self) -> None:
+        """Kills the workers, busy or not, and waits for their end. More than one call does no harm."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        os.write(self._close_signal, b"x")
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        os.close(self._closing)
+        os.close(self._close_signal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        """The thread of one worker: starts, feeds, kills and replaces it.
+
+        The kernel's parent-death signal is bound to the thread that started the process, not to the process that the
+        thread belongs to: so it has to be this thread, which lives as long as the pool.
+        """
+        worker = _Worker(self._job, self._closing)
+        with contextlib.suppress(OSError):  # no process to be had: the first item tries again, and reports it
+            worker.start()
+        while (task := self._tasks.get()) is not None:
+            item, future = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._outcome(worker, item))
+            except Exception as error:
+                future.set_exception(error)
+        worker.kill()
+
+    def _outcome(self, worker: "_Worker", item: Item) -> Result:
+        if self._closed:
+            raise RuntimeError("the pool was closed before this item was done")
+        worker.ensure_ready()
+        worker.send(item)
+        try:
+            succeeded, value = worker.receive(self._deadline_seconds)
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            worker.kill()
+            cause = f"was not done after {self._deadline_seconds} s" if isinstance(error, TimeoutError) else "crashed"
+            _log.warning("an item %s, and counts as %r: %.200r", cause, self._failure_value, item)
+            return self._failure_value
+        if not succeeded:
+            raise RuntimeError(f"a worker failed:\n{value}")
+        return value
+
+
+class _Worker:
+    """One worker process and this side of its pipe."""
+
+    def __init__(self, job: bytes, closing: int) -> None:
+        self._job = job
+        self._closing = closing
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        ours, theirs = Pipe()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    # -P: what the user's folder happens to hold must not shadow a module.
+                    [sys.executable, "-P", "-c", _WORK, str(theirs.fileno()), str(os.getpid())],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # libraries that print would spoil the progress bar
+                    start_new_session=True,  # Ctrl-C is for the parent; kill() reaches the worker's own children
+                )
+            except OSError:
+                ours.close()
+                raise
+        self._connection, self._ready = ours, False
+        ours.send_bytes(self._job)
+
+    def ensure_ready(self) -> None:
+        """Replaces a worker that is gone, and waits for one that is still at its imports."""
+        if self._process is None or self._process.poll() is not None:
+            self.kill()
+            self.start()
+        if self._ready:
+            return
+        try:
+            succeeded, trace = self.receive(_START_SECONDS)
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            self.kill()
+            raise RuntimeError(
+                f"a worker did not start ({type(error).__name__}); its own words are on stderr"
+            ) from error
+        if not succeeded:
+            self.kill()
+            raise RuntimeError(f"a worker did not start:\n{trace}")
+        self._ready = True
+
+    def send(self, item: Any) -> None:
+        assert self._connection is not None
+        with contextlib.suppress(ConnectionError):  # a worker that died just now: receive() reports it
+            self._connection.send(item)
+
+    def receive(self, seconds: float) -> tuple[bool, Any]:
+        assert self._connection is not None
+        readable = wait([self._connection, self._closing], seconds)
+        if self._connection in readable:
+            return self._connection.recv()
+        if readable:
+            raise RuntimeError("the pool was closed before this item was done")
+        raise TimeoutError
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+_WORK = "from megatron_sspo.reward.pool import _work; _work()"
+
+
+def _work() -> None:
+    """The main function of a worker process: a job, then items and replies, until the parent hangs up."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)
+    connection = Connection(descriptor)
+    try:
+        function, prepare = pickle.loads(connection.recv_bytes())
+        if prepare is not None:
+            prepare()
+    except Exception:
+        connection.send((False, traceback.format_exc()))
+        return
+    connection.send((True, ""))
+    while True:
+        try:
+            item = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            connection.send((True, function(item)))
+        except Exception:
+            connection.send((False, traceback.format_exc()))
+
+
+def _die_with(parent: int) -> None:
+    """A parent that is killed leaves nobody to enforce a deadline. Elsewhere than on Linux an idle worker sees EOF."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        sys.exit(1)

@@ -1,0 +1,45 @@
+"""Attention for decoding padded batches on CPU: Transformers' "sdpa", without its copy of the key-value cache.
+
+Where there is a mask, Transformers repeats the keys and values for every query head before it calls PyTorch, because
+CUDA's fast kernels want it so. On CPU the same kernel reads shared heads in place: the result is the same to the last
+bit and one call takes a quarter of the time (128 rows, 4 query heads on 2, 96 positions: 0.5 ms for 2.0 ms).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "sdpa_with_shared_heads"
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attends from `query` [rows, heads, new, width] to `key` and `value` [rows, shared heads, all, width].
+
+    Returns:
+        [rows, new, heads, width], and no attention weights.
+    """
+    if attention_mask is None or position_bias is not None or query.device.type != "cpu":
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **kwargs
+        )
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
+    )
+    return output.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, _forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)

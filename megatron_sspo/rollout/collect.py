@@ -1,0 +1,92 @@
+"""One cycle's rollouts: prompts shared out over the processes, answered, scored, and brought together again."""
+
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import advantages
+from megatron_sspo.resolve import resolve
+from megatron_sspo.rollout.engine import RolloutEngine, Sampling
+from megatron_sspo.types import Prompt, RolloutGroup
+
+
+def collect(
+    engine: RolloutEngine, reward: Any, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+) -> list[RolloutGroup]:
+    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
+
+    Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
+    the prompt alone decide a response, so the shares may be cut anyhow.
+    """
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if engine.replicated:
+        mine = prompts[rank::world_size]
+    else:
+        mine = prompts if rank == 0 else []
+    groups = score(reward, engine.generate(mine, sampling, group_size=group_size, seed=seed)) if mine else []
+    shares: list[Any] = [groups]
+    if world_size > 1:
+        shares = [None] * world_size
+        dist.all_gather_object(shares, groups)
+    order = {prompt.id: number for number, prompt in enumerate(prompts)}
+    return sorted((group for share in shares for group in share), key=lambda group: order[group.prompt.id])
+
+
+def score(reward: Any, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    """The groups with the parts of each reward filled in.
+
+    Raises:
+        UserError: a reward is not a finite number.
+    """
+    prompts = [group.prompt for group in groups for _ in group.rollouts]
+    parts = iter(reward.score(prompts, [rollout.text for group in groups for rollout in group.rollouts]))
+    scored = [
+        replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts]) for group in groups
+    ]
+    for group in scored:
+        for number, rollout in enumerate(group.rollouts):
+            if not math.isfinite(rollout.reward):
+                raise UserError(
+                    f"the reward of response {number} to prompt {group.prompt.id} is {rollout.reward}: a reward function "
+                    "has to return finite numbers"
+                )
+    return scored
+
+
+def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
+    """The groups with Â_i filled in.
+
+    Args:
+        estimator: a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`, from the rewards
+            [G] of a group to its advantages [G].
+    """
+    function = resolve_advantage(estimator)
+
+    def filled(group: RolloutGroup) -> RolloutGroup:
+        values = function(torch.tensor([rollout.reward for rollout in group.rollouts], dtype=torch.float64)).tolist()
+        return replace(group, rollouts=[replace(r, advantage=a) for r, a in zip(group.rollouts, values, strict=True)])
+
+    return [filled(group) for group in groups]
+
+
+def resolve_advantage(name: str) -> Any:
+    """The advantage function of that name. Raises UserError where there is none."""
+    if ":" in name:
+        return resolve("objective", name, name.partition(":")[2])
+    known = {
+        key: value
+        for key, value in vars(advantages).items()
+        if inspect.isfunction(value) and value.__module__ == advantages.__name__ and not key.startswith("_")
+    }
+    if name not in known:
+        raise UserError(
+            f"there is no advantage named {name!r}: choose one of {', '.join(sorted(known))}, or name your own as "
+            "package.module:attribute"
+        )
+    return known[name]

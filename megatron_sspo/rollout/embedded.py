@@ -1,0 +1,242 @@
+"""In-process engine on Transformers: for models that fit beside the trainer, where no server is wanted."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import attention
+from megatron_sspo.rollout.engine import RolloutEngine, Sampling
+from megatron_sspo.rollout.named_weights import NamedWeights
+from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
+
+
+def engine(
+    model_path: Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    max_batch_size: int = 256,
+) -> RolloutEngine:
+    """An engine for the architecture and the tokenizer in a Hugging Face folder. Its weights come by `load_weights`.
+
+    Args:
+        model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
+        max_batch_size: the most responses that are decoded at once.
+
+    Raises:
+        UserError: there is no `config.json` in the folder, or `max_batch_size` is not positive.
+    """
+    return EmbeddedEngine(Path(model_path), torch.device(device), dtype, max_batch_size)
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A response while it is decoded."""
+
+    prompt: Prompt
+    group: int  # its prompt's place in the call
+    max_tokens: int
+    uniforms: random.Random
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class EmbeddedEngine:
+    """Decodes left-padded batches with a key-value cache.
+
+    A row's random numbers depend on the seed, its prompt's id and its place in the group, so a response does not depend
+    on the batch around it. Its logits do, by rounding: a matrix product over 7 rows and one over 128 may differ in the
+    last bit, and then a draw that falls on the border between two tokens, or a router's choice between two equal
+    experts, may go the other way.
+
+    `rollout_log_probs` are float32, under the distribution that was sampled from: after temperature and top-p,
+    normalized. Under greedy decoding they are the model's own, at temperature 1.
+    """
+
+    replicated = True
+
+    def __init__(self, model_path: Path, device: torch.device, dtype: torch.dtype, max_batch_size: int) -> None:
+        if not (model_path / "config.json").exists():
+            raise UserError(f"{model_path} has no config.json: name a Hugging Face model folder")
+        if max_batch_size < 1:
+            raise UserError(f"max_batch_size is {max_batch_size}: it must be at least 1")
+        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        # The experts' implementation is left to Transformers, which takes grouped_mm where a model has experts. Of four
+        # layers of width 128, one step of 128 rows took 9 ms on one CPU thread, and 9 to 11 ms with eager and 90 ms
+        # with batched_mm; with 64 experts in place of 8, it took 19 ms, and 30 ms with eager.
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the initial weights, soon overwritten, must not move the caller's seed
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
+            )
+        self._model = model.to(device).eval().requires_grad_(False)
+        self._device = device
+        self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self._weights = NamedWeights(self._model)
+        self._end_tokens = end_tokens(model_path, config, self._tokenizer)
+        self._vocab_size: int = config.get_text_config().vocab_size
+        self._max_positions: int = config.get_text_config().max_position_embeddings
+        self._max_batch_size = max_batch_size
+        self._policy_version: int | None = None
+
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Copies a stream of tensors, named and shaped as in a checkpoint on disk, into the model.
+
+        The stream may reuse its buffers. Tied embeddings may be sent once or twice.
+
+        Raises:
+            UserError: a name is missing, unknown or repeated, or a shape is wrong. The engine then has no weights.
+        """
+        self._policy_version = None
+        self._weights.load(tensors)
+        self._policy_version = policy_version
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+    ) -> list[RolloutGroup]:
+        """`group_size` responses to each prompt, in the prompts' order.
+
+        A response that reaches the model's last position ends there with finish reason "length".
+
+        Raises:
+            UserError: no weights were loaded, a value of `sampling` has no meaning, or a prompt is empty, has a token
+                outside the vocabulary, or leaves no room for a response in the model's positions.
+        """
+        if self._policy_version is None:
+            raise UserError("the embedded engine has no weights: call load_weights before generate")
+        check(sampling)
+        for prompt in prompts:
+            self._check_prompt(prompt)
+        rows = [
+            _Row(
+                prompt,
+                group,
+                max_tokens=min(sampling.max_tokens, self._max_positions - len(prompt.tokens)),
+                uniforms=random_stream(seed, prompt.id, index),
+            )
+            for group, prompt in enumerate(prompts)
+            for index in range(group_size)
+        ]
+        # Prompts of like length side by side: the less padding, the less to compute, and none at all is faster still.
+        by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
+        stop_strings = StopStrings(self._tokenizer, sampling.stop)
+        for start in range(0, len(rows), self._max_batch_size):
+            self._decode(by_length[start : start + self._max_batch_size], sampling, stop_strings)
+        groups: list[list[Rollout]] = [[] for _ in prompts]
+        for row in rows:
+            groups[row.group].append(self._rollout(row, self._policy_version))
+        return [RolloutGroup(prompt=prompt, rollouts=group) for prompt, group in zip(prompts, groups, strict=True)]
+
+    def close(self) -> None:
+        """Frees the model's memory. The engine cannot be used again."""
+        self._policy_version = None
+        self._weights.clear()
+        self._model.to("meta")
+
+    def _check_prompt(self, prompt: Prompt) -> None:
+        if not prompt.tokens:
+            raise UserError(f"prompt {prompt.id} has no tokens: check its template")
+        if len(prompt.tokens) >= self._max_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} positions, "
+                "which leaves no room for a response: drop or shorten it"
+            )
+        if min(prompt.tokens) < 0 or max(prompt.tokens) >= self._vocab_size:
+            raise UserError(
+                f"prompt {prompt.id} has a token outside the model's vocabulary of {self._vocab_size}: "
+                "was it rendered with another tokenizer?"
+            )
+
+    @torch.inference_mode()
+    def _decode(self, rows: list[_Row], sampling: Sampling, stop_strings: StopStrings) -> None:
+        """Decodes one batch to its end, writing into its rows."""
+        logits, cache, mask, lengths = self._prefill(rows)
+        while True:
+            tokens = self._append(rows, logits, sampling, stop_strings)
+            # Finished rows leave at once. It copies the cache, which every step does anyway to append to it.
+            live = [place for place, row in enumerate(rows) if row.finish_reason is None]
+            if not live:
+                return
+            if len(live) < len(rows):
+                rows = [rows[place] for place in live]
+                kept = torch.tensor(live, device=self._device)
+                cache.batch_select_indices(kept)
+                tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            logits = self._model(
+                input_ids=tokens[:, None],
+                attention_mask=mask,
+                position_ids=lengths[:, None],
+                past_key_values=cache,
+                use_cache=True,
+            ).logits[:, -1]
+            lengths = lengths + 1
+
+    def _prefill(self, rows: list[_Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
+        """Runs each prompt of the batch once and gives every row its prompt's share.
+
+        Returns:
+            The logits after the prompts [rows, vocabulary], the cache, the attention mask [rows, longest prompt], and
+            the prompts' lengths [rows].
+        """
+        prompts = {row.group: row.prompt.tokens for row in rows}
+        lengths = torch.tensor([len(tokens) for tokens in prompts.values()])
+        width = int(lengths.max())
+        mask = (torch.arange(width) >= width - lengths[:, None]).long()
+        padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts.values()])
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._model.config)
+        logits = self._model(
+            input_ids=padded.to(self._device),
+            attention_mask=mask.to(self._device),
+            position_ids=positions.to(self._device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        place = {group: place for place, group in enumerate(prompts)}
+        spread = torch.tensor([place[row.group] for row in rows], device=self._device)
+        cache.batch_select_indices(spread)
+        return logits[spread], cache, mask.to(self._device)[spread], lengths.to(self._device)[spread]
+
+    def _append(self, rows: list[_Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
+        """Draws a token for every row, records it and marks the rows that it finishes.
+
+        Returns:
+            The tokens [rows].
+        """
+        log_probs = log_distribution(logits, sampling.temperature, sampling.top_p)
+        if sampling.temperature == 0:
+            tokens = logits.argmax(dim=-1)
+        else:
+            uniforms = torch.tensor([row.uniforms.random() for row in rows], dtype=torch.float64)
+            tokens = draw(log_probs, uniforms.to(self._device))
+        chosen = log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+        for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
+            row.tokens.append(token)
+            row.log_probs.append(log_prob)
+            if token in self._end_tokens or stop_strings.completed_by_last(row.tokens):
+                row.finish_reason = "stop"
+            elif len(row.tokens) == row.max_tokens:
+                row.finish_reason = "length"
+        return tokens
+
+    def _rollout(self, row: _Row, policy_version: int) -> Rollout:
+        assert row.finish_reason is not None
+        return Rollout(
+            tokens=tuple(row.tokens),
+            rollout_log_probs=tuple(row.log_probs),
+            text=str(self._tokenizer.decode(row.tokens, skip_special_tokens=True)),
+            finish_reason=row.finish_reason,
+            policy_version=policy_version,
+        )

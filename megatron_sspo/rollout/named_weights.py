@@ -1,0 +1,112 @@
+"""A model's parameters under the names and shapes that its checkpoint has on disk."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from megatron_sspo.errors import UserError
+
+_NAMES_SHOWN = 3
+
+
+class NamedWeights:
+    """Writes tensors, named as `save_pretrained` names them, into a model in place.
+
+    In memory Transformers may hold a layer's experts as one parameter; on disk each expert has its own tensors. Where
+    a tensor on disk lives in the model is not written down here: Transformers' own conversion from model to disk is
+    run once on parameters whose elements are their own positions, and what comes out tells where each came from.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._architecture = type(model).__name__
+        self._slots: dict[str, Tensor] = {}  # name on disk -> a view into the model
+        self._optional: set[str] = set()  # tied to another: a checkpoint may leave it out
+        tied = model.all_tied_weights_keys
+        for name, parameter in model.state_dict().items():
+            positions = torch.arange(parameter.numel()).view(parameter.shape)
+            for disk_name, part in revert_weight_conversion(model, {name: positions}).items():
+                if disk_name in self._slots:
+                    raise NotImplementedError(f"{disk_name} of {self._architecture} is spread over several parameters")
+                self._slots[disk_name] = _view(parameter, part)
+                if name in tied:
+                    self._optional.add(disk_name)
+        self._twins = self._names_that_share_memory()
+
+    @torch.no_grad()
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copies every tensor of the stream to its place, at once and in the model's own dtype.
+
+        The stream is read to its end even after an error, since other processes may be sending it together.
+
+        Raises:
+            UserError: a name is unknown, repeated or missing, a shape is wrong, or two tied tensors differ. The model's
+                weights are then partly overwritten.
+        """
+        loaded: set[str] = set()
+        unknown, repeated, misshapen, untied = [], [], [], []
+        for name, tensor in tensors:
+            slot = self._slots.get(name)
+            if slot is None:
+                unknown.append(name)
+                continue
+            if name in loaded:
+                repeated.append(name)
+            elif tensor.shape != slot.shape:
+                misshapen.append(f"{name} {list(tensor.shape)} where {list(slot.shape)} is due")
+            elif self._twin_differs(name, tensor, loaded):
+                untied.append(name)
+            else:
+                slot.copy_(tensor)
+            loaded.add(name)
+        missing = [name for name in self._slots if name not in loaded | self._optional]
+        faults = {
+            "missing": missing,
+            "unknown": unknown,
+            "repeated": repeated,
+            "of a wrong shape": misshapen,
+            "unlike the tensor that the model ties it to": untied,
+        }
+        if any(faults.values()):
+            found = "; ".join(_listed(names, fault) for fault, names in faults.items() if names)
+            raise UserError(
+                f"the weights do not fit {self._architecture}: {found}; "
+                "send every tensor of its checkpoint once, under the checkpoint's names"
+            )
+
+    def clear(self) -> None:
+        """Lets go of the model's memory."""
+        self._slots.clear()
+
+    def _twin_differs(self, name: str, tensor: Tensor, loaded: set[str]) -> bool:
+        """True if the memory of `name` was written under another name, from a tensor with other values."""
+        slot = self._slots[name]
+        return not loaded.isdisjoint(self._twins.get(name, ())) and not torch.equal(slot, tensor.to(slot))
+
+    def _names_that_share_memory(self) -> dict[str, set[str]]:
+        tied_memory = {self._slots[name].data_ptr() for name in self._optional}
+        names: dict[int, set[str]] = {address: set() for address in tied_memory}
+        for name, slot in self._slots.items():
+            if slot.data_ptr() in tied_memory:
+                names[slot.data_ptr()].add(name)
+        return {name: twins - {name} for twins in names.values() for name in twins}
+
+
+def _view(parameter: Tensor, positions: Tensor) -> Tensor:
+    """The view of `parameter` that holds its elements at `positions`, a strided grid of flat indices."""
+    first = int(positions.flatten()[0])
+    strides = [
+        int(positions.narrow(dim, 1, 1).flatten()[0]) - first if size > 1 else 1
+        for dim, size in enumerate(positions.shape)
+    ]
+    every_position = torch.arange(parameter.numel())
+    if not torch.equal(every_position.as_strided(positions.shape, strides, first), positions):
+        raise NotImplementedError("Transformers' conversion of this model is more than slices and transposes")
+    return parameter.view(-1).as_strided(positions.shape, strides, parameter.storage_offset() + first)
+
+
+def _listed(names: list[str], fault: str) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+    return f"{len(names)} {fault} ({shown})"

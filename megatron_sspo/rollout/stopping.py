@@ -1,0 +1,56 @@
+"""Where a response ends: end-of-sequence tokens and stop strings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+
+def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """All tokens that end a sequence, as `config.json`, `generation_config.json` and the tokenizer name them.
+
+    It is their union because SGLang ends a response at the union too, and a chat model's files often name different
+    ones.
+    """
+    named = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
+    if (model_path / "generation_config.json").exists():
+        named.append(GenerationConfig.from_pretrained(model_path).eos_token_id)
+    tokens: set[int] = set()
+    for one_or_more in named:
+        if isinstance(one_or_more, int):
+            tokens.add(one_or_more)
+        elif one_or_more is not None:
+            tokens.update(one_or_more)
+    return frozenset(tokens)
+
+
+class StopStrings:
+    """Tells whether the newest token of a response completes one of the stop strings."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        # A token adds at least one byte, so these tokens hold any stop string; one more, because some decoders strip
+        # the space before the first.
+        self._tail = 1 + max((len(string.encode()) for string in stop), default=0)
+        self._may_complete: dict[int, bool] = {}
+
+    def completed_by_last(self, tokens: Sequence[int]) -> bool:
+        """True if a stop string ends in the last of `tokens`, given that none ended before."""
+        if not self._stop or not self._may_end_a_stop(tokens[-1]):
+            return False
+        tail = self._decode(tokens[-self._tail :])
+        return any(string in tail for string in self._stop)
+
+    def _may_end_a_stop(self, token: int) -> bool:
+        """False if the token alone shows that it ends no stop string, which spares a decode of the tail."""
+        if token not in self._may_complete:
+            text = self._decode([token])
+            self._may_complete[token] = "\ufffd" in text or any(  # a character's last byte does not decode alone
+                string[-1] in text or string[-1].isspace()  # some decoders strip a lone space
+                for string in self._stop
+            )
+        return self._may_complete[token]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -1,0 +1,195 @@
+"""`Run`: the whole configuration of a training run, as frozen dataclasses.
+
+A recipe is a Python function that returns a `Run`. Nothing here imports torch's heavy neighbours, so a recipe loads in
+a moment and a wrong value is found before a GPU is touched.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Correction, Penalties, SequenceObjective, sspo
+from megatron_sspo.rollout.engine import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The policy that is trained."""
+
+    path: str  # a Hugging Face folder: config.json, tokenizer and, unless init is "random", safetensors
+    init: Literal["pretrained", "random"] = "pretrained"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of parameters and activations; gradients add up in float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """The layout. The number of processes is data × tensor × pipeline; experts are cut inside of these."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    virtual_pipeline: int = 1  # model chunks a pipeline stage (interleaved schedule above 1)
+    expert: int = 1
+    expert_tensor: int = 1
+    sequence: bool = False  # sequence parallelism; Megatron wants it for experts under tensor parallelism
+
+    @property
+    def num_processes(self) -> int:
+        """The world size that this layout fills."""
+        return self.data * self.tensor * self.pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """Where the prompts come from and how a row becomes tokens."""
+
+    source: str  # a .jsonl or .parquet file, a file of megatron_sspo/data, or package.module:attribute
+    options: Mapping[str, Any] = field(default_factory=dict)  # the source's own: split, field names, seed
+    template: str = "chat"  # the tokenizer's chat template, or a format string with {question}
+    system: str = ""  # system message of the chat template
+    max_tokens: int = 1024  # a longer prompt is an error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """Who generates, how much, and how."""
+
+    engine: str = "embedded"  # a file of megatron_sspo/rollout, or package.module:attribute
+    options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
+    prompts_per_update: int = 16
+    group_size: int = 8  # G, responses a prompt
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Adam with decoupled weight decay, by Megatron's distributed optimizer."""
+
+    lr: float = 1e-6
+    min_lr: float = 0.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_updates: int = 0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip_grad: float = 1.0  # global norm; 0 does not clip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Supervised learning on the prompts' demonstrations, before the first rollout."""
+
+    prompts: Prompts
+    updates: int
+    batch_size: int
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Held-out prompts, answered greedily before the first update, every n-th, and at the end."""
+
+    prompts: Prompts
+    every: int = 0  # updates; 0 evaluates before and after only
+    samples: int = 0  # k > 0 adds avg@k at the training temperature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking:
+    """Where metrics go besides metrics.jsonl."""
+
+    tensorboard: bool = False
+    wandb_project: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything that a training run is. `megatron-sspo train RECIPE --set field.field=value` changes any of it."""
+
+    name: str
+    model: Model
+    prompts: Prompts
+    num_updates: int  # optimizer steps
+    output: str = "runs"  # the run's folder is output/name
+    seed: int = 0
+    parallel: Parallel = Parallel()
+    rollouts: Rollouts = Rollouts()
+    reward: str = "math"  # a file of megatron_sspo/reward, or package.module:attribute
+    reward_options: Mapping[str, Any] = field(default_factory=dict)
+    advantage: str = "group_relative"  # a function of megatron_sspo.objective.advantages, or package.module:attribute
+    objective: SequenceObjective = field(default_factory=sspo)
+    penalties: Penalties = Penalties()
+    correction: Correction = Correction()
+    updates_per_sync: int = 2  # the paper's μ: optimizer steps between refreshes of the sampler
+    tokens_per_microbatch: int = 16384
+    optimizer: Optimizer = Optimizer()
+    warm_start: WarmStart | None = None
+    evaluation: Evaluation | None = None
+    checkpoint_every: int = 0  # updates; 0 keeps only the finished model
+    checkpoints_kept: int = 2
+    tracking: Tracking = Tracking()
+    megatron: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # fields of Megatron's TransformerConfig, by their own names
+
+
+def check(run: Run) -> Run:
+    """Finds what contradicts itself before anything is started.
+
+    Raises:
+        UserError: one sentence: the field, its value, the remedy.
+    """
+    parallel, rollouts = run.parallel, run.rollouts
+    positive = {
+        "num_updates": run.num_updates,
+        "updates_per_sync": run.updates_per_sync,
+        "tokens_per_microbatch": run.tokens_per_microbatch,
+        "rollouts.prompts_per_update": rollouts.prompts_per_update,
+        "rollouts.sampling.max_tokens": rollouts.sampling.max_tokens,
+        "checkpoints_kept": run.checkpoints_kept,
+        **{f"parallel.{name}": getattr(parallel, name) for name in _SIZES},
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise UserError(f"{name} is {value}: it has to be 1 or more")
+    if rollouts.group_size < 2:
+        raise UserError(
+            f"rollouts.group_size is {rollouts.group_size}: an advantage relative to the group needs at least 2 responses"
+        )
+    if rollouts.sampling.temperature <= 0:
+        raise UserError(
+            f"rollouts.sampling.temperature is {rollouts.sampling.temperature}: training needs sampled responses, "
+            "so set it above 0 (evaluation is greedy by itself)"
+        )
+    longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
+    if longest > run.tokens_per_microbatch:
+        raise UserError(
+            f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
+            f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
+        )
+    if run.penalties.kl_coef > 0:
+        raise UserError(
+            "penalties.kl_coef is above 0, and the training loop keeps no reference policy: leave it at 0, as the paper "
+            "does, or use megatron_sspo.objective.Penalties in a loop that provides reference log-probs"
+        )
+    return _check_layout(run)
+
+
+_SIZES = ("data", "tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
+
+
+def _check_layout(run: Run) -> Run:
+    parallel = run.parallel
+    if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
+        raise UserError("parallel.virtual_pipeline is above 1 with parallel.pipeline=1: interleaving needs a pipeline")
+    if parallel.sequence and parallel.tensor == 1:
+        raise UserError("parallel.sequence is on with parallel.tensor=1: sequence parallelism shares out tensor ranks")
+    experts = parallel.expert * parallel.expert_tensor
+    if (parallel.data * parallel.tensor) % experts:
+        raise UserError(
+            f"parallel.expert × parallel.expert_tensor = {experts} does not divide data × tensor = "
+            f"{parallel.data * parallel.tensor}"
+        )
+    return run

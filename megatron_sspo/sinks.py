@@ -1,0 +1,78 @@
+"""Where metrics are written: JSONL always; TensorBoard and Weights & Biases where asked."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.run import Tracking
+
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+
+
+def check(tracking: Tracking) -> None:
+    """Raises UserError where a tracker is asked for that is not installed."""
+    for asked, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
+        if asked and importlib.util.find_spec(module) is None:
+            raise UserError(
+                f"tracking asks for {module}, which is not installed: pip install 'megatron-sspo[tracking]'"
+            )
+
+
+class Sinks:
+    """Writes rows of numbers; one object, on rank 0."""
+
+    def __init__(self, folder: Path, tracking: Tracking, name: str, config: Any) -> None:
+        self.folder = folder
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+        if tracking.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
+        if tracking.wandb_project:
+            import wandb
+
+            self._wandb = wandb.init(project=tracking.wandb_project, name=name, dir=str(folder), config=config)
+
+    def write(self, file_name: str, row: Mapping[str, float]) -> None:
+        """Appends a row; its `update` is the step of the trackers. A row is on disk when this returns."""
+        with (self.folder / file_name).open("a") as file:
+            file.write(json.dumps(dict(row)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        step = int(row["update"])
+        values = {key: value for key, value in row.items() if key != "update"}
+        if self._tensorboard is not None:
+            for key, value in values.items():
+                self._tensorboard.add_scalar(key, value, step)
+            self._tensorboard.flush()
+        if self._wandb is not None:
+            self._wandb.log(values, step=step)
+
+    def close(self) -> None:
+        """Lets the trackers finish."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics file.
+
+    Raises:
+        UserError: there is no such file, or a line of it is not JSON.
+    """
+    if not path.exists():
+        raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows

@@ -1,0 +1,111 @@
+"""What a run is besides the trainer's tensors, and how it gets to disk without ever being half there."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+_NAME = re.compile(r"update-(\d{6,})")
+_FILES = ("state.json", "batches.jsonl", "trainer")
+
+
+@dataclass
+class State:
+    """Where a run stands."""
+
+    update: int = 0  # optimizer steps taken; also the policy version
+    batches: list[list[RolloutGroup]] = field(default_factory=list)  # of the current cycle, still to be learned from
+
+
+def to_row(group: RolloutGroup) -> dict[str, Any]:
+    """A group as JSON values. Floats keep every bit: Python writes the shortest text that reads back the same."""
+    return {"prompt": asdict(group.prompt), "rollouts": [asdict(rollout) for rollout in group.rollouts]}
+
+
+def from_row(row: dict[str, Any]) -> RolloutGroup:
+    """The reverse of `to_row`."""
+
+    def tupled(values: dict[str, Any]) -> dict[str, Any]:
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+    return RolloutGroup(
+        prompt=Prompt(**tupled(row["prompt"])), rollouts=[Rollout(**tupled(rollout)) for rollout in row["rollouts"]]
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes beside `path`, then renames, so that a reader finds the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def begin_checkpoint(folder: Path, update: int) -> Path:
+    """An empty folder under a name that no reader takes for a checkpoint."""
+    temporary = folder / f".update-{update:06d}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "trainer").mkdir(parents=True)
+    return temporary
+
+
+def finish_checkpoint(temporary: Path, state: State, extra: dict[str, Any], *, kept: int) -> Path:
+    """Adds the state, gives the folder its name, and removes all but the newest `kept`."""
+    rows = [{"batch": number, **to_row(group)} for number, batch in enumerate(state.batches) for group in batch]
+    write_atomically(temporary / "batches.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(temporary / "state.json", json.dumps({"update": state.update, **extra}, indent=1))
+    final = temporary.with_name(temporary.name[1:])
+    shutil.rmtree(final, ignore_errors=True)  # of an attempt that was resumed from an older checkpoint
+    temporary.rename(final)
+    for old in checkpoints(final.parent)[:-kept]:
+        shutil.rmtree(old)
+    return final
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    found = [(int(match[1]), path) for path in folder.glob("update-*") if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
+    """The state, and what `finish_checkpoint` was given besides.
+
+    Raises:
+        UserError: a part of the checkpoint is missing or cannot be read.
+    """
+    missing = [name for name in _FILES if not (path / name).exists()]
+    if missing:
+        raise UserError(f"the checkpoint {path} has no {missing[0]}: delete that folder to resume from an older one")
+    try:
+        extra = json.loads((path / "state.json").read_text())
+        rows = [json.loads(line) for line in (path / "batches.jsonl").read_text().splitlines()]
+        batches: list[list[RolloutGroup]] = [[] for _ in {row["batch"] for row in rows}]
+        for row in rows:
+            batches[row.pop("batch")].append(from_row(row))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the checkpoint {path} is damaged ({error}): delete that folder to resume from an older one"
+        ) from error
+    return State(update=extra.pop("update"), batches=batches), extra
+
+
+def truncate(path: Path, num_bytes: int) -> None:
+    """Cuts a log back to where it was when a checkpoint was written."""
+    if path.exists():
+        with path.open("r+b") as file:
+            file.truncate(num_bytes)
+
+
+def file_sizes(paths: Sequence[Path]) -> dict[str, int]:
+    """Bytes by file name; 0 where there is no file yet."""
+    return {path.name: path.stat().st_size if path.exists() else 0 for path in paths}

@@ -1,0 +1,45 @@
+"""The nouns of the training step: what passes from one folder to the next."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """A question, rendered and tokenized, with what its reward needs."""
+
+    id: str  # unique and stable within its source: "gsm8k.jsonl:17"
+    tokens: tuple[int, ...]  # the chat template's rendering, generation prompt included
+    answer: str  # the gold answer
+    demonstration: str = ""  # a worked response, for the warm start
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # whatever else the row carried
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """One response of a policy to a prompt, and what is learned about it on its way to the trainer."""
+
+    tokens: tuple[int, ...]  # the response, with the end-of-sequence token if it was sampled
+    rollout_log_probs: tuple[float, ...]  # of each token, under the distribution that it was sampled from
+    text: str  # the response decoded, without end-of-sequence and stop strings cut as the engine did
+    finish_reason: FinishReason
+    policy_version: int  # the weights that sampled it
+    reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
+    advantage: float = 0.0  # Â_i
+    old_log_probs: tuple[float, ...] | None = None  # the trainer's, at the last sync; None where ρ = 1 by construction
+
+    @property
+    def reward(self) -> float:
+        """r_i: the sum of its parts."""
+        return sum(self.reward_parts.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutGroup:
+    """The G responses to one prompt."""
+
+    prompt: Prompt
+    rollouts: Sequence[Rollout]

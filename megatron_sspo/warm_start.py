@@ -1,0 +1,46 @@
+"""Supervised learning on demonstrations, through the same policy, schedule and packing as the updates that follow."""
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from megatron_sspo.metrics import UpdateRecord
+from megatron_sspo.objective.supervised import Supervised
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.run import WarmStart
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+
+def warm_start(
+    policy: Policy,
+    options: WarmStart,
+    prompts: PromptStream,
+    tokenizer: Any,
+    report: Callable[[int, UpdateRecord], None],
+) -> None:
+    """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps.
+
+    Args:
+        report: called after each step with its number, from 1, and its record.
+    """
+    policy.set_optimizer(options.optimizer, options.updates)
+    for number in range(1, options.updates + 1):
+        batch = [_demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
+        report(number, policy.update(batch, Supervised()))
+
+
+def _demonstration(prompt: Prompt, tokenizer: Any) -> RolloutGroup:
+    if not prompt.demonstration:
+        raise UserError(
+            f"prompt {prompt.id} has no demonstration to warm-start from: give its row one, or drop warm_start"
+        )
+    tokens = (*tokenizer(prompt.demonstration, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    rollout = Rollout(
+        tokens=tokens,
+        rollout_log_probs=(0.0,) * len(tokens),  # nobody sampled it
+        text=prompt.demonstration,
+        finish_reason="stop",
+        policy_version=0,
+    )
+    return RolloutGroup(prompt=prompt, rollouts=[rollout])

@@ -1,0 +1,1 @@
+"""Megatron's parameters <-> Hugging Face's names."""

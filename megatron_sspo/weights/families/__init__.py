@@ -1,0 +1,1 @@
+"""One file a model family: its configuration fields and its weight rows."""

@@ -1,0 +1,30 @@
+"""A model that has not learned anything yet, as a Hugging Face folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+
+def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:
+    """Writes the model of `model_path/config.json` with Transformers' own random initialization.
+
+    The policy then loads it as it loads any model, so that the first weights do not depend on the layout. An existing
+    `destination` is kept: it is the same seed's.
+    """
+    if destination.exists():
+        return
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    temporary = destination.with_name(f".{destination.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = AutoConfig.from_pretrained(str(model_path), local_files_only=True)
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(temporary)
+    AutoTokenizer.from_pretrained(str(model_path), local_files_only=True).save_pretrained(temporary)
+    # as the user wrote it: Transformers adds fields of its own version
+    (temporary / "config.json").write_text(json.dumps(json.loads((model_path / "config.json").read_text()), indent=2))
+    temporary.rename(destination)

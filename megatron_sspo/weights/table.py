@@ -1,0 +1,299 @@
+"""One table of weights, read in both directions.
+
+A `Row` says which Hugging Face tensors make up one Megatron parameter, and how parallel ranks cut it. Everything
+follows from `Row.blocks`: a shard is a list of ranges of the Hugging Face tensors, concatenated. Read forwards it loads
+a shard, read backwards it puts the tensors together again. Rows know no process group: a shard is a number.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.errors import UserError
+
+Group = Literal["none", "tensor", "expert_tensor"]
+Shape = tuple[int, ...]
+Read = Callable[[str, int, int, int], Tensor]  # (Hugging Face name, dim, start, stop) -> that slice
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows [start, stop) of the `source`-th Hugging Face tensor; with `source` None, that many rows of zeros."""
+
+    source: int | None
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+class Cut(Protocol):
+    """How a parameter is put together from its sources and cut into shards, along `dim`."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+        """What the number of shards must divide, and the configuration field that it comes from."""
+        ...
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        """The ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Not cut: every shard is the one source."""
+
+    dim: int = 0
+
+    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+        return 0, ""  # every number divides 0
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        return (Block(0, 0, sizes[0]),)
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Shard i is [piece i of source 0; piece i of source 1; ...], of as many equal pieces as there are shards.
+
+    With one source this is Megatron's column (dim 0) or row (dim 1) parallel weight; with the sources gate and up it is
+    its gated `linear_fc1`.
+    """
+
+    dim: int
+    field: str
+
+    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+        return sizes[0], self.field
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        return _pieces(sizes, shard, num_shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A shard is its groups in turn: group g is [piece g of source 0; piece g of source 1; ...] of `num_groups`.
+
+    With the sources q, k, v and one group a key-value head this is Megatron's `linear_qkv`: the query heads of a group,
+    then its key, then its value.
+    """
+
+    num_groups: int
+    field: str
+    dim: int = 0
+
+    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+        return self.num_groups, self.field
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        per_shard = self.num_groups // num_shards
+        groups = range(shard * per_shard, (shard + 1) * per_shard)
+        return tuple(block for group in groups for block in _pieces(sizes, group, self.num_groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Cut along dim 0 after zero rows are added up to `padded_size`; on the way back the added rows are dropped."""
+
+    padded_size: int
+    dim: int = 0
+
+    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+        return self.padded_size, "the padded vocabulary size"
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        per_shard = self.padded_size // num_shards
+        start, stop = min(shard * per_shard, sizes[0]), min((shard + 1) * per_shard, sizes[0])
+        blocks = (Block(0, start, stop), Block(None, 0, per_shard - (stop - start)))
+        return tuple(block for block in blocks if block.size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One Megatron parameter.
+
+    `name` is free of any layout: layers and experts are counted over the whole model, and the modules have the names of
+    Megatron's local layer specification, with `experts.{e}` for `experts.local_experts.{e}`.
+    """
+
+    name: str
+    hf: tuple[str, ...]
+    hf_shapes: tuple[Shape, ...]
+    cut: Cut
+    group: Group = "none"  # which parallel size cuts it; "none": every rank holds all of it
+    copies: tuple[str, ...] = ()  # names that a folder may give the first source as well: a tied `lm_head.weight`
+
+    @property
+    def dim(self) -> int:
+        return self.cut.dim
+
+    def blocks(self, shard: int, num_shards: int) -> tuple[Block, ...]:
+        """Which ranges of which Hugging Face tensors, concatenated in this order along `dim`, make up a shard.
+
+        Raises:
+            UserError: the parameter cannot be cut into `num_shards` equal shards.
+        """
+        if not 0 <= shard < num_shards:
+            raise ValueError(f"{self.name} has no shard {shard} of {num_shards}")
+        sizes = [shape[self.dim] for shape in self.hf_shapes]
+        num_pieces, field = self.cut.num_pieces(sizes)
+        if num_pieces % num_shards:
+            kind = f"{self.group.replace('_', ' ')} parallel"
+            others = f" or another divisor of {num_pieces}" if num_pieces > 1 else ""
+            raise UserError(
+                f"{field} {num_pieces} cannot be cut into {num_shards} {kind.replace(' ', '-')} shards ({self.name}); "
+                f"use {kind} size 1{others}"
+            )
+        return self.cut.blocks(sizes, shard, num_shards)
+
+    def shape(self, num_shards: int) -> Shape:
+        """The shape of a shard: the same for all."""
+        size = sum(block.size for block in self.blocks(0, num_shards))
+        return *self.hf_shapes[0][: self.dim], size, *self.hf_shapes[0][self.dim + 1 :]
+
+    def to_megatron(self, read: Read, shard: int, num_shards: int) -> Tensor:
+        """The shard, of shape `shape(num_shards)`, from slices of the Hugging Face tensors.
+
+        It may be a view of what `read` returned.
+        """
+        parts = []
+        for block in self.blocks(shard, num_shards):
+            if block.source is None:
+                # An empty slice tells the dtype, the device and the other dimensions.
+                like = read(self.hf[0], self.dim, 0, 0)
+                parts.append(like.new_zeros([*like.shape[: self.dim], block.size, *like.shape[self.dim + 1 :]]))
+            else:
+                parts.append(read(self.hf[block.source], self.dim, block.start, block.stop))
+        return _join(parts, self.dim)
+
+    def to_hf(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The Hugging Face tensors, by name, from all the shards in order; a row with group "none" needs one.
+
+        They may be views of the shards.
+
+        Raises:
+            ValueError: a shard has another shape than `shape(len(shards))`.
+        """
+        shards = shards[:1] if self.group == "none" else shards
+        expected = self.shape(len(shards))
+        parts: list[list[Tensor]] = [[] for _ in self.hf]
+        for index, shard in enumerate(shards):
+            if tuple(shard.shape) != expected:
+                raise ValueError(
+                    f"shard {index} of {len(shards)} of {self.name} has shape {tuple(shard.shape)}, not {expected}"
+                )
+            offset = 0
+            for block in self.blocks(index, len(shards)):
+                if block.source is not None:
+                    parts[block.source].append(shard.narrow(self.dim, offset, block.size))
+                offset += block.size
+        return {name: _join(found, self.dim) for name, found in zip(self.hf, parts, strict=True)}
+
+
+def whole(name: str, hf: str, shape: Shape) -> Row:
+    """A parameter that every rank holds whole: a norm, a router."""
+    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Whole())
+
+
+def row_parallel(name: str, hf: str, shape: Shape, field: str, group: Group = "tensor") -> Row:
+    """Megatron's RowParallelLinear: the input dimension, which `field` of config.json sets, is cut."""
+    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Even(1, field), group=group)
+
+
+def qkv(name: str, hf: tuple[str, str, str], *, num_heads: int, num_groups: int, head_dim: int, inputs: Shape) -> Row:
+    """Megatron's linear_qkv from q [num_heads·head_dim, *inputs], k and v [num_groups·head_dim, *inputs].
+
+    `inputs` is (hidden_size,) for the weight and () for the bias.
+    """
+    shapes = tuple((heads * head_dim, *inputs) for heads in (num_heads, num_groups, num_groups))
+    return Row(name=name, hf=hf, hf_shapes=shapes, cut=Grouped(num_groups, "num_key_value_heads"), group="tensor")
+
+
+def gate_up(name: str, hf: tuple[str, str], shape: Shape, field: str, group: Group = "tensor") -> Row:
+    """Megatron's gated linear_fc1: shard i is [gate shard i; up shard i]. `shape` is the shape of each of the two."""
+    return Row(name=name, hf=hf, hf_shapes=(shape, shape), cut=Even(0, field), group=group)
+
+
+def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str, ...] = ()) -> Row:
+    """An embedding or output layer [vocab_size, hidden_size], padded to `padded_size` rows.
+
+    Raises:
+        UserError: the padded size is below the vocabulary's.
+    """
+    if padded_size < shape[0]:
+        raise UserError(
+            f"the padded vocabulary size {padded_size} is below vocab_size {shape[0]}; pad to {shape[0]} or more"
+        )
+    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Padded(padded_size), group="tensor", copies=copies)
+
+
+def check_coverage(rows: Sequence[Row], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
+    """Checks that every tensor has a row, and that every row has its tensors, in their shapes, to itself.
+
+    Raises:
+        UserError: they do not. Lists the first ten of each kind of mismatch and the count.
+    """
+    sources = [source for row in rows for source in zip(row.hf, row.hf_shapes, strict=True)]
+    copies = {copy: row.hf_shapes[0] for row in rows for copy in row.copies}
+    expected = dict(sources)
+    known = {**copies, **expected}
+    mismatches = {
+        "missing": [name for name in expected if name not in hf_shapes],
+        "without a row in the weight table": [name for name in hf_shapes if name not in known],
+        "of the wrong shape": [
+            f"{name} {list(hf_shapes[name])} instead of {list(shape)}"
+            for name, shape in known.items()
+            if name in hf_shapes and tuple(hf_shapes[name]) != shape
+        ],
+        "in two rows of the weight table": [
+            name for name, count in Counter(name for name, _ in sources).items() if count > 1
+        ],
+    }
+    found = "; ".join(f"{len(names)} {what}: {_first_ten(names)}" for what, names in mismatches.items() if names)
+    if found:
+        raise UserError(
+            f"{folder} does not hold the tensors of its model family: {found}; "
+            "check that config.json belongs to these weights and that the folder is complete"
+        )
+
+
+def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder: str | Path) -> None:
+    """Checks that a tensor stored a second time (`Row.copies`) holds the same values, since only the first is read.
+
+    Raises:
+        UserError: a copy differs.
+    """
+    for row in rows:
+        for copy in row.copies:
+            size = row.hf_shapes[0][0]
+            if copy in names and not torch.equal(read(copy, 0, 0, size), read(row.hf[0], 0, 0, size)):
+                raise UserError(
+                    f"{folder} ties {copy} to {row.hf[0]} (tie_word_embeddings) but their values differ; "
+                    "set tie_word_embeddings to false in config.json, or remove the one that is stale"
+                )
+
+
+def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, ...]:
+    """The given piece of every source, of `num_pieces` equal ones."""
+    return tuple(
+        Block(source, piece * (size // num_pieces), (piece + 1) * (size // num_pieces))
+        for source, size in enumerate(sizes)
+    )
+
+
+def _join(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+def _first_ten(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

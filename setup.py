@@ -1,0 +1,46 @@
+"""Metadata of the package. Tools are configured in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="megatron-sspo",
+    version="0.1.0",
+    description="Soft Sequence Policy Optimization on stock Megatron-Core and stock SGLang",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["megatron_sspo", "megatron_sspo.*"]),
+    install_requires=[
+        "torch>=2.6",
+        "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
+        "psutil",  # megatron-core's checkpoint writer dies without it, and the run hangs
+        "numpy",
+        "transformers>=5.19,<6",
+        "tokenizers",
+        "safetensors",
+        "pyarrow",
+        "math-verify==0.9.0",  # what the reward tests were written against
+        "antlr4-python3-runtime==4.13.2",  # math-verify takes whatever is there, and its grammar wants this one
+        "reasoning-gym>=0.1.25",
+        "matplotlib",
+        "rich",
+    ],
+    extras_require={
+        "dev": [
+            "pytest",
+            "pytest-timeout",
+            "pytest-xdist",
+            "hypothesis",
+            "ruff==0.17.6",
+            "pyright==1.1.414",
+            "datasets",
+        ],
+        "hub": ["datasets"],
+        "nemo_run": ["nemo-run==0.11.1", "leptonai<0.28"],  # newer leptonai lacks the module that nemo-run imports
+        "tracking": ["tensorboard", "wandb"],
+    },
+    entry_points={"console_scripts": ["megatron-sspo=megatron_sspo.__main__:main"]},
+)

@@ -1,0 +1,120 @@
+import pytest
+
+from megatron_sspo.data import arithmetic
+from megatron_sspo.errors import UserError
+from megatron_sspo.reward.format import extract_answer
+from megatron_sspo.reward.math import reward
+from megatron_sspo.types import Prompt
+
+
+def pairs(rows) -> list[tuple[int, int]]:
+    return [(row.metadata["a"], row.metadata["b"]) for row in rows]
+
+
+def scores(rows) -> list[dict[str, float]]:
+    judge = reward(exact=True)
+    prompts = [Prompt(id=row.id, tokens=(), answer=row.answer) for row in rows]
+    return judge.score(prompts, [row.demonstration for row in rows])
+
+
+def test_questions_and_answers() -> None:
+    for row in arithmetic.rows(200, seed=1, max_operand=999):
+        a, b = row.metadata["a"], row.metadata["b"]
+        assert 0 <= a <= 999 and 0 <= b <= 999
+        assert (row.question, row.answer) == (f"{a}+{b}=", str(a + b))
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    assert arithmetic.rows(50, seed=1, wrong_fraction=0.5) == arithmetic.rows(50, seed=1, wrong_fraction=0.5)
+    assert pairs(arithmetic.rows(50, seed=1)) != pairs(arithmetic.rows(50, seed=2))
+
+
+def test_rows_that_must_never_change() -> None:
+    """A change here moves every held-out result that was ever reported."""
+    assert [row.question for row in arithmetic.rows(4, seed=0)] == ["63+11=", "68+90=", "42+42=", "83+76="]
+    assert [row.question for row in arithmetic.rows(4, seed=0, split="held_out")] == [
+        "6+63=",
+        "78+8=",
+        "82+68=",
+        "24+7=",
+    ]
+
+
+def test_splits_are_disjoint_whatever_the_seed_and_cover_every_pair() -> None:
+    train = pairs(arithmetic.rows(20_000, seed=1))
+    held_out = pairs(arithmetic.rows(20_000, seed=2, split="held_out"))
+    assert not set(train) & set(held_out)
+    assert len(set(train) | set(held_out)) == 100**2
+    assert 900 <= len(set(held_out)) <= 1100
+
+
+@pytest.mark.parametrize(
+    ("split", "max_operand", "size"), [("train", 99, 8000), ("held_out", 99, 800), ("held_out", 10**6, 500)]
+)
+def test_no_pair_twice_while_there_are_enough(split, max_operand, size) -> None:
+    found = pairs(arithmetic.rows(size, seed=5, split=split, max_operand=max_operand))
+    assert len(set(found)) == len(found) == size
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_the_smallest_range_has_both_splits(split) -> None:
+    assert pairs(arithmetic.rows(3, split=split, max_operand=1))
+
+
+def test_more_rows_than_pairs_repeat_with_ids_of_their_own() -> None:
+    rows = arithmetic.rows(300, max_operand=9)
+    assert len(rows) == 300 and len({row.id for row in rows}) == 300
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "right", "slipped"),
+    [
+        (12, 34, "<think>2+4=6 1+3=4</think> <answer>46</answer>", "<think>2+4=6 1+3=3</think> <answer>36</answer>"),
+        (
+            17,
+            25,
+            "<think>7+5=12 1+2+1=4</think> <answer>42</answer>",
+            "<think>7+5=12 1+2=3</think> <answer>32</answer>",
+        ),
+        (
+            97,
+            5,
+            "<think>7+5=12 9+0+1=10</think> <answer>102</answer>",
+            "<think>7+5=12 9+0=9</think> <answer>92</answer>",
+        ),
+        (5, 7, "<think>5+7=12</think> <answer>12</answer>", "<think>5+7=12</think> <answer>2</answer>"),
+        (0, 0, "<think>0+0=0</think> <answer>0</answer>", "<think>0+0=1</think> <answer>1</answer>"),
+    ],
+)
+def test_demonstration(a, b, right, slipped) -> None:
+    assert arithmetic.demonstrate(a, b) == right
+    assert arithmetic.demonstrate(a, b, slip=True) == slipped
+
+
+def test_demonstrations_earn_the_full_reward() -> None:
+    assert scores(arithmetic.rows(2000, seed=3, max_operand=999)) == [{"answer": 1.0, "format": 1.0}] * 2000
+
+
+@pytest.mark.parametrize("fraction", [0.25, 1.0])
+def test_wrong_demonstrations_keep_the_format(fraction) -> None:
+    rows = arithmetic.rows(2000, seed=3, wrong_fraction=fraction)
+    found = scores(rows)
+    assert sum(s["answer"] == 0 for s in found) == 2000 * fraction
+    assert all(s["format"] == 1 for s in found)
+    assert all(row.answer == str(sum(pair)) for row, pair in zip(rows, pairs(rows), strict=True))
+    assert all(int(extract_answer(row.demonstration) or "-1") >= 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": 0},
+        {"size": "ten"},
+        {"size": 1, "split": "test"},
+        {"size": 1, "max_operand": 0},
+        {"size": 1, "wrong_fraction": 1.5},
+    ],
+)
+def test_an_option_out_of_range(options) -> None:
+    with pytest.raises(UserError, match=list(options)[-1]):
+        arithmetic.rows(**options)

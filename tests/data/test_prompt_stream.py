@@ -1,0 +1,125 @@
+import json
+
+import pytest
+from char_tokenizer import char_tokenizer
+
+from megatron_sspo.data import arithmetic
+from megatron_sspo.data.row import Row
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Prompt
+
+TOKENIZER = char_tokenizer()
+
+
+def stream(size: int = 7, seed: int = 0, **options) -> PromptStream:
+    options = {"template": "{question}", "max_tokens": 64, **options}
+    return PromptStream(arithmetic.rows(size), TOKENIZER, seed=seed, **options)
+
+
+def ids(prompts: list[Prompt]) -> list[str]:
+    return [prompt.id for prompt in prompts]
+
+
+def test_prompts_carry_the_row_in_the_order_of_the_source() -> None:
+    rows = arithmetic.rows(7)
+    for row, prompt in zip(rows, stream().prompts, strict=True):
+        assert TOKENIZER.decode(list(prompt.tokens)) == row.question
+        assert (prompt.id, prompt.answer, prompt.demonstration) == (row.id, row.answer, row.demonstration)
+        assert prompt.metadata == row.metadata
+
+
+def test_special_tokens_are_the_templates_business() -> None:
+    assert TOKENIZER("1")["input_ids"][0] == TOKENIZER.bos_token_id, "this tokenizer would add one"
+    assert TOKENIZER.bos_token_id not in stream().prompts[0].tokens
+    chat = stream(template="chat", system="Add.").prompts[0].tokens
+    assert chat[0] == TOKENIZER.bos_token_id and chat.count(TOKENIZER.bos_token_id) == 1
+
+
+def test_every_epoch_has_every_prompt_once_in_an_order_of_its_own() -> None:
+    source = stream()
+    epochs = [ids(source.take(7)) for _ in range(3)]
+    assert all(sorted(epoch) == sorted(ids(source.prompts)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_the_order_follows_from_the_seed() -> None:
+    assert ids(stream().take(30)) == ids(stream().take(30))
+    assert ids(stream().take(30)) != ids(stream(seed=1).take(30))
+
+
+def test_how_much_is_taken_at_a_time_does_not_matter() -> None:
+    whole = ids(stream().take(30))
+    source = stream()
+    assert [id for n in (1, 0, 6, 15, 8) for id in ids(source.take(n))] == whole
+
+
+def test_without_shuffling_the_source_repeats() -> None:
+    source = stream(shuffle=False)
+    assert ids(source.take(17)) == (ids(source.prompts) * 3)[:17]
+
+
+@pytest.mark.parametrize("before", [0, 3, 7, 8, 14, 40])
+def test_a_resumed_stream_continues_exactly(before) -> None:
+    uninterrupted = stream()
+    uninterrupted.take(before)
+    state = json.loads(json.dumps(uninterrupted.state()))
+    resumed = stream()
+    resumed.take(5)
+    resumed.restore(state)
+    assert resumed.state() == state
+    assert ids(resumed.take(25)) == ids(uninterrupted.take(25))
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        ({"size": 8}, "size=8"),
+        ({"seed": 1}, "seed=1"),
+        ({"shuffle": False}, "shuffle=False"),
+    ],
+)
+def test_the_state_of_another_stream_is_refused(other, part) -> None:
+    with pytest.raises(UserError, match=part):
+        stream().restore(stream(**other).state())
+
+
+@pytest.mark.parametrize(
+    "damage", [{"position": 8}, {"position": -1}, {"epoch": -1}, {"epoch": "1"}, {"position": None}]
+)
+def test_a_damaged_state_is_refused(damage) -> None:
+    source = stream()
+    with pytest.raises(UserError, match="damaged"):
+        source.restore({**source.state(), **damage})
+
+
+def test_an_empty_state_is_refused() -> None:
+    with pytest.raises(UserError, match="size=None"):
+        stream().restore({})
+
+
+def test_an_overlong_prompt_names_the_row_and_both_numbers() -> None:
+    rows = [Row(id="a:1", question="12345", answer="1"), Row(id="a:2", question="1234567", answer="1")]
+    rows.append(Row(id="a:3", question="123456789", answer="1"))
+    with pytest.raises(UserError) as caught:
+        PromptStream(rows, TOKENIZER, template="{question}", max_tokens=5, seed=0)
+    message = str(caught.value)
+    assert "a:2 has 7 tokens, more than max_tokens=5 (2 of 3" in message and "prompts.max_tokens to 9" in message
+    assert len(PromptStream(rows, TOKENIZER, template="{question}", max_tokens=9, seed=0).prompts) == 3
+
+
+def test_an_empty_source() -> None:
+    with pytest.raises(UserError, match="no rows"):
+        PromptStream([], TOKENIZER, template="{question}", max_tokens=5, seed=0)
+
+
+def test_an_id_that_occurs_twice() -> None:
+    with pytest.raises(UserError, match=r"'a:1' occurs more than once"):
+        PromptStream(
+            [Row(id="a:1", question="1", answer="1")] * 2, TOKENIZER, template="{question}", max_tokens=5, seed=0
+        )
+
+
+def test_a_template_error_is_found_at_construction() -> None:
+    with pytest.raises(UserError, match="unknown field"):
+        stream(template="{query}")

@@ -1,0 +1,166 @@
+"""Files, the hub and reasoning-gym: what is read, and what a malformed row says."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from megatron_sspo.data import huggingface, jsonl, parquet, reasoning_gym
+from megatron_sspo.data.row import Row
+from megatron_sspo.errors import UserError
+
+GOOD = {"question": "1+1?", "answer": "2"}
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+
+
+def write_jsonl(path: Path, *records: Any) -> Path:
+    """Records as JSON; bytes as they are."""
+    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def write_parquet(path: Path, *records: dict[str, Any]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(records)), path)
+    return path
+
+
+def test_jsonl(tmp_path) -> None:
+    path = write_jsonl(tmp_path / "sums.jsonl", GOOD, b"  ", {"question": MESSAGES, "answer": 2, "level": 3})
+    assert jsonl.rows(path) == [
+        Row(id="sums.jsonl:1", question="1+1?", answer="2"),
+        Row(id="sums.jsonl:3", question=MESSAGES, answer="2", metadata={"level": 3}),
+    ]
+
+
+def test_jsonl_with_other_names_a_nested_answer_and_a_mark(tmp_path) -> None:
+    record = {"q": "é?", "reward_model": {"truth": "so #### 1 #### 1,234 "}, "solution": "<think>", "answer": None}
+    path = write_jsonl(tmp_path / "x.jsonl", record)
+    (row,) = jsonl.rows(path, "q", "reward_model.truth", demonstration="solution", answer_after="####")
+    assert row == Row(id="x.jsonl:1", question="é?", answer="1,234", demonstration="<think>", metadata={"answer": None})
+
+
+MALFORMED = [
+    # record, options, field (None: the message has no field), a part of the message
+    (b"{", {}, None, "not JSON"),
+    (b'{"question": "\xff"}', {}, None, "UTF-8"),
+    (["question", "answer"], {}, None, "of type list"),
+    (b"null", {}, None, "null"),
+    ({"answer": "2"}, {}, "question", "'answer'"),
+    ({"question": "1+1?"}, {}, "answer", "option answer"),
+    ({"question": "", "answer": "2"}, {}, "question", "empty"),
+    ({"question": " \n", "answer": "2"}, {}, "question", "empty"),
+    ({"question": None, "answer": "2"}, {}, "question", "null"),
+    ({"question": 5, "answer": "2"}, {}, "question", "of type int"),
+    ({"question": [], "answer": "2"}, {}, "question", "empty list"),
+    ({"question": ["hi"], "answer": "2"}, {}, "question", "message 1"),
+    ({"question": [*MESSAGES, {"role": "user"}], "answer": "2"}, {}, "question", "message 3"),
+    ({"question": "1+1?", "answer": None}, {}, "answer", "null"),
+    ({"question": "1+1?", "answer": ""}, {}, "answer", "empty"),
+    ({"question": "1+1?", "answer": True}, {}, "answer", "of type bool"),
+    ({"question": "1+1?", "answer": ["2"]}, {}, "answer", "of type list"),
+    (b'{"question": "1+1?", "answer": NaN}', {}, "answer", "nan"),
+    (GOOD, {"answer": "gold"}, "gold", "'question', 'answer'"),
+    (GOOD, {"answer": "answer.value"}, "answer.value", "option answer"),
+    (GOOD, {"answer_after": "####"}, "answer", "'####'"),
+    ({**GOOD, "answer": "2 ####"}, {"answer_after": "####"}, "answer", "empty"),
+    (GOOD, {"demonstration": "solution"}, "solution", "option demonstration"),
+    ({**GOOD, "solution": None}, {"demonstration": "solution"}, "solution", "null"),
+]
+
+
+@pytest.mark.parametrize(("record", "options", "field", "part"), MALFORMED)
+def test_a_malformed_line_names_file_line_and_field(tmp_path, record, options, field, part) -> None:
+    complete = {"gold": "2", "solution": "s", "question": "1+1?", "answer": "2"}
+    if options.get("answer") == "answer.value":
+        complete["answer.value"] = "2"
+    if options.get("answer_after"):
+        complete["answer"] = "#### 2"
+    path = write_jsonl(tmp_path / "bad.jsonl", complete, complete, record)
+    with pytest.raises(UserError) as caught:
+        jsonl.rows(path, **options)
+    message = str(caught.value)
+    assert message.startswith(f"{path}, line 3" + (f", field {field!r}: " if field else ": ")), message
+    assert part in message
+    assert "\n" not in message
+
+
+def test_parquet(tmp_path) -> None:
+    records = [
+        {"prompt": MESSAGES, "reward_model": {"ground_truth": "2", "style": "rule"}, "source": "a"},
+        {"prompt": MESSAGES[1:], "reward_model": {"ground_truth": "3", "style": "rule"}, "source": "b"},
+    ]
+    path = write_parquet(tmp_path / "train.parquet", *records)
+    assert parquet.rows(path, question="prompt", answer="reward_model.ground_truth") == [
+        Row(id="train.parquet:1", question=MESSAGES, answer="2", metadata={"source": "a"}),
+        Row(id="train.parquet:2", question=MESSAGES[1:], answer="3", metadata={"source": "b"}),
+    ]
+
+
+def test_a_malformed_parquet_row_names_file_row_and_column(tmp_path) -> None:
+    path = write_parquet(tmp_path / "train.parquet", GOOD, {**GOOD, "answer": None})
+    with pytest.raises(UserError) as caught:
+        parquet.rows(path)
+    assert str(caught.value).startswith(f"{path}, row 2, field 'answer': the gold answer has to be")
+
+
+def test_a_file_that_is_not_parquet(tmp_path) -> None:
+    path = write_jsonl(tmp_path / "x.parquet", GOOD)
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        parquet.rows(path)
+
+
+def test_huggingface_reads_what_datasets_reads(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    write_jsonl(folder / "test.jsonl", {"question": "1+1?", "answer": "so #### 2", "n": 1}, GOOD)
+    found = huggingface.rows(str(folder), "test[:1]", answer_after="####")
+    assert found == [Row(id=f"{folder}/test[:1]:1", question="1+1?", answer="2", metadata={"n": 1})]
+    with pytest.raises(UserError, match=r"row 2, field 'answer': the mark '####'"):
+        huggingface.rows(str(folder), "test", answer_after="####")
+    with pytest.raises(UserError, match="split='dev' cannot be loaded") as caught:
+        huggingface.rows(str(folder), "dev")
+    assert "\n" not in str(caught.value)
+
+
+def test_huggingface_without_a_hub_says_what_to_do(monkeypatch) -> None:
+    import datasets.config
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"'no-one/nothing'.*cannot be reached.*\.jsonl"):
+        huggingface.rows("no-one/nothing")
+
+
+def test_reasoning_gym_is_fixed_by_its_seed() -> None:
+    first = reasoning_gym.rows("chain_sum", 5, seed=3, min_terms=2, max_terms=2)
+    assert first == reasoning_gym.rows("chain_sum", 5, seed=3, min_terms=2, max_terms=2)
+    assert [row.question for row in first] != [row.question for row in reasoning_gym.rows("chain_sum", 5, seed=4)]
+    assert [row.id for row in first] == [f"chain_sum/3:{n}" for n in range(1, 6)]
+    assert all(row.question and row.answer and "difficulty" in row.metadata for row in first)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "parts"),
+    [
+        ("chain_sums", {}, ["'chain_sums'", "chain_sum"]),
+        ("chain_sum", {"terms": 2}, ["has no option terms", "min_terms", "max_terms"]),
+        ("chain_sum", {"min_terms": 9, "max_terms": 2}, ["refuses", "max_terms"]),
+    ],
+)
+def test_reasoning_gym_options(task, options, parts) -> None:
+    with pytest.raises(UserError) as caught:
+        reasoning_gym.rows(task, 2, **options)
+    assert all(part in str(caught.value) for part in parts)
+
+
+def test_reasoning_gym_that_is_not_installed(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(UserError, match="pip install reasoning-gym"):
+        reasoning_gym.rows("chain_sum", 2)

@@ -1,0 +1,63 @@
+import pytest
+from char_tokenizer import char_tokenizer
+
+from megatron_sspo.data.row import Row
+from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION, render
+from megatron_sspo.errors import UserError
+from megatron_sspo.reward.format import format_reward
+
+ROW = Row(id="x:1", question="1+{1}?", answer="2")
+CHAT = Row(id="x:2", question=[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], answer="2")
+
+
+def test_chat() -> None:
+    tokenizer = char_tokenizer()
+    assert render(ROW, tokenizer, "chat") == "<s>[user]1+{1}?\n[assistant]"
+    assert render(ROW, tokenizer, "chat", "Sys") == "<s>[system]Sys\n[user]1+{1}?\n[assistant]"
+    assert render(CHAT, tokenizer, "chat") == "<s>[system]S\n[user]Q\n[assistant]"
+
+
+def test_format_string() -> None:
+    tokenizer = char_tokenizer(chat_template=None)
+    assert render(ROW, tokenizer, "{question}") == "1+{1}?"
+    assert render(ROW, tokenizer, "{{Q}}: {question}\nA: ") == "{Q}: 1+{1}?\nA: "
+
+
+@pytest.mark.parametrize(
+    ("row", "template", "system", "parts"),
+    [
+        (ROW, "{query}", "", ["unknown field 'query'", "{question}", "{{ or }}"]),
+        (ROW, "{question} {answer}", "", ["unknown field 'answer'"]),
+        (ROW, "{}", "", ["unknown field ''"]),
+        (ROW, "{0}", "", ["unknown field '0'"]),
+        (ROW, "{question.upper}", "", ["unknown field 'question.upper'"]),
+        (ROW, "{question!r}", "", ["nothing after the name"]),
+        (ROW, "{question:>9}", "", ["nothing after the name"]),
+        (ROW, "{question", "", ["malformed", "{{ or }}"]),
+        (ROW, "}", "", ["malformed"]),
+        (ROW, "Q:", "", ["has no {question}"]),
+        (ROW, "{question}", "Sys", ["option system"]),
+        (CHAT, "{question}", "", ["x:2", "list of chat messages", "'chat'"]),
+        (CHAT, "chat", "Sys", ["x:2", "system message of its own"]),
+        (
+            Row(id="x:3", question=[{"role": "tool", "content": ""}], answer="2"),
+            "chat",
+            "",
+            ["x:3", "unknown role tool"],
+        ),
+    ],
+)
+def test_a_template_that_does_not_fit(row, template, system, parts) -> None:
+    with pytest.raises(UserError) as caught:
+        render(row, char_tokenizer(), template, system)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_a_tokenizer_without_a_chat_template() -> None:
+    with pytest.raises(UserError, match="no chat template"):
+        render(ROW, char_tokenizer(chat_template=None), "chat")
+
+
+def test_the_instruction_shows_what_the_reward_wants() -> None:
+    shown = THINK_ANSWER_INSTRUCTION.partition("like this: ")[2]
+    assert format_reward(shown) == 1.0

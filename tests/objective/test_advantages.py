@@ -1,0 +1,86 @@
+"""Advantages: laws, references, and what is refused."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatron_sspo.objective import group_centered, group_relative, leave_one_out
+
+ALL = [group_relative, group_centered, leave_one_out]
+every = pytest.mark.parametrize("advantage", ALL)
+
+rewards_of_a_group = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0]), min_size=2, max_size=16)
+
+
+def test_group_relative_divides_by_the_sample_standard_deviation():
+    # Mean 1, squared deviations 1 + 0 + 0 + 1 = 2, over G − 1 = 3.
+    actual = group_relative(torch.tensor([0.0, 1.0, 1.0, 2.0], dtype=torch.float64))
+    assert actual.tolist() == pytest.approx([-((3 / 2) ** 0.5), 0.0, 0.0, (3 / 2) ** 0.5], rel=1e-14)
+
+
+def test_group_centered_does_not_divide():
+    rewards = torch.tensor([0.0, 1.0, 1.0, 2.0])
+    assert group_centered(rewards).tolist() == [-1.0, 0.0, 0.0, 1.0]
+    assert group_relative(rewards, divide_by_std=False).tolist() == [-1.0, 0.0, 0.0, 1.0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=rewards_of_a_group)
+def test_leave_one_out_is_the_mean_of_the_others(values):
+    expected = [reward - sum(values[:i] + values[i + 1 :]) / (len(values) - 1) for i, reward in enumerate(values)]
+    actual = leave_one_out(torch.tensor(values, dtype=torch.float64))
+    assert actual.tolist() == pytest.approx(expected, abs=1e-14)
+
+
+@every
+@settings(max_examples=50, deadline=None)
+@given(values=rewards_of_a_group, shift=st.floats(-8, 8))
+def test_mean_is_zero_and_a_shift_changes_nothing(advantage, values, shift):
+    rewards = torch.tensor(values, dtype=torch.float64)
+    actual = advantage(rewards)
+    assert actual.mean().item() == pytest.approx(0.0, abs=1e-13)
+    if rewards.unique().numel() > 1:
+        torch.testing.assert_close(advantage(rewards + shift), actual, rtol=1e-11, atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=rewards_of_a_group, scale=st.floats(1e-6, 1e6))
+def test_group_relative_does_not_see_the_scale(values, scale):
+    """No constant hides in the denominator: rewards of 1e-6 give the same advantages as rewards of 1."""
+    rewards = torch.tensor(values, dtype=torch.float64)
+    actual = group_relative(rewards * scale)
+    torch.testing.assert_close(actual, group_relative(rewards), rtol=1e-11, atol=1e-12)
+    if rewards.unique().numel() > 1:
+        assert actual.std().item() == pytest.approx(1.0, rel=1e-12)
+
+
+@every
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1 / 3, -2.7])
+@pytest.mark.parametrize("group_size", [2, 3, 7, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tie_is_exactly_zero(advantage, value, group_size, dtype):
+    """0.1 + 0.1 + 0.1 is not 0.3: without care the division would turn that bit into advantages of about 1."""
+    assert advantage(torch.full((group_size,), value, dtype=dtype)).tolist() == [0.0] * group_size
+
+
+@every
+@pytest.mark.parametrize(
+    "given_dtype, dtype", [(torch.float32,) * 2, (torch.float64,) * 2, (torch.int64, torch.float32)]
+)
+def test_dtype(advantage, given_dtype, dtype):
+    assert advantage(torch.tensor([0, 1, 1], dtype=given_dtype)).dtype == dtype
+
+
+@every
+def test_refusals(advantage):
+    with pytest.raises(ValueError, match="at least two responses, and this one has 1"):
+        advantage(torch.tensor([1.0]))
+    with pytest.raises(ValueError, match="at least two responses, and this one has 0"):
+        advantage(torch.tensor([]))
+    with pytest.raises(ValueError, match="reward 2 of the group is nan"):
+        advantage(torch.tensor([1.0, 0.0, float("nan"), 1.0]))
+    with pytest.raises(ValueError, match="reward 0 of the group is inf"):
+        advantage(torch.tensor([float("inf"), 0.0]))
+    with pytest.raises(ValueError, match=r"shape \[G\], and these have \[2, 2\]"):
+        advantage(torch.ones(2, 2))

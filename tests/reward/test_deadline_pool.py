@@ -1,0 +1,229 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pool_jobs
+import pytest
+
+from megatron_sspo.reward.pool import DeadlinePool
+
+FAILED = "failed"
+
+
+def make(num_workers: int = 2, deadline: float = 30.0, prepare=None) -> DeadlinePool:
+    return DeadlinePool(pool_jobs.work, num_workers, deadline, FAILED, prepare)
+
+
+def is_alive(pid: int) -> bool:
+    """A process that is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def test_results_come_in_the_items_order() -> None:
+    with make() as pool:
+        items = [("sleep", 0.3), *(("echo", n) for n in range(50))]
+        assert pool.map(items) == [0.3, *range(50)]
+        assert pool.map([]) == []
+
+
+@pytest.mark.parametrize("bomb", [("sleep", 600), ("compute", 9)])
+def test_an_item_that_outlives_its_deadline_costs_itself_only(bomb, caplog) -> None:
+    with make(deadline=1.0) as pool:
+        assert pool.map([("echo", 0), bomb, *(("echo", n) for n in range(20)), bomb, ("echo", 99)]) == [
+            0,
+            FAILED,
+            *range(20),
+            FAILED,
+            99,
+        ]
+        assert pool.map([("echo", 1)] * 4) == [1] * 4
+    assert "was not done after 1.0 s" in caplog.text
+
+
+def test_a_worker_that_crashes_costs_its_item_only(caplog) -> None:
+    with make(num_workers=1) as pool:
+        assert pool.map([("echo", 0), ("die", None), ("echo", 1)]) == [0, FAILED, 1]
+    assert "crashed" in caplog.text
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_an_item(tmp_path) -> None:
+    file = tmp_path / "pid"
+    results = []
+    with make(num_workers=1, deadline=500.0) as pool:
+        thread = threading.Thread(
+            target=lambda: results.extend(pool.map([("write pid and sleep", str(file)), ("echo", 1)]))
+        )
+        thread.start()
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+        os.kill(int(file.read_text()), signal.SIGKILL)
+        thread.join(60)
+    assert results == [FAILED, 1]
+
+
+def test_a_worker_that_is_killed_between_items_is_replaced() -> None:
+    with make(num_workers=1) as pool:
+        (pid,) = pool.map([("pid", None)])
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid))
+        (other,) = pool.map([("pid", None)])
+        assert other != pid
+
+
+def test_starting_a_worker_is_not_on_the_clock() -> None:
+    with make(deadline=1.0, prepare=pool_jobs.slow_start) as pool:
+        assert pool.map([("echo", n) for n in range(4)]) == [0, 1, 2, 3]
+        assert pool.map([("die", None), ("echo", 1)] * 2) == [FAILED, 1] * 2
+
+
+def test_maps_from_several_threads_share_the_workers() -> None:
+    results: dict[int, list] = {}
+    with make() as pool:
+        threads = [
+            threading.Thread(target=lambda n=n: results.__setitem__(n, pool.map([("echo", n)] * 30))) for n in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert results == {n: [n] * 30 for n in range(6)}
+
+
+def test_a_worker_that_a_short_lived_thread_had_respawned_outlives_that_thread() -> None:
+    """The kernel's parent-death signal follows the thread that started the process."""
+    with make(num_workers=1) as pool:
+        pids = []
+        thread = threading.Thread(target=lambda: pids.extend(pool.map([("die", None), ("pid", None)])))
+        thread.start()
+        thread.join(60)
+        time.sleep(0.5)
+        assert pool.map([("pid", None)]) == [pids[1]]
+
+
+def test_an_exception_of_the_function_is_raised_with_its_traceback() -> None:
+    with make() as pool:
+        with pytest.raises(RuntimeError, match=r"(?s)in work.*ValueError: the reason"):
+            pool.map([("raise", "the reason"), ("echo", 1)])
+        assert pool.map([("echo", 1)]) == [1]
+
+
+def test_a_worker_that_cannot_start_is_an_error_and_not_a_verdict() -> None:
+    with make(prepare=pool_jobs.failing_start) as pool, pytest.raises(RuntimeError, match="no module named sympathy"):
+        pool.map([("echo", 1)])
+
+
+def test_an_item_that_cannot_be_sent_is_an_error_and_the_pool_goes_on() -> None:
+    with make(num_workers=1) as pool:
+        with pytest.raises(Exception, match="pickle"):
+            pool.map([("echo", threading.Lock())])
+        assert pool.map([("echo", 1)]) == [1]
+
+
+def test_close_leaves_no_process_even_where_one_is_busy(tmp_path) -> None:
+    before = children_of(os.getpid())
+    file = tmp_path / "pid"
+    pool = make(deadline=500.0)
+    errors = []
+
+    def busy() -> None:
+        try:
+            pool.map([("write pid and sleep", str(file))])
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    workers = children_of(os.getpid()) - before
+    assert len(workers) == 2 and int(file.read_text()) in workers
+    pool.close()
+    pool.close()
+    thread.join(60)
+    assert not any(is_alive(pid) for pid in workers)
+    assert children_of(os.getpid()) == before
+    assert len(errors) == 1 and "closed" in errors[0]
+    with pytest.raises(RuntimeError, match="the pool is closed"):
+        pool.map([("echo", 1)])
+
+
+def test_close_leaves_no_open_files() -> None:
+    make().close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with make(deadline=0.5) as pool:
+            pool.map([("sleep", 600), ("echo", 1), ("die", None)])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def start_script(tmp_path: Path, last_line: str) -> tuple[subprocess.Popen, int]:
+    """A program without a `__main__` guard that keeps a worker busy; returns it and the worker's pid."""
+    file = tmp_path / "pid"
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        "import pool_jobs\n"
+        "from megatron_sspo.reward.pool import DeadlinePool\n"
+        "pool = DeadlinePool(pool_jobs.work, 1, 500.0, None)\n" + last_line.format(file=str(file))
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    return process, int(file.read_text())
+
+
+def test_workers_die_with_a_parent_that_is_killed(tmp_path) -> None:
+    process, worker = start_script(tmp_path, "pool.map([('write pid and sleep', {file!r})])\n")
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until(lambda: not is_alive(worker))
+
+
+def test_workers_die_with_a_parent_that_forgot_to_close(tmp_path) -> None:
+    process, worker = start_script(
+        tmp_path,
+        "import threading, os, time\n"
+        "threading.Thread(target=pool.map, args=([('write pid and sleep', {file!r})],), daemon=True).start()\n"
+        "while not os.path.exists({file!r}): time.sleep(0.02)\n"
+        "time.sleep(0.5)\n",
+    )
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0
+    wait_until(lambda: not is_alive(worker))
+
+
+def test_ctrl_c_ends_the_map_and_the_workers_say_nothing(tmp_path) -> None:
+    process, worker = start_script(
+        tmp_path,
+        "try:\n"
+        "    with pool: pool.map([('write pid and sleep', {file!r})])\n"
+        "except KeyboardInterrupt: print('interrupted', file=sys.stderr)\n",
+    )
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "interrupted\n"
+    assert process.returncode == 0
+    assert not is_alive(worker)
+
+
+@pytest.mark.parametrize(("num_workers", "deadline"), [(0, 1.0), (1, 0.0)])
+def test_a_pool_without_workers_or_time_is_refused(num_workers, deadline) -> None:
+    with pytest.raises(ValueError):
+        make(num_workers, deadline)

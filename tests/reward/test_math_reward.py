@@ -1,0 +1,214 @@
+import math
+import threading
+
+import pool_jobs
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import resolve, short_names
+from megatron_sspo.reward import verify
+from megatron_sspo.reward.math import reward
+from megatron_sspo.reward.pool import DeadlinePool
+from megatron_sspo.reward.protocol import Reward, checked_score
+from megatron_sspo.types import Prompt
+
+
+def prompt(answer: str, id: str = "x.jsonl:1") -> Prompt:
+    return Prompt(id=id, tokens=(1,), answer=answer)
+
+
+def respond(answer: str) -> str:
+    return f"<think>hm</think> <answer>{answer}</answer>"
+
+
+@pytest.fixture(scope="module")
+def judge():
+    built = reward(num_workers=2, deadline=30.0)
+    yield built
+    built.close()
+
+
+RIGHT = [
+    ("5", "5"),
+    ("5", " 5\n"),
+    ("5", "5.0"),
+    ("5", "+5"),
+    ("5", "005"),
+    ("0", "-0"),
+    ("-3", "-3.00"),
+    ("1000", "1,000"),
+    ("1234567.5", "1,234,567.50"),
+    ("1/2", "0.5"),
+    ("2/4", "1/2"),
+    (".5", "0.5"),
+    ("-1/2", "-0.5"),
+    ("5", "$5$"),
+    ("5", r"\boxed{5}"),
+    ("5", "x=5"),
+    ("10", r"\$10"),
+    ("10", r"10\text{ cm}"),
+    ("42", "42 apples"),
+    ("90", r"90^\circ"),
+    ("50", "50%"),
+    (r"\frac{1}{2}", "1/2"),
+    (r"\frac{1}{2}", r"\frac12"),
+    (r"$\frac{1}{2}$", r"\dfrac{2}{4}"),
+    (r"2\sqrt{3}", r"\sqrt{12}"),
+    ("x^2+1", "1+x^2"),
+    ("n(n+1)/2", r"\frac{n^2+n}{2}"),
+    ("(1,2)", "(1, 2)"),
+    ("{1,2}", "{2,1}"),
+    (r"\{1,2\}", r"\{2,1\}"),
+    ("[0,1)", "[0, 1)"),
+    (r"\infty", r"\infty"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
+    ("2^{10}", "1024"),
+    ("A", "(A)"),
+    ("Yes", "yes"),
+    ("16_8", "16_{8}"),
+    ("no solution", "no solution"),
+]
+WRONG = [
+    ("5", "6"),
+    ("5", ""),
+    ("5", "-5"),
+    ("5", "55"),
+    ("5", "5.0000001"),
+    ("1/3", "0.333333"),
+    ("1/2", "1/0"),
+    ("1/0", "1/2"),
+    ("5", "3, 4, 5"),
+    ("5", "5 or 6"),
+    ("5", "6 or 5"),
+    ("5", "1 2 3 4 5"),
+    ("5", "5\n6"),
+    ("5", r"\boxed{6} \boxed{5}"),
+    ("5", "5}{6"),
+    ("5", "}5{"),
+    ("5", "the number five"),
+    ("5", "5 = 6"),
+    (r"\frac{1}{2}", "2"),
+    (r"\frac{1}{3}", "0.33"),
+    ("(1,2)", "(2,1)"),
+    ("[0,1)", "[0,1]"),
+    ("x^2+1", "x^2-1"),
+    ("Yes", "No"),
+    ("A", "B"),
+    ("16", "16_8"),
+    ("16_7", "16_8"),
+    ("no solution", "one solution"),
+    ("5", "\\"),
+    ("5", "\\frac{"),
+    ("5", "None"),
+    ("5", "__import__('os').abort()"),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer", "expected"), [(*p, 1.0) for p in RIGHT] + [(*p, 0.0) for p in WRONG])
+def test_answer(judge, gold: str, answer: str, expected: float) -> None:
+    assert judge.score([prompt(gold)], [respond(answer)]) == [{"answer": expected, "format": 1.0}]
+
+
+def test_a_batch_keeps_its_order_with_repeats_and_missing_answers(judge) -> None:
+    gold = [prompt(r"\frac12"), prompt("7"), prompt("7"), prompt(r"\frac12"), prompt("7")]
+    responses = [respond("2/4"), "7", respond("8"), respond("2/4"), "so <answer>7</answer>"]
+    assert judge.score(gold, responses) == [
+        {"answer": 1.0, "format": 1.0},
+        {"answer": 0.0, "format": 0.0},
+        {"answer": 0.0, "format": 1.0},
+        {"answer": 1.0, "format": 1.0},
+        {"answer": 1.0, "format": 0.25},
+    ]
+    assert judge.score([], []) == []
+    with pytest.raises(ValueError):
+        judge.score(gold, responses[:2])
+
+
+def test_bombs_cost_their_deadline_and_not_the_run(caplog) -> None:
+    bombs = ["9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "99999999!"]
+    answers = ["x=1", *bombs, "x=2", r"\frac{14}{7}", "x=3", "\\sqrt{4}"]
+    built = reward(num_workers=2, deadline=2.0)
+    try:
+        scores = built.score([prompt("2")] * len(answers), [respond(a) for a in answers])
+        assert [s["answer"] for s in scores] == [0, 0, 0, 0, 0, 1, 1, 0, 1]
+        assert "was not done after 2.0 s" in caplog.text
+        caplog.clear()
+        assert built.score([prompt("2")] * 100, [respond(bombs[0])] * 100)[99]["answer"] == 0
+        assert caplog.text == "", "a verdict is remembered, so the bomb went off once"
+    finally:
+        built.close()
+
+
+def test_scores_from_a_thread(judge) -> None:
+    scores: list[dict[str, float]] = []
+    thread = threading.Thread(target=lambda: scores.extend(judge.score([prompt(r"\frac34")], [respond("0.75")])))
+    thread.start()
+    thread.join(120)
+    assert scores == [{"answer": 1.0, "format": 1.0}]
+
+
+def test_a_number_of_many_digits_is_no_error(judge) -> None:
+    assert judge.score([prompt("5")], [respond("9" * 6000)])[0]["answer"] == 0.0
+    assert judge.score([prompt("9" * 6000)], [respond("9" * 6000)])[0]["answer"] == 1.0
+
+
+def test_exact_takes_no_expression_for_its_value(judge) -> None:
+    built = reward(exact=True)
+    assert [
+        built.score([prompt("46")], [respond(a)])[0]["answer"] for a in ("46", "46.0", "12+34", "12+34=46", "x=46")
+    ] == [1, 1, 0, 0, 0]
+    built.close()
+    assert judge.score([prompt("46")], [respond("12+34")])[0]["answer"] == 1.0, "why the option is there"
+
+
+def test_a_worker_has_sympy_and_not_torch() -> None:
+    names = ("torch", "transformers", "sympy", "math_verify")
+    with DeadlinePool(pool_jobs.work, 1, 30.0, None, verify.prepare) as pool:
+        assert pool.map([("modules", names)]) == [["sympy", "math_verify"]]
+
+
+def test_close_is_idempotent() -> None:
+    built = reward(num_workers=1)
+    built.close()
+    built.close()
+
+
+def test_resolves_by_its_name() -> None:
+    assert resolve("reward", "math", "reward") is reward
+    assert "math" in short_names("reward", "reward")
+    assert {"pool", "verify", "format", "protocol"}.isdisjoint(short_names("reward", "reward"))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"deadline": 0}])
+def test_a_senseless_option_is_refused(options) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        reward(**options)
+
+
+class Fixed:
+    """A reward that says what it is told to."""
+
+    def __init__(self, *scores: dict[str, float]) -> None:
+        self.scores = list(scores)
+
+    def score(self, prompts, responses) -> list[dict[str, float]]:
+        return self.scores
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_names_the_prompt(value: float) -> None:
+    broken: Reward = Fixed({"answer": 1.0}, {"answer": 1.0, "style": value})
+    with pytest.raises(UserError, match=r"'style'.*'b\.jsonl:7'.*Fixed"):
+        checked_score(broken, [prompt("1", "a.jsonl:1"), prompt("1", "b.jsonl:7")], ["", ""])
+
+
+def test_a_missing_score_is_refused() -> None:
+    with pytest.raises(UserError, match="1 scores for 2 responses"):
+        checked_score(Fixed({"answer": 1.0}), [prompt("1")] * 2, ["", ""])
+
+
+def test_good_scores_pass(judge) -> None:
+    assert checked_score(judge, [prompt("1")], [respond("1")]) == [{"answer": 1.0, "format": 1.0}]

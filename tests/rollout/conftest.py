@@ -1,0 +1,21 @@
+import pytest
+import tiny_models
+
+from megatron_sspo.rollout import embedded
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Shape -> folder of a tiny model."""
+    root = tmp_path_factory.mktemp("models")
+    return {shape: tiny_models.build(root, shape) for shape in tiny_models.SHAPES}
+
+
+@pytest.fixture(scope="session")
+def loaded(folders):
+    """Shape -> engine with the weights of its folder, as policy version 3."""
+    engines = {}
+    for shape, folder in folders.items():
+        engines[shape] = embedded.engine(folder)
+        engines[shape].load_weights(tiny_models.weights(folder).items(), 3)
+    return engines

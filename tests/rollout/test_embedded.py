@@ -1,0 +1,186 @@
+"""The embedded engine: its log-probs are the model's, and a response depends on nothing around it."""
+
+from dataclasses import replace
+
+import pytest
+import tiny_models
+import torch
+from tiny_models import EOS, prompt
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import resolve
+from megatron_sspo.rollout import embedded
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.sampling import log_distribution
+
+PROMPTS = [prompt("1+1="), prompt("a much longer question?"), prompt("x"), prompt("12*3="), prompt("why so?")]
+
+
+@pytest.fixture(params=tiny_models.SHAPES)
+def shape(request):
+    return request.param
+
+
+def responses(groups):
+    return [[(r.tokens, r.text, r.finish_reason) for r in group.rollouts] for group in groups]
+
+
+def teacher_forced(model, group, rollout, temperature, top_p):
+    """log p of each response token by one plain forward pass of one row, without cache or padding."""
+    tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])
+    start = len(group.prompt.tokens)
+    log_probs = log_distribution(model(tokens, use_cache=False).logits[0, start - 1 : -1], temperature, top_p)
+    return log_probs.gather(-1, tokens[0, start:, None]).squeeze(-1)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.3, 0.9), (1.0, 0.4), (0.0, 1.0)])
+def test_log_probs_are_those_of_a_plain_forward_pass(loaded, folders, shape, temperature, top_p):
+    """Prompts of mixed lengths and rows that leave at different steps, so it holds for padding and cache too."""
+    sampling = Sampling(max_tokens=20, temperature=temperature, top_p=top_p, stop=("a", "7"))
+    groups = loaded[shape].generate(PROMPTS, sampling, group_size=6, seed=5)
+    model = tiny_models.reference(folders[shape])
+    assert len({len(rollout.tokens) for group in groups for rollout in group.rollouts}) > 1
+    for group in groups:
+        for rollout in group.rollouts:
+            expected = teacher_forced(model, group, rollout, temperature, top_p)
+            torch.testing.assert_close(torch.tensor(rollout.rollout_log_probs), expected, rtol=0, atol=1e-5)
+
+
+def test_a_response_depends_only_on_weights_prompt_sampling_and_seed(folders, loaded, shape):
+    sampling = Sampling(max_tokens=16, top_p=0.95)
+    whole = responses(loaded[shape].generate(PROMPTS, sampling, group_size=4, seed=1))
+    assert len({tokens for group in whole for tokens, *_ in group}) == 20
+
+    reverse = responses(loaded[shape].generate(PROMPTS[::-1], sampling, group_size=4, seed=1))
+    assert reverse[::-1] == whole
+    alone = [responses(loaded[shape].generate([p], sampling, group_size=4, seed=1))[0] for p in PROMPTS]
+    assert alone == whole
+    smaller = responses(loaded[shape].generate(PROMPTS, sampling, group_size=2, seed=1))
+    assert smaller == [group[:2] for group in whole]
+    shorter = responses(loaded[shape].generate(PROMPTS, replace(sampling, max_tokens=5), group_size=4, seed=1))
+    assert [[r[0] for r in g] for g in shorter] == [[r[0][:5] for r in g] for g in whole]
+
+    three_rows = embedded.engine(folders[shape], max_batch_size=3)  # groups are cut across batches
+    three_rows.load_weights(tiny_models.weights(folders[shape]).items(), 0)
+    assert responses(three_rows.generate(PROMPTS, sampling, group_size=4, seed=1)) == whole
+
+
+def test_another_seed_or_prompt_id_gives_another_response(loaded):
+    sampling = Sampling(max_tokens=16)
+    engine = loaded["qwen3_moe"]
+    first = responses(engine.generate(PROMPTS[:1], sampling, group_size=1, seed=1))
+    assert responses(engine.generate(PROMPTS[:1], sampling, group_size=1, seed=2)) != first
+    assert responses(engine.generate([replace(PROMPTS[0], id="other")], sampling, group_size=1, seed=1)) != first
+
+
+def test_the_same_prompt_twice_is_answered_twice(loaded):
+    groups = loaded["qwen3_moe"].generate([PROMPTS[0]] * 2, Sampling(max_tokens=8), group_size=2, seed=0)
+    assert responses(groups[:1]) == responses(groups[1:])
+
+
+def test_greedy_is_transformers_greedy(loaded, folders, shape):
+    groups = loaded[shape].generate(PROMPTS, Sampling(max_tokens=12, temperature=0.0), group_size=1, seed=0)
+    model = tiny_models.reference(folders[shape])
+    for group in groups:
+        tokens = torch.tensor([group.prompt.tokens])
+        expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=12)
+        assert group.rollouts[0].tokens == tuple(expected[0, tokens.shape[1] :].tolist())
+
+
+def test_first_tokens_have_the_frequencies_of_the_softmax(loaded, folders, shape):
+    num_samples = 4000
+    group = loaded[shape].generate(PROMPTS[:1], Sampling(max_tokens=1), group_size=num_samples, seed=0)[0]
+    counts = torch.bincount(torch.tensor([r.tokens[0] for r in group.rollouts]), minlength=tiny_models.VOCAB_SIZE)
+    logits = tiny_models.reference(folders[shape])(torch.tensor([PROMPTS[0].tokens])).logits[0, -1]
+    expected = logits.double().softmax(-1) * num_samples
+    common = expected >= 5  # where the chi-square approximation holds; the rest is one class
+    counts = torch.cat([counts[common], counts[~common].sum()[None]])
+    expected = torch.cat([expected[common], expected[~common].sum()[None]])
+    degrees = len(expected) - 1
+    assert ((counts - expected) ** 2 / expected)[expected > 0].sum() < degrees + 5 * (2 * degrees) ** 0.5
+
+
+def test_a_response_ends_at_the_end_of_sequence_token_or_at_max_tokens(loaded, shape):
+    sampling = Sampling(max_tokens=30, temperature=2.0)
+    rollouts = [r for g in loaded[shape].generate(PROMPTS, sampling, group_size=24, seed=0) for r in g.rollouts]
+    assert {r.finish_reason for r in rollouts} == {"stop", "length"}
+    for rollout in rollouts:
+        assert (rollout.tokens[-1] == EOS) == (rollout.finish_reason == "stop")
+        assert EOS not in rollout.tokens[:-1]
+        assert len(rollout.rollout_log_probs) == len(rollout.tokens) <= 30
+        assert len(rollout.tokens) == 30 or rollout.finish_reason == "stop"
+        assert "<eos>" not in rollout.text
+        assert rollout.policy_version == 3
+
+
+def test_a_stop_string_ends_the_response_and_stays_in_it(loaded):
+    free = Sampling(max_tokens=30)
+    group = loaded["qwen3_moe"].generate(PROMPTS[1:2], free, group_size=8, seed=2)[0]
+    long = next(r for r in group.rollouts if r.finish_reason == "length")
+    stop = long.text[7:10]
+    stopped = loaded["qwen3_moe"].generate(
+        PROMPTS[1:2], replace(free, stop=("never seen", stop)), group_size=8, seed=2
+    )[0]
+    for before, after in zip(group.rollouts, stopped.rollouts, strict=True):
+        end = before.text.find(stop)
+        expected = before.text if end < 0 else before.text[: end + len(stop)]
+        assert after.text == expected
+        assert after.tokens == before.tokens[: len(after.tokens)]
+        assert after.finish_reason == ("stop" if end >= 0 else before.finish_reason)
+    assert any(r.finish_reason == "stop" and r.text.endswith(stop) for r in stopped.rollouts)
+
+
+def test_a_response_ends_at_the_models_last_position(loaded):
+    long = prompt("a" * 60)
+    group = loaded["qwen3_moe"].generate([PROMPTS[0], long], Sampling(max_tokens=50, top_p=0.5), group_size=6, seed=0)[
+        1
+    ]
+    assert max(len(r.tokens) for r in group.rollouts) == 4
+    assert all(len(r.tokens) == 4 or r.finish_reason == "stop" for r in group.rollouts)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (replace(PROMPTS[0], tokens=()), "no tokens"),
+        (prompt("a" * 64), "64 tokens and the model 64 positions"),
+        (replace(PROMPTS[0], tokens=(3, tiny_models.VOCAB_SIZE)), "outside the model's vocabulary"),
+    ],
+)
+def test_a_prompt_that_cannot_be_answered_is_an_error(loaded, bad, message):
+    with pytest.raises(UserError, match=message):
+        loaded["qwen3_moe"].generate([PROMPTS[1], bad], Sampling(), group_size=1, seed=0)
+
+
+def test_generate_before_the_first_load_and_after_close_is_an_error(folders):
+    engine = embedded.engine(folders["qwen3_moe"])
+    with pytest.raises(UserError, match="call load_weights before generate"):
+        engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)
+    weights = tiny_models.weights(folders["qwen3_moe"])
+    engine.load_weights(weights.items(), 0)
+    engine.close()
+    with pytest.raises(UserError, match="has no weights"):
+        engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)
+    with pytest.raises(UserError, match="unknown"):
+        engine.load_weights(weights.items(), 0)
+
+
+def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, folders):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in folders["qwen3_moe"].iterdir():
+        if file.suffix == ".json":
+            (bare / file.name).write_bytes(file.read_bytes())
+    before = torch.get_rng_state()
+    engine = resolve("rollout", "embedded", "engine")(bare)
+    engine.load_weights(tiny_models.weights(folders["qwen3_moe"]).items(), 0)
+    engine.generate(PROMPTS, Sampling(max_tokens=2), group_size=1, seed=0)
+    torch.testing.assert_close(torch.get_rng_state(), before, rtol=0, atol=0)
+    assert not any(parameter.requires_grad for parameter in engine._model.parameters())
+
+
+def test_a_folder_without_config_or_a_batch_without_rows_is_an_error(tmp_path, folders):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        embedded.engine(tmp_path)
+    with pytest.raises(UserError, match="max_batch_size"):
+        embedded.engine(folders["qwen3_moe"], max_batch_size=0)

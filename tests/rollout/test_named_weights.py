@@ -1,0 +1,107 @@
+"""Weights by their names on disk: in the right place, and every one of them."""
+
+import pytest
+import tiny_models
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import embedded
+from megatron_sspo.rollout.engine import Sampling
+
+EXPERT = "model.layers.1.mlp.experts.2.up_proj.weight"
+TOKENS = torch.arange(2, 42).view(2, 20)
+
+
+@pytest.fixture(params=tiny_models.SHAPES)
+def shape(request):
+    return request.param
+
+
+def fresh(folders, shape="qwen3_moe"):
+    return embedded.engine(folders[shape]), tiny_models.weights(folders[shape])
+
+
+def test_tensors_on_disk_give_the_logits_of_from_pretrained(folders, shape):
+    engine, weights = fresh(folders, shape)
+    engine.load_weights(weights.items(), 0)
+    expected = tiny_models.reference(folders[shape])(TOKENS).logits
+    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+
+
+def test_a_second_load_replaces_the_first(tmp_path, folders, shape):
+    engine, weights = fresh(folders, shape)
+    engine.load_weights(weights.items(), 0)
+    other = tiny_models.build(tmp_path, shape, seed=1)
+    engine.load_weights(tiny_models.weights(other).items(), 1)
+    expected = tiny_models.reference(other)(TOKENS).logits
+    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+
+
+def test_the_stream_may_reuse_its_buffer_and_its_dtype_is_converted(folders):
+    engine, weights = fresh(folders)
+    buffer = torch.empty(max(tensor.numel() for tensor in weights.values()), dtype=torch.float64)
+
+    def stream():
+        for name, tensor in weights.items():
+            yield name, buffer[: tensor.numel()].copy_(tensor.flatten()).view(tensor.shape)
+            buffer.fill_(float("nan"))
+
+    engine.load_weights(stream(), 0)
+    expected = tiny_models.reference(folders["qwen3_moe"])(TOKENS).logits
+    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda w: w.pop(EXPERT), r"1 missing \(.*experts\.2\.up_proj\.weight\)"),
+        (lambda w: [w.pop(name) for name in list(w)[:5]], r"5 missing \(([^,]+, ){3}\.\.\.\)"),
+        (lambda w: w.update({"model.nonsense": torch.ones(1)}), r"1 unknown \(model\.nonsense\)"),
+        (lambda w: w.update({EXPERT: w[EXPERT].T}), r"1 of a wrong shape \(.*up_proj.* \[32, 24\] where \[24, 32\]"),
+        (lambda w: w.update({"model.layers.0.mlp.experts.gate_up_proj": torch.ones(4, 48, 32)}), "1 unknown"),
+    ],
+)
+def test_a_stream_that_does_not_fit_is_an_error_that_names_the_tensors(folders, edit, message):
+    engine, weights = fresh(folders)
+    engine.load_weights(weights.items(), 0)
+    edit(weights)
+    with pytest.raises(UserError, match=message):
+        engine.load_weights(weights.items(), 1)
+    with pytest.raises(UserError, match="has no weights"):
+        engine.generate([tiny_models.prompt("a")], Sampling(), group_size=1, seed=0)
+
+
+def test_a_repeated_name_is_an_error_and_the_stream_is_still_read_to_its_end(folders):
+    engine, weights = fresh(folders)
+    stream = iter([*weights.items(), (EXPERT, weights[EXPERT]), ("lm_head.weight", weights["lm_head.weight"])])
+    with pytest.raises(UserError, match="2 repeated"):
+        engine.load_weights(stream, 0)
+    assert next(stream, None) is None
+
+
+def test_an_untied_output_layer_is_required(folders):
+    engine, weights = fresh(folders, "llama_untied")
+    del weights["lm_head.weight"]
+    with pytest.raises(UserError, match=r"1 missing \(lm_head\.weight\)"):
+        engine.load_weights(weights.items(), 0)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_tied_output_layer_may_be_sent_if_it_is_the_embedding(folders, first):
+    engine, weights = fresh(folders, "llama_tied")
+    assert "lm_head.weight" not in weights
+    embedding = weights["model.embed_tokens.weight"]
+    for head, message in ((embedding, None), (embedding + 1, "1 unlike the tensor that the model ties it to")):
+        stream = [("lm_head.weight", head), *weights.items()][:: 1 if first else -1]
+        if message is None:
+            engine.load_weights(stream, 0)
+        else:
+            with pytest.raises(UserError, match=message):
+                engine.load_weights(stream, 0)
+
+
+def test_a_tied_output_layer_does_not_stand_for_the_embedding(folders):
+    engine, weights = fresh(folders, "llama_tied")
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    with pytest.raises(UserError, match=r"1 missing \(model\.embed_tokens\.weight\)"):
+        engine.load_weights(weights.items(), 0)

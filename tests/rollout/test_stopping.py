@@ -1,0 +1,70 @@
+"""Stop strings are found where they end, whatever the tokens' borders, and end-of-sequence tokens in all files."""
+
+import json
+
+import pytest
+import tiny_models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, PreTrainedTokenizerFast
+
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+
+
+def first_stop(tokenizer, text, stop):
+    """The decoded text up to the first token that is said to complete a stop string, or None."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    strings = StopStrings(tokenizer, stop)
+    for end in range(1, len(tokens) + 1):
+        if strings.completed_by_last(tokens[:end]):
+            return tokenizer.decode(tokens[:end])
+    return None
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    """Every byte a token, and two merges: a stop string may end inside a token, and a character spans tokens."""
+    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    merges = [("r", ">"), ("r>", "x")]
+    vocabulary |= {"r>": len(vocabulary), "r>x": len(vocabulary) + 1}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "expected"),
+    [
+        ("one</answer>two</answer>", ("</answer>",), "one</answer>"),
+        ("a.b\n\nc", ("\n\n", "never"), "a.b\n\n"),
+        ("a b", (" ",), "a "),
+        ("abc", ("z",), None),
+        ("abc", (), None),
+    ],
+)
+def test_characters(text, stop, expected):
+    assert first_stop(tiny_models.tokenizer(), text, stop) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "expected"),
+    [
+        ("go</answer>xyz", ("</answer>",), "go</answer>x"),  # ends inside the token "r>x", which is kept whole
+        ("so é! 終わり。more", ("終わり。",), "so é! 終わり。"),
+        ("naïve", ("ï",), "naï"),
+    ],
+)
+def test_bytes(byte_tokenizer, text, stop, expected):
+    assert first_stop(byte_tokenizer, text, stop) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_config", "in_generation_config", "expected"),
+    [(5, None, {1, 5}), ([5, 6], [7, 5], {1, 5, 6, 7}), (None, 8, {1, 8}), (None, None, {1})],
+)
+def test_end_tokens_are_the_union_of_all_files(tmp_path, folders, in_config, in_generation_config, expected):
+    config = AutoConfig.from_pretrained(folders["qwen3_moe"])
+    config.eos_token_id = in_config
+    if in_generation_config is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": in_generation_config}))
+    assert end_tokens(tmp_path, config, tiny_models.tokenizer()) == expected

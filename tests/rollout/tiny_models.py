@@ -1,0 +1,76 @@
+"""Tiny Hugging Face folders, made by Transformers' own classes, and prompts for them."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+)
+
+from megatron_sspo.types import Prompt
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789 +-*/=<>.,:?!()\n"
+PAD, EOS = 0, 1
+VOCAB_SIZE = 2 + len(CHARACTERS)
+SHAPES = ("qwen3_moe", "llama_tied", "llama_untied")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per character, after a padding and an end-of-sequence token."""
+    vocabulary = {"<pad>": PAD, "<eos>": EOS} | {character: 2 + i for i, character in enumerate(CHARACTERS)}
+    characters = Tokenizer(models.WordLevel(vocabulary))
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>")
+
+
+def config(shape: str) -> PreTrainedConfig:
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.15,  # far from uniform, so that a misplaced weight shows
+        "bos_token_id": None,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+    }
+    if shape == "qwen3_moe":
+        return Qwen3MoeConfig(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True, **sizes
+        )
+    return LlamaConfig(tie_word_embeddings=shape == "llama_tied", **sizes)
+
+
+def build(folder: Path, shape: str, seed: int = 0) -> Path:
+    """Saves a random model and the tokenizer to a folder of that shape's name."""
+    torch.manual_seed(seed)
+    path = folder / f"{shape}-{seed}"
+    AutoModelForCausalLM.from_config(config(shape)).save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return path
+
+
+def reference(path: Path) -> PreTrainedModel:
+    """The model as Transformers loads it."""
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors on disk."""
+    return load_file(path / "model.safetensors")
+
+
+def prompt(text: str, id: str | None = None) -> Prompt:
+    return Prompt(id=id or text, tokens=tuple(tokenizer().encode(text)), answer="")

@@ -1,0 +1,262 @@
+"""Families: names, fields, and what they refuse."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from tiny_checkpoints import KINDS
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.table import check_coverage
+
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 16,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 128256,
+}
+LLAMA3_SCALING = {
+    "factor": 32.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+
+def published_names():
+    """The tensors of Qwen3-30B-A3B, written out as its index lists them."""
+    yield from ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
+    for layer in range(48):
+        prefix = f"model.layers.{layer}"
+        yield from (f"{prefix}.input_layernorm.weight", f"{prefix}.post_attention_layernorm.weight")
+        yield f"{prefix}.mlp.gate.weight"
+        for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"):
+            yield f"{prefix}.self_attn.{part}.weight"
+        for expert in range(128):
+            for part in ("gate_proj", "up_proj", "down_proj"):
+                yield f"{prefix}.mlp.experts.{expert}.{part}.weight"
+
+
+def test_every_tensor_of_qwen3_30b_a3b_has_one_row():
+    rows = load_family(QWEN3_30B_A3B).rows(QWEN3_30B_A3B, 151936)
+    count = Counter(name for row in rows for name in row.hf)
+    assert count == Counter(published_names())
+    assert count.total() == 18867
+    assert len({row.name for row in rows}) == len(rows) == 48 * (7 + 2 * 128) + 3
+    shapes = [shape for row in rows for shape in row.hf_shapes]
+    assert sum(torch.Size(shape).numel() for shape in shapes) == 30_532_122_624
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_are_those_that_transformers_writes(checkpoint, kind):
+    folder = HFFolder(checkpoint(kind))
+    check_coverage(load_family(folder.config).rows(folder.config, 97), folder.shapes(), folder.path)
+
+
+def test_fields_of_qwen3_30b_a3b():
+    family = load_family(QWEN3_30B_A3B)
+    fields = family.transformer_fields(QWEN3_30B_A3B)
+    assert fields == {
+        "num_layers": 48,
+        "hidden_size": 2048,
+        "ffn_hidden_size": 6144,
+        "num_attention_heads": 32,
+        "num_query_groups": 4,
+        "kv_channels": 128,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": 1e-6,
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "qk_layernorm": True,
+        "num_moe_experts": 128,
+        "moe_ffn_hidden_size": 768,
+        "moe_layer_freq": 1,
+        "moe_router_topk": 8,
+        "moe_router_score_function": "softmax",
+        "moe_router_pre_softmax": False,
+    }
+    assert family.model_fields(QWEN3_30B_A3B) == {
+        "vocab_size": 151936,
+        "max_sequence_length": 40960,
+        "share_embeddings_and_output_weights": False,
+        "position_embedding_type": "rope",
+        "rotary_base": 1000000.0,
+    }
+
+
+def test_old_and_new_spelling_of_a_config_are_one(checkpoint):
+    """Transformers 5 writes num_local_experts and rope_parameters, earlier versions num_experts and rope_theta."""
+    new = json.loads((checkpoint("qwen3_moe") / "config.json").read_text())
+    old = {name: value for name, value in new.items() if name not in ("num_local_experts", "rope_parameters")}
+    old |= {"num_experts": new["num_local_experts"], "rope_theta": new["rope_parameters"]["rope_theta"]}
+    family = load_family(new)
+    assert family.transformer_fields(old) == family.transformer_fields(new)
+    assert family.model_fields(old) == family.model_fields(new)
+    assert family.rows(old, 97) == family.rows(new, 97)
+
+
+@pytest.mark.parametrize("norm_topk_prob", [True, False])
+def test_router_weights_are_those_of_transformers(norm_topk_prob):
+    """Megatron's own top-k routing with the family's fields, against Transformers' router."""
+    from megatron.core.transformer.moe.moe_utils import topk_routing_with_score_function
+    from transformers import Qwen3MoeConfig
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+    config = QWEN3_30B_A3B | {"num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": norm_topk_prob}
+    fields = load_family(config).transformer_fields(config)
+    router = Qwen3MoeTopKRouter(Qwen3MoeConfig(hidden_size=16, num_experts=6, num_experts_per_tok=2))
+    router.norm_topk_prob = norm_topk_prob
+    torch.nn.init.normal_(router.weight)
+    logits, scores, chosen = router(torch.randn(11, 16))
+    found, _ = topk_routing_with_score_function(
+        logits,
+        fields["moe_router_topk"],
+        use_pre_softmax=fields["moe_router_pre_softmax"],
+        score_function=fields["moe_router_score_function"],
+    )
+    expected = torch.zeros(11, 6).scatter(1, chosen, scores)
+    torch.testing.assert_close(found, expected)
+
+
+def test_llama3_scaling_is_the_one_of_transformers():
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    config = LLAMA | {"rope_scaling": LLAMA3_SCALING}
+    fields = load_family(config).model_fields(config)
+    assert (fields["rope_scaling"], fields["rope_scaling_factor"]) == (True, 32.0)
+    rotary = RotaryEmbedding(
+        64,
+        1.0,
+        rotary_base=fields["rotary_base"],
+        rope_scaling=fields["rope_scaling"],
+        rope_scaling_factor=fields["rope_scaling_factor"],
+        use_cpu_initialization=True,
+    )
+    expected = LlamaRotaryEmbedding(LlamaConfig(**config)).inv_freq
+    torch.testing.assert_close(rotary.inv_freq, expected)
+
+
+def test_head_dim_and_groups_may_be_absent():
+    config = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"}
+    fields = load_family(config).transformer_fields(config)
+    assert (fields["kv_channels"], fields["num_query_groups"]) == (64, 32)
+
+
+@pytest.mark.parametrize("base", [QWEN3_30B_A3B, LLAMA], ids=lambda base: base["model_type"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_act", "gelu"),
+        ("attention_bias", True),
+        ("attention_dropout", 0.1),
+        ("partial_rotary_factor", 0.5),
+        ("quantization_config", {"quant_method": "fp8"}),
+    ],
+)
+def test_fields_that_no_family_expresses(base, field, value):
+    with pytest.raises(UserError) as error:
+        load_family(base | {field: value})
+    assert f"config.json has {field} {value!r}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        (QWEN3_30B_A3B, {"mlp_only_layers": [0]}, r"mlp_only_layers \[0\]"),
+        (QWEN3_30B_A3B, {"decoder_sparse_step": 2}, "decoder_sparse_step 2"),
+        (QWEN3_30B_A3B, {"use_sliding_window": True}, "use_sliding_window True"),
+        (QWEN3_30B_A3B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
+        (QWEN3_30B_A3B, {"rope_parameters": LLAMA3_SCALING}, "rope_type 'llama3'"),
+        (QWEN3_30B_A3B, {"num_experts_per_tok": 1}, "norm_topk_prob True with num_experts_per_tok 1"),
+        (LLAMA, {"mlp_bias": True}, "mlp_bias True"),
+        (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        (LLAMA, {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 2.0}}, "low_freq_factor 2.0"),
+        (LLAMA, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
+    ],
+)
+def test_fields_that_one_family_does_not_express(base, changes, message):
+    with pytest.raises(UserError, match=message):
+        load_family(base | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "2048"}, "hidden_size '2048'; it must be a positive integer"),
+        ({"num_hidden_layers": None}, "no num_hidden_layers"),
+        ({"num_key_value_heads": 5}, "num_attention_heads 32, not a multiple of num_key_value_heads 5"),
+    ],
+)
+def test_sizes_that_make_no_model(changes, message):
+    config = LLAMA | changes
+    with pytest.raises(UserError, match=message):
+        load_family(config).transformer_fields(config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
+        {"architectures": ["LlamaForSequenceClassification"]},
+        {"model_type": None},
+        {"model_type": "os:path"},
+    ],
+)
+def test_other_models_are_refused_with_the_supported_ones(changes):
+    with pytest.raises(UserError, match=r"llama \(LlamaForCausalLM\).*qwen3_moe \(Qwen3MoeForCausalLM\)"):
+        load_family(LLAMA | changes)
+
+
+def test_a_family_of_the_users_own():
+    from megatron_sspo.weights.families import llama
+
+    config = {name: value for name, value in LLAMA.items() if name != "model_type"}
+    assert load_family(config, "megatron_sspo.weights.families.llama:family") is llama.family

@@ -1,0 +1,233 @@
+"""Folders: reading slices, damage of every kind, and writing."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import KINDS, logits, save
+from transformers import AutoModelForCausalLM
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.hf_folder import HFFolder, write_folder
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    """A checkpoint in several files, free to be damaged."""
+    save("llama", tmp_path / "sharded", max_shard_size="10KB")
+    return tmp_path / "sharded"
+
+
+def stream(folder):
+    return ((name, folder.read(name)) for name in folder.index)
+
+
+def edit_json(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_reads_what_transformers_wrote(sharded):
+    tensors = {}
+    for file in sharded.glob("*.safetensors"):
+        tensors |= load_file(file)
+    with HFFolder(sharded) as folder:
+        assert len(set(folder.index.values())) > 2
+        assert folder.shapes() == {name: tuple(tensors[name].shape) for name in folder.index}
+        assert set(folder.index) == set(tensors)
+        assert set(folder.dtypes().values()) == {torch.float32}
+        for name, tensor in tensors.items():
+            assert torch.equal(folder.read(name), tensor)
+            for dim in range(tensor.dim()):
+                found = folder.read(name, dim, 1, 5)
+                assert found.is_contiguous() and torch.equal(found, tensor.narrow(dim, 1, 4))
+                assert folder.read(name, dim, 3, 3).shape[dim] == 0
+        folder.close()
+        assert torch.equal(folder.read("model.norm.weight"), tensors["model.norm.weight"])
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
+        HFFolder(tmp_path / "nowhere")
+
+
+def test_no_such_tensor(sharded):
+    with pytest.raises(UserError, match="sharded has no tensor x"):
+        HFFolder(sharded).read("x")
+
+
+def test_no_config(sharded):
+    (sharded / "config.json").unlink()
+    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
+        HFFolder(sharded)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
+def test_config_that_is_no_config(sharded, text, message):
+    (sharded / "config.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        HFFolder(sharded)
+
+
+def test_no_weights(sharded):
+    (sharded / "model.safetensors.index.json").unlink()
+    with pytest.raises(UserError, match="holds no safetensors"):
+        HFFolder(sharded)
+
+
+def test_index_without_a_map(sharded):
+    edit_json(sharded / "model.safetensors.index.json", lambda index: index.pop("weight_map"))
+    with pytest.raises(UserError, match="has no weight_map"):
+        HFFolder(sharded)
+
+
+def test_two_checkpoints_in_one_folder(sharded):
+    save_file({"x": torch.zeros(1)}, sharded / "model.safetensors")
+    with pytest.raises(UserError, match="holds both"):
+        HFFolder(sharded)
+
+
+def test_missing_file(sharded):
+    file = HFFolder(sharded).index["model.norm.weight"]
+    (sharded / file).unlink()
+    with pytest.raises(UserError, match=f"names {file}, which is not in the folder"):
+        HFFolder(sharded)
+
+
+def test_truncated_file(sharded):
+    file = HFFolder(sharded).index["model.norm.weight"]
+    content = (sharded / file).read_bytes()
+    (sharded / file).write_bytes(content[:-10])
+    folder = HFFolder(sharded)
+    with pytest.raises(UserError, match=f"cannot read .*{file}.*truncated or damaged"):
+        folder.read("model.norm.weight")
+    with pytest.raises(UserError, match=f"cannot read .*{file}.*truncated or damaged"):
+        folder.shapes()
+
+
+def test_tensor_that_its_file_lacks(sharded):
+    edit_json(
+        sharded / "model.safetensors.index.json",
+        lambda index: index["weight_map"].update(ghost=index["weight_map"]["model.norm.weight"]),
+    )
+    folder = HFFolder(sharded)
+    with pytest.raises(UserError, match=rf"{folder.index['ghost']} lacks ghost"):
+        folder.shapes()
+    with pytest.raises(UserError, match=rf"cannot read ghost from .*{folder.index['ghost']}"):
+        folder.read("ghost")
+    with pytest.raises(UserError, match=rf"cannot read ghost from .*{folder.index['ghost']}"):
+        folder.read("ghost", 0, 0, 1)
+
+
+def test_tensor_that_the_index_lacks(sharded):
+    file = HFFolder(sharded).index["model.norm.weight"]
+    edit_json(sharded / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
+    folder = HFFolder(sharded)
+    assert file in folder.index.values()
+    with pytest.raises(UserError, match=rf"{file} holds model\.norm\.weight"):
+        folder.shapes()
+
+
+@pytest.mark.parametrize("shard_bytes", [5_000_000_000, 10_000, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_folder_is_read_by_transformers(checkpoint, tmp_path, kind, shard_bytes):
+    source = HFFolder(checkpoint(kind))
+    write_folder(tmp_path / "new", stream(source), source=source, shard_bytes=shard_bytes)
+    written = HFFolder(tmp_path / "new")
+    assert set(written.index) == set(source.index)
+    assert all(torch.equal(written.read(name), source.read(name)) for name in source.index)
+    assert written.config == source.config
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "new").eval()
+    assert torch.equal(logits(model), logits(AutoModelForCausalLM.from_pretrained(checkpoint(kind)).eval()))
+    num_files = len(set(written.index.values()))
+    assert len(list((tmp_path / "new").glob("*.safetensors"))) == num_files
+    assert num_files == {5_000_000_000: 1, 1: len(source.index)}.get(shard_bytes, num_files)
+    for file in (tmp_path / "new").glob("model-*.safetensors"):
+        tensors = load_file(file)
+        assert len(tensors) == 1 or sum(tensor.nbytes for tensor in tensors.values()) <= shard_bytes
+
+
+def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
+    source = HFFolder(checkpoint("llama"))
+    whole = torch.rand(6, 4)
+    write_folder(tmp_path / "new", [("a", whole[:2]), ("b", whole[2:]), ("c", whole.t()[1:])], source=source)
+    written = HFFolder(tmp_path / "new")
+    assert torch.equal(torch.cat([written.read("a"), written.read("b")]), whole)
+    assert torch.equal(written.read("c"), whole.t()[1:])
+
+
+def test_companions_and_dtype(checkpoint, tmp_path):
+    shutil.copytree(checkpoint("llama"), tmp_path / "source")
+    kept = [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "merges.txt",
+        "chat_template.jinja",
+        "additional_chat_templates/a.jinja",
+    ]
+    left = ["README.md", "pytorch_model.bin", "modeling.py", "optimizer.pt"]
+    for name in kept + left:
+        (tmp_path / "source" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "source" / name).write_text(name)
+    source = HFFolder(tmp_path / "source")
+    write_folder(tmp_path / "new", stream(source), source=source, dtype=torch.bfloat16)
+    names = {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert names == {*kept, "config.json", "generation_config.json", "model.safetensors"}
+    written = HFFolder(tmp_path / "new")
+    assert set(written.dtypes().values()) == {torch.bfloat16}
+    assert written.config == source.config | {"dtype": "bfloat16"}
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("old", [{"torch_dtype": "float32"}, {}])
+def test_dtype_field_of_earlier_transformers(checkpoint, tmp_path, old):
+    source = HFFolder(checkpoint("llama"))
+    source.config = {name: value for name, value in source.config.items() if name != "dtype"} | old
+    tensors = ((name, tensor.bfloat16()) for name, tensor in stream(source))
+    write_folder(tmp_path / "new", tensors, source=source)
+    assert HFFolder(tmp_path / "new").config["torch_dtype"] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
+
+
+def test_mixed_dtypes_leave_config_as_it_was(checkpoint, tmp_path):
+    source = HFFolder(checkpoint("llama"))
+    tensors = [("a", torch.zeros(2)), ("b", torch.zeros(2).half()), ("c", torch.arange(2))]
+    write_folder(tmp_path / "new", tensors, source=source)
+    assert HFFolder(tmp_path / "new").config == source.config
+    assert [HFFolder(tmp_path / "new").dtypes()[name] for name in "abc"] == [torch.float32, torch.float16, torch.int64]
+
+
+def test_destination_is_not_empty(checkpoint, tmp_path):
+    source = HFFolder(checkpoint("llama"))
+    (tmp_path / "new").mkdir()
+    write_folder(tmp_path / "new", stream(source), source=source)  # empty: it may be there
+    for target in (tmp_path / "new", tmp_path / "new" / "config.json"):
+        with pytest.raises(UserError, match="exists and is not an empty folder"):
+            write_folder(target, stream(source), source=source)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_stream_that_breaks_leaves_nothing(checkpoint, tmp_path, error):
+    source = HFFolder(checkpoint("llama"))
+
+    def broken():
+        for number, pair in enumerate(stream(source)):
+            if number == 5:
+                assert list(tmp_path.glob("deep/new.partial-*/*.safetensors"))
+                assert not (tmp_path / "deep" / "new").exists()
+                raise error
+            yield pair
+
+    with pytest.raises(error):
+        write_folder(tmp_path / "deep" / "new", broken(), source=source, shard_bytes=1)
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a comes twice"), ([], "no tensors")])
+def test_streams_that_are_no_checkpoint(checkpoint, tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        write_folder(tmp_path / "new", [(n, torch.zeros(1)) for n in names], source=HFFolder(checkpoint("llama")))
+    assert not (tmp_path / "new").exists()

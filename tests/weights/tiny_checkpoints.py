@@ -1,0 +1,54 @@
+"""Tiny checkpoints, written by Transformers' own classes."""
+
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.modeling_utils import PreTrainedModel
+
+_SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+}
+
+KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group")
+DIVISIBLE = ("qwen3_moe", "llama", "llama_tied")  # those with 4 key-value heads
+
+
+def build(kind: str) -> PreTrainedModel:
+    """A model with random weights, norms included, so that no two tensors can be mistaken for each other."""
+    torch.manual_seed(0)
+    if kind == "qwen3_moe":
+        config = Qwen3MoeConfig(
+            **_SHAPE,
+            num_key_value_heads=4,
+            head_dim=6,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=12,
+            norm_topk_prob=True,
+        )
+        model = Qwen3MoeForCausalLM(config)
+    else:
+        groups = 1 if kind == "llama_one_group" else 4
+        model = LlamaForCausalLM(
+            LlamaConfig(**_SHAPE, num_key_value_heads=groups, tie_word_embeddings=kind == "llama_tied")
+        )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def save(kind: str, folder: Path, max_shard_size: str = "1GB") -> PreTrainedModel:
+    """Writes the model as Transformers does."""
+    model = build(kind)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return model
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.arange(20).reshape(2, 10)).logits
