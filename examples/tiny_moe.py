@@ -2,9 +2,10 @@
 
     megatron-sspo train examples/tiny_moe.py
 
-The model (1.8 million parameters, 8 experts of which 2 answer a token) starts from random weights. A short warm start
-on worked sums teaches it the template and some arithmetic; SSPO teaches it the rest, on two processes with four of the
-eight experts each.
+The model (1.9 million parameters, 8 experts of which 2 answer a token) starts from random weights. A short warm start
+on worked sums, half of which contain a slip such as a forgotten carry, teaches it the template and unreliable
+arithmetic. SSPO then makes it reliable from nothing but the reward, on two processes with four of the eight experts
+each.
 """
 
 from pathlib import Path
@@ -21,23 +22,29 @@ def recipe() -> Run:
         model=Model(path=str(Path(__file__).parent / "tiny_moe"), init="random", dtype="float32"),
         parallel=Parallel(data=2, expert=2),
         warm_start=WarmStart(
-            prompts=additions(size=8000),
-            updates=300,
+            prompts=additions(size=8000, wrong_fraction=0.5),
+            updates=250,
             batch_size=64,
             optimizer=Optimizer(lr=2e-3, warmup_updates=20, schedule="cosine", min_lr=2e-4),
         ),
         prompts=additions(size=8000),
         rollouts=Rollouts(prompts_per_update=16, group_size=8, sampling=Sampling(max_tokens=48)),
+        reward_options={"exact": True},  # math-verify would take "12+34" for an answer to 12+34
         objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.2)),
         updates_per_sync=2,
-        num_updates=120,
-        optimizer=Optimizer(lr=2e-4, warmup_updates=4),
+        num_updates=100,
+        optimizer=Optimizer(lr=1e-4, warmup_updates=4),
         tokens_per_microbatch=8192,
         evaluation=Evaluation(prompts=additions(size=256, split="held_out"), every=20),
-        checkpoint_every=40,
+        checkpoint_every=50,
     )
 
 
-def additions(size: int, split: str = "train") -> Prompts:
+def additions(size: int, split: str = "train", wrong_fraction: float = 0.0) -> Prompts:
     """Sums of two numbers up to 99; a tenth of all pairs is held out."""
-    return Prompts(source="arithmetic", options={"size": size, "split": split}, template="{question}", max_tokens=16)
+    return Prompts(
+        source="arithmetic",
+        options={"size": size, "split": split, "wrong_fraction": wrong_fraction},
+        template="{question}",
+        max_tokens=16,
+    )

@@ -1,19 +1,19 @@
 """How good a policy is on held-out prompts: greedy pass@1, sampled avg@k, format rate."""
 
-import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from megatron_sspo.console import Display
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight import prompt_stream
-from megatron_sspo.resolve import resolve
+from megatron_sspo.resolve import call_with_options, resolve
+from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import collect
 from megatron_sspo.rollout.engine import RolloutEngine, Sampling
 from megatron_sspo.run import Run
-from megatron_sspo.state import to_row, write_atomically
+from megatron_sspo.state import to_row, write_rows
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.types import Prompt, RolloutGroup
 from megatron_sspo.weights.hf_folder import HFFolder
@@ -21,7 +21,7 @@ from megatron_sspo.weights.hf_folder import HFFolder
 
 def evaluate(
     engine: RolloutEngine,
-    reward: Any,
+    reward: Reward,
     prompts: Sequence[Prompt],
     sampling: Sampling,
     *,
@@ -32,7 +32,8 @@ def evaluate(
 
     Args:
         sampling: of training; pass@1 is greedy whatever its temperature.
-        samples: k > 0 adds avg@k, the mean correctness over k sampled answers.
+        samples: k > 0 adds avg@k, the mean correctness over k sampled answers. A reward without the part "answer" has
+            neither pass@1 nor avg@k.
 
     Returns:
         Numbers by name (`pass@1`, `format_rate`, `avg@k`, the mean reward and the mean of its other parts), and the
@@ -49,7 +50,7 @@ def evaluate(
             numbers["format_rate"] = _mean([value == 1.0 for value in values])
         else:
             numbers[part] = _mean(values)
-    if samples:
+    if samples and "pass@1" in numbers:
         sampled = collect(engine, reward, prompts, sampling, group_size=samples, seed=seed)
         correct = [r.reward_parts.get("answer", 0.0) == 1.0 for group in sampled for r in group.rollouts]
         numbers[f"avg@{samples}"] = _mean(correct)
@@ -72,18 +73,20 @@ def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None)
         raise UserError(f"the recipe {run.name} has no evaluation prompts: give it evaluation=Evaluation(prompts=...)")
     folder = HFFolder(model)
     prompts = prompt_stream(run.evaluation.prompts, load_tokenizer(model), seed=run.seed, shuffle=False).prompts
-    reward = resolve("reward", run.reward, "reward")(**run.reward_options)
-    engine = resolve("rollout", run.rollouts.engine, "engine")(model, **run.rollouts.options)
+    build_reward = resolve("reward", run.reward, "reward")
+    build_engine = resolve("rollout", run.rollouts.engine, "engine")
     display = Display(silent=False)
     display.say(f"{model}: {len(prompts)} prompts of {run.evaluation.prompts.source}")
-    try:
+    with ExitStack() as stack:
+        reward = call_with_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
+        stack.callback(reward.close)
+        what = f"the engine {run.rollouts.engine!r}"
+        engine = call_with_options(build_engine, run.rollouts.options, what, model)
+        stack.callback(engine.close)
         engine.load_weights(((name, folder.read(name)) for name in folder.shapes()), 0)
         numbers, responses = evaluate(engine, reward, prompts, run.rollouts.sampling, samples=samples, seed=run.seed)
-    finally:
-        engine.close()
-        reward.close()
     if output is not None:
-        write_atomically(output, "".join(json.dumps(to_row(group)) + "\n" for group in responses))
+        write_rows(output, map(to_row, responses))
     display.table(str(model), ["", "value"], [(name, f"{value:.3f}") for name, value in numbers.items()])
     return numbers
 

@@ -1,9 +1,10 @@
 """`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import initialize, shutdown
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight import prompt_stream
-from megatron_sspo.resolve import resolve
+from megatron_sspo.resolve import call_with_options, resolve
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
     State,
@@ -31,6 +32,7 @@ from megatron_sspo.state import (
     to_row,
     truncate,
     write_atomically,
+    write_rows,
 )
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import warm_start
@@ -54,16 +56,17 @@ class Job:
         self.tokenizer = load_tokenizer(model_path)
         self.prompts = self._stream(run.prompts)
         self.held_out = self._stream(run.evaluation.prompts).prompts if run.evaluation else []
-        build_reward = resolve("reward", run.reward, "reward")
-        build_engine = resolve("rollout", run.rollouts.engine, "engine")
+        self._build_reward = resolve("reward", run.reward, "reward")
+        self._build_engine = resolve("rollout", run.rollouts.engine, "engine")
 
         device = initialize(run.parallel, run.seed)
         self.is_main = dist.get_rank() == 0
+        self._found = checkpoints(self.folder / "checkpoints")
         self.policy = Policy(run, self._initial_weights(model_path), device)
         self.display = Display(silent=not self.is_main)
-        self.reward = build_reward(**run.reward_options)
-        self.engine = build_engine(model_path, **run.rollouts.options)
         self.state = State()
+        self._saved: int | None = None  # the update of the newest checkpoint
+        self._open = ExitStack()
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []
         self._sinks: sinks.Sinks | None = None
@@ -72,42 +75,48 @@ class Job:
 
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, warm-starts and evaluates."""
+        with ExitStack() as stack:  # closes what is open where the start fails
+            self._start(stack)
+            self._open = stack.pop_all()
+        return self
+
+    def _start(self, stack: ExitStack) -> None:
         run = self.run
-        found = checkpoints(self.folder / "checkpoints")
+        stack.callback(self.display.end)
+        self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
+        stack.callback(self.reward.close)
+        what = f"the engine {run.rollouts.engine!r}"
+        self.engine = call_with_options(self._build_engine, run.rollouts.options, what, Path(run.model.path))
+        stack.callback(self.engine.close)
         positions: dict[str, int] = {}
-        if found:
-            self.state, extra = read_checkpoint(found[-1])
-            self.policy.load(found[-1] / "trainer")
+        if self._found:
+            self.state, extra = read_checkpoint(self._found[-1])
+            self.policy.load(self._found[-1] / "trainer")
             self.prompts.restore(extra["prompts"])
             positions = extra["positions"]
+            self._saved = self.state.update
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS):
                 truncate(self.folder / name, positions.get(name, 0))
             self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run))
+            stack.callback(self._sinks.close)
             if (self.folder / sinks.EVALUATIONS).exists():
                 self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
         self.display.say(
             f"[bold]{run.name}[/bold]: {run.model.path}, {run.parallel.num_processes} processes, into {self.folder}"
-            + (f", resumed after update {self.state.update}" if found else "")
+            + (f", resumed after update {self.state.update}" if self._found else "")
         )
-        if not found:
+        if not self._found:
             self._warm_start()
             self._evaluate()
         self.display.begin(run.name, run.num_updates, self.state.update)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        try:
+        with self._open:
             if kind is None:
                 self._finish()
-        finally:
-            self.display.end()
-            self.engine.close()
-            self.reward.close()
-            if self._sinks is not None:
-                self._sinks.close()
         if kind is None:  # after an error the other processes may be inside a collective and will not come to this one
             shutdown()
 
@@ -116,12 +125,15 @@ class Job:
         self.display.end()
         if not self._evaluations or self._evaluations[-1]["update"] != self.state.update:
             self._evaluate()
-        self._save()
-        model = self.folder / "model"
+        if self._saved != self.state.update:
+            self._save()
+        model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # of an attempt that ended here before
-            model.rename(self.folder / f".model-{time.time_ns()}")
+            shutil.rmtree(replaced, ignore_errors=True)
+            model.rename(replaced)
         self.policy.export(model)
         if self.is_main:
+            shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
             self._print_table()
             self.display.say(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
@@ -169,6 +181,8 @@ class Job:
             return model_path
         destination = self.folder / "initial_model"
         if self.is_main:
+            if not self._found:  # an attempt that ended before its first checkpoint may have had another seed
+                shutil.rmtree(destination, ignore_errors=True)
             write_random_weights(model_path, destination, self.run.seed)
         dist.barrier()
         return destination
@@ -206,8 +220,7 @@ class Job:
         self.display.say("evaluation  " + "  ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
         if self._sinks is not None:
             self._sinks.write(sinks.EVALUATIONS, row)
-            text = "".join(json.dumps(to_row(group)) + "\n" for group in responses)
-            write_atomically(self.folder / "evaluation_responses.jsonl", text)
+            write_rows(self.folder / "evaluation_responses.jsonl", map(to_row, responses))
 
     def _save(self) -> None:
         folder = self.folder / "checkpoints"
@@ -221,6 +234,7 @@ class Job:
                 "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
             }
             finish_checkpoint(temporary, self.state, extra, kept=self.run.checkpoints_kept)
+        self._saved = self.state.update
         dist.barrier()
 
     def _print_table(self) -> None:

@@ -1,6 +1,7 @@
 """`--set objective.token_gate.tau_pos=0.5`: rebuilds the frozen configuration with one value changed."""
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -41,14 +42,15 @@ def describe(value: Any) -> Any:
         return {key: describe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [describe(item) for item in value]
-    return value.__name__ if callable(value) else value
+    if callable(value):
+        return getattr(value, "__qualname__", repr(value))
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
-        value = _replace(config[name], rest, text, full_path) if rest and name in config else _literal(text)
-        return {**config, name: value}
+        return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
     fields = [f.name for f in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
     if name not in fields:
         raise UserError(f"there is no field {full_path!r}: {_suggestion(name, fields)}")
@@ -56,8 +58,9 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
         value = _replace(getattr(config, name), rest, text, full_path)
     else:
         value = _parse(text, typing.get_type_hints(type(config))[name], getattr(config, name), full_path)
+    replace: Any = dataclasses.replace
     try:
-        return dataclasses.replace(config, **{name: value})
+        return replace(config, **{name: value})
     except ValueError as error:
         raise UserError(f"{full_path}={text} is refused: {error}") from error
 
@@ -87,28 +90,54 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
         return text.lower() == "true"
     if hint in (int, float):
         try:
-            return hint(text)
+            number = hint(text)
+            if number != number:
+                raise ValueError
+            return number
         except ValueError:
             raise UserError(f"{path}={text} is not {'an integer' if hint is int else 'a number'}") from None
     if hint is str:
         return text
     if origin is tuple:
-        value = _literal(text)
-        return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        return _tuple(text, arguments[0], path)
     if origin is not None and isinstance(current, Mapping):
         value = _literal(text)
         if not isinstance(value, Mapping):
             raise UserError(f"{path}={text} is not a JSON object: write it as '{{\"key\": value}}'")
         return value
-    return _expression(text, path)
+    if dataclasses.is_dataclass(hint) and hint.__name__ not in objective.__all__:
+        raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
+    value = _expression(text, path)
+    if not _fits(value, hint):
+        raise UserError(
+            f"{path}={text} does not fit there: write an objective as grpo(eps_high=0.28) or sspo(SigLog(0.6, 0.5)), "
+            "a gate as SigLog(0.6, 0.5), a pooling as geometric"
+        )
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if dataclasses.is_dataclass(hint):
+        return isinstance(value, typing.cast(type, hint))
+    if isinstance(value, type):
+        return False
+    return hasattr(value, "log_gate") if hint is objective.Gate else callable(value)
+
+
+def _tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:
+    """A JSON list, or one bare value; nothing is the empty tuple."""
+    value = _literal(text) if text.startswith("[") else [text] if text else []
+    if not isinstance(value, list) or not all(isinstance(item, hint) for item in value):
+        raise UserError(f"{path}={text} is not a JSON list of {hint.__name__}: write it as '[\"a\", \"b\"]'")
+    return tuple(value)
 
 
 def _literal(text: str) -> Any:
-    """JSON where it parses, the bare string otherwise."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    """JSON or a Python literal (True is no JSON) where it parses, the bare string otherwise."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError):
+            return read(text)
+    return text
 
 
 def _expression(text: str, path: str) -> Any:
@@ -118,13 +147,16 @@ def _expression(text: str, path: str) -> Any:
         if isinstance(node, ast.Name) and node.id in objective.__all__:
             return getattr(objective, node.id)
         if isinstance(node, ast.Call):
-            keywords = {k.arg: build(k.value) for k in node.keywords if k.arg}
+            keywords = {str(k.arg): build(k.value) for k in node.keywords}
             return build(node.func)(*[build(a) for a in node.args], **keywords)
-        return ast.literal_eval(node)
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise ValueError(f"{ast.unparse(node)} is neither a literal nor a known name") from None
 
     try:
         return build(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError) as error:
+    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}={text} cannot be read ({error}): write a value such as sspo(SigLog(0.6, 0.5)), built from "
             f"{', '.join(objective.__all__)}"

@@ -1,12 +1,13 @@
 """What can be found wrong before a process group is made: on the launching process, in a few seconds."""
 
 from pathlib import Path
+from typing import Any
 
 from megatron_sspo import sinks
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import resolve
+from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import checkpoints, read_checkpoint
@@ -26,17 +27,23 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     check_folder(run, resume)
     sinks.check(run.tracking)
     resolve_advantage(run.advantage)
-    resolve("reward", run.reward, "reward")
-    resolve("rollout", run.rollouts.engine, "engine")
+    check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
+    build_engine = resolve("rollout", run.rollouts.engine, "engine")
+    check_options(build_engine, run.rollouts.options, f"the engine {run.rollouts.engine!r}", num_given=1)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
     if run.model.init == "pretrained":
-        folder = HFFolder(model_path)
-        family = load_family(folder.config)
-        check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
-    for prompts in (run.prompts, run.evaluation and run.evaluation.prompts, run.warm_start and run.warm_start.prompts):
-        if prompts:
-            prompt_stream(prompts, tokenizer, seed=run.seed, shuffle=False)
+        with HFFolder(model_path) as folder:
+            family = load_family(folder.config)
+            check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
+    else:
+        load_family(json.loads((model_path / "config.json").read_text()))
+    prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False)
+    if run.evaluation:
+        prompt_stream(run.evaluation.prompts, tokenizer, seed=run.seed, shuffle=False)
+    if run.warm_start:
+        for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
+            demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)
 
 
 def check_folder(run: Run, resume: Path | None) -> None:
@@ -54,7 +61,7 @@ def check_folder(run: Run, resume: Path | None) -> None:
         read_checkpoint(found[-1])
 
 
-def prompt_stream(prompts: Prompts, tokenizer: object, *, seed: int, shuffle: bool) -> PromptStream:
+def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
     """The stream that a `Prompts` describes."""
     return PromptStream(
         load_rows(prompts.source, prompts.options),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.overrides import override
-from megatron_sspo.resolve import load_file, resolve
+from megatron_sspo.resolve import call_with_options, load_file, resolve
 from megatron_sspo.run import Run, check
 
 
@@ -21,7 +21,7 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
     """
     path, _, function = name.partition(":")
     if path.endswith(".py"):
-        if not Path(path).exists():
+        if not Path(path).is_file():
             raise UserError(
                 f"there is no recipe {path}: name a Python file, file.py:function or package.module:function"
             )
@@ -34,7 +34,9 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
         recipe = resolve("", name, function)
     else:
         raise UserError(f"there is no recipe {name!r}: name a Python file, file.py:function or package.module:function")
-    run = recipe()
+    if not callable(recipe):
+        raise UserError(f"the recipe {name} is not a function: write `def {function}() -> Run`")
+    run = call_with_options(recipe, {}, f"the recipe {name}")
     if not isinstance(run, Run):
         raise UserError(f"the recipe {name} returned {type(run).__name__}, not a Run")
     return check(override(run, assignments))

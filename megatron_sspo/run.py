@@ -6,6 +6,7 @@ a moment and a wrong value is found before a GPU is touched.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from megatron_sspo.errors import UserError
@@ -59,7 +60,7 @@ class Rollouts:
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
     prompts_per_update: int = 16
     group_size: int = 8  # G, responses a prompt
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +121,8 @@ class Run:
     reward_options: Mapping[str, Any] = field(default_factory=dict)
     advantage: str = "group_relative"  # a function of megatron_sspo.objective.advantages, or package.module:attribute
     objective: SequenceObjective = field(default_factory=sspo)
-    penalties: Penalties = Penalties()
-    correction: Correction = Correction()
+    penalties: Penalties = field(default_factory=Penalties)
+    correction: Correction = field(default_factory=Correction)
     updates_per_sync: int = 2  # the paper's μ: optimizer steps between refreshes of the sampler
     tokens_per_microbatch: int = 16384
     optimizer: Optimizer = Optimizer()
@@ -141,7 +142,20 @@ def check(run: Run) -> Run:
     Raises:
         UserError: one sentence: the field, its value, the remedy.
     """
-    parallel, rollouts = run.parallel, run.rollouts
+    _check_numbers(run)
+    if not run.name or Path(run.name).name != run.name:
+        raise UserError(f"name is {run.name!r}: it has to be the plain name of a folder, which is made in `output`")
+    _check_rollouts(run)
+    if run.penalties.kl_coef > 0:
+        raise UserError(
+            "penalties.kl_coef is above 0, and the training loop keeps no reference policy: leave it at 0, as the "
+            "paper does, or use megatron_sspo.objective.Penalties in a loop that provides reference log-probs"
+        )
+    return _check_layout(run)
+
+
+def _check_numbers(run: Run) -> None:
+    rollouts, warm_start, evaluation = run.rollouts, run.warm_start, run.evaluation
     positive = {
         "num_updates": run.num_updates,
         "updates_per_sync": run.updates_per_sync,
@@ -149,32 +163,44 @@ def check(run: Run) -> Run:
         "rollouts.prompts_per_update": rollouts.prompts_per_update,
         "rollouts.sampling.max_tokens": rollouts.sampling.max_tokens,
         "checkpoints_kept": run.checkpoints_kept,
-        **{f"parallel.{name}": getattr(parallel, name) for name in _SIZES},
+        "warm_start.updates": warm_start.updates if warm_start else 1,
+        "warm_start.batch_size": warm_start.batch_size if warm_start else 1,
+        **{f"parallel.{name}": getattr(run.parallel, name) for name in _SIZES},
     }
     for name, value in positive.items():
         if value < 1:
             raise UserError(f"{name} is {value}: it has to be 1 or more")
+    not_negative = {
+        "seed": run.seed,
+        "checkpoint_every": run.checkpoint_every,
+        "evaluation.every": evaluation.every if evaluation else 0,
+        "evaluation.samples": evaluation.samples if evaluation else 0,
+        **{f"optimizer.{name}": getattr(run.optimizer, name) for name in ("lr", "warmup_updates", "clip_grad")},
+    }
+    for name, value in not_negative.items():
+        if value < 0:
+            raise UserError(f"{name} is {value}: it has to be 0 or more")
+
+
+def _check_rollouts(run: Run) -> None:
+    rollouts = run.rollouts
     if rollouts.group_size < 2:
         raise UserError(
-            f"rollouts.group_size is {rollouts.group_size}: an advantage relative to the group needs at least 2 responses"
+            f"rollouts.group_size is {rollouts.group_size}: an advantage within a group needs at least 2 responses"
         )
     if rollouts.sampling.temperature <= 0:
         raise UserError(
             f"rollouts.sampling.temperature is {rollouts.sampling.temperature}: training needs sampled responses, "
             "so set it above 0 (evaluation is greedy by itself)"
         )
+    if not 0 < rollouts.sampling.top_p <= 1:
+        raise UserError(f"rollouts.sampling.top_p is {rollouts.sampling.top_p}: it has to lie in (0, 1]")
     longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
     if longest > run.tokens_per_microbatch:
         raise UserError(
             f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
             f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
         )
-    if run.penalties.kl_coef > 0:
-        raise UserError(
-            "penalties.kl_coef is above 0, and the training loop keeps no reference policy: leave it at 0, as the paper "
-            "does, or use megatron_sspo.objective.Penalties in a loop that provides reference log-probs"
-        )
-    return _check_layout(run)
 
 
 _SIZES = ("data", "tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")

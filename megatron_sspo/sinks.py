@@ -34,7 +34,7 @@ class Sinks:
 
             self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
         if tracking.wandb_project:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
 
             self._wandb = wandb.init(project=tracking.wandb_project, name=name, dir=str(folder), config=config)
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,15 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.rename(path)
 
 
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSON lines, atomically.
+
+    What JSON has no word for, such as a date in a prompt's metadata, becomes text: only the reward looks at metadata,
+    and what is written here has its reward.
+    """
+    write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
 def begin_checkpoint(folder: Path, update: int) -> Path:
     """An empty folder under a name that no reader takes for a checkpoint."""
     temporary = folder / f".update-{update:06d}"
@@ -61,8 +70,9 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
 def finish_checkpoint(temporary: Path, state: State, extra: dict[str, Any], *, kept: int) -> Path:
     """Adds the state, gives the folder its name, and removes all but the newest `kept`."""
     rows = [{"batch": number, **to_row(group)} for number, batch in enumerate(state.batches) for group in batch]
-    write_atomically(temporary / "batches.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write_atomically(temporary / "state.json", json.dumps({"update": state.update, **extra}, indent=1))
+    write_rows(temporary / "batches.jsonl", rows)
+    numbers = {"update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
+    write_atomically(temporary / "state.json", json.dumps({**numbers, **extra}, indent=1))
     final = temporary.with_name(temporary.name[1:])
     shutil.rmtree(final, ignore_errors=True)  # of an attempt that was resumed from an older checkpoint
     temporary.rename(final)
@@ -89,19 +99,22 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     try:
         extra = json.loads((path / "state.json").read_text())
         rows = [json.loads(line) for line in (path / "batches.jsonl").read_text().splitlines()]
-        batches: list[list[RolloutGroup]] = [[] for _ in {row["batch"] for row in rows}]
+        update, sizes = extra.pop("update"), extra.pop("batch_sizes")
+        batches: list[list[RolloutGroup]] = [[] for _ in sizes]
         for row in rows:
             batches[row.pop("batch")].append(from_row(row))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        if [len(batch) for batch in batches] != sizes:
+            raise ValueError("batches.jsonl is not whole")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
-            f"the checkpoint {path} is damaged ({error}): delete that folder to resume from an older one"
+            f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"
         ) from error
-    return State(update=extra.pop("update"), batches=batches), extra
+    return State(update=update, batches=batches), extra
 
 
 def truncate(path: Path, num_bytes: int) -> None:
     """Cuts a log back to where it was when a checkpoint was written."""
-    if path.exists():
+    if path.exists() and path.stat().st_size > num_bytes:
         with path.open("r+b") as file:
             file.truncate(num_bytes)
 

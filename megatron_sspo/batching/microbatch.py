@@ -1,7 +1,8 @@
 """The packed tensors of one forward pass of the pipeline schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import torch
 
@@ -30,8 +31,8 @@ class Microbatch:
     def to(self, device: torch.device) -> "Microbatch":
         """A copy on `device`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        movable = (torch.Tensor, Segments)
-        return Microbatch(**{k: v.to(device) if isinstance(v, movable) else v for k, v in values.items()})
+        movable = {k: v.to(device) for k, v in values.items() if isinstance(v, (torch.Tensor, Segments))}
+        return replace(self, **movable)
 
 
 def make_microbatch(sequences: Sequences, *, pad_to_multiple_of: int = 1) -> Microbatch:
@@ -66,7 +67,7 @@ def make_microbatch(sequences: Sequences, *, pad_to_multiple_of: int = 1) -> Mic
         tokens=torch.tensor(tokens),
         position_ids=torch.tensor(positions),
         cu_seqlens=torch.tensor(borders, dtype=torch.int32),
-        longest=max(b - a for a, b in zip(borders, borders[1:], strict=False)),
+        longest=max(b - a for a, b in pairwise(borders)),
         response_rows=torch.tensor(rows, dtype=torch.int64),
         response_tokens=torch.tensor(response_tokens, dtype=torch.int64),
         segments=Segments.from_lengths([len(rollout.tokens) for rollout in rollouts]),

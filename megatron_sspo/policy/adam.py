@@ -32,7 +32,8 @@ class Adam(torch.optim.Optimizer):
         if not adam_w_mode:
             raise ValueError("this Adam decouples weight decay; set decoupled_weight_decay=True")
         super().__init__(
-            params, dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+            params,
+            {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay},
         )
 
     @torch.no_grad()

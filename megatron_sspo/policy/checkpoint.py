@@ -23,9 +23,8 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
     """
-    state = _state(chunks, optimizer, scheduler, is_loading=True)
     try:
-        state = dist_checkpointing.load(state, str(path))
+        state: Any = dist_checkpointing.load(_state(chunks, optimizer, scheduler, is_loading=True), str(path))
     except Exception as error:  # the library raises a dozen kinds of exception for a damaged or foreign folder
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
@@ -40,7 +39,12 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
     torch.set_rng_state(random["torch"])
     if torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
-    tensor_parallel.get_cuda_rng_tracker().set_states(random["tracker"])
+    _rng_tracker().set_states(random["tracker"])
+
+
+def _rng_tracker() -> Any:
+    """Megatron's named random states, by which tensor-parallel ranks draw alike or apart."""
+    return tensor_parallel.get_cuda_rng_tracker()
 
 
 def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
@@ -48,7 +52,8 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
     missing = [name for name in result.missing_keys if "_extra_state" not in name]
     if missing or result.unexpected_keys:
         raise UserError(
-            f"the checkpoint {path} does not fit the model: missing {missing[:10]}, left over {result.unexpected_keys[:10]}"
+            f"the checkpoint {path} does not fit the model: missing {missing[:10]}, "
+            f"left over {result.unexpected_keys[:10]}"
         )
 
 
@@ -73,7 +78,7 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
     random = {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
+        "tracker": _rng_tracker().get_states(),
     }
     state["random"] = ShardedObject("random", random, (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
     return state

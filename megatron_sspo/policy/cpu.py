@@ -83,7 +83,24 @@ def _replace_device_api() -> None:
         setattr(cuda, name, _returning(None))
 
 
-_FACTORIES = ["tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"]
+_FACTORIES = [
+    "tensor",
+    "as_tensor",
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "arange",
+    "rand",
+    "randn",
+    "randint",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+]
 
 
 def _is_cuda(device: Any) -> bool:
@@ -133,11 +150,12 @@ def _import_megatron_without_compiling() -> None:
     Its some forty small functions then run eagerly, and no C++ compiler is needed at run time.
     """
     real = torch.compile
-    torch.compile = lambda model=None, **_: model if model is not None else (lambda function: function)  # pyright: ignore
+    compiler: Any = torch
+    compiler.compile = lambda model=None, **_: model if model is not None else (lambda function: function)
     try:
         import megatron.core.jit  # noqa: F401
     finally:
-        torch.compile = real
+        compiler.compile = real
 
 
 def _replace_random_state() -> None:

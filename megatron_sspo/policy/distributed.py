@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,8 @@ def initialize(parallel: Parallel, seed: int) -> torch.device:
     if not dist.is_initialized():
         backend = "nccl" if on_cuda else "gloo"
         if world_size == 1 and "MASTER_ADDR" not in os.environ:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         else:
             dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     parallel_state.initialize_model_parallel(
@@ -55,9 +57,16 @@ def shutdown() -> None:
     dist.destroy_process_group()
 
 
-def data_parallel_group() -> dist.ProcessGroup:
+def data_parallel_group() -> Any:
     """The ranks that hold the same shard and different data."""
     return parallel_state.get_data_parallel_group()
+
+
+def tensor_group() -> Any:
+    """The ranks that cut the vocabulary between them; None where one rank has all of it."""
+    if parallel_state.get_tensor_model_parallel_world_size() == 1:
+        return None
+    return parallel_state.get_tensor_model_parallel_group()
 
 
 def is_last_stage() -> bool:

@@ -56,6 +56,7 @@ def transformer_config(
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence,
         "variable_seq_lengths": True,  # packed microbatches differ in length
+        "moe_token_dispatcher_type": "alltoall",  # which Megatron wants with the former even where there are no experts
         "batch_p2p_comm": not interleaved,  # two sends between one pair of ranks a step cannot be batched
         "overlap_p2p_comm": interleaved,
         "gradient_accumulation_fusion": False,
@@ -70,7 +71,6 @@ def transformer_config(
                 "experts under parallel.tensor > 1 need parallel.sequence=true: Megatron refuses them without"
             )
         fields |= {
-            "moe_token_dispatcher_type": "alltoall",
             "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
             "moe_aux_loss_coeff": 0.0,
             "moe_router_dtype": "fp32",

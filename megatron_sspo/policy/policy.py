@@ -15,7 +15,7 @@ from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
 from megatron_sspo.metrics import UpdateRecord, merge
 from megatron_sspo.policy import checkpoint
-from megatron_sspo.policy.distributed import data_parallel_group, is_last_stage
+from megatron_sspo.policy.distributed import data_parallel_group, is_last_stage, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, Objective, policy_loss, report_log_probs
 from megatron_sspo.policy.model import build_chunks, padded_vocab_size, transformer_config
 from megatron_sspo.policy.optimizer import make_optimizer, make_scheduler, wrap
@@ -100,6 +100,7 @@ class Policy:
                 f"the loss is {record.loss}: no step was taken; look at the batch's rewards and log-probs, and resume "
                 "from the last checkpoint with a lower learning rate"
             )
+        self.scheduler.step(increment=1)  # before the step: warm-up then starts above 0, and no update is wasted
         _, grad_norm, _ = self.optimizer.step()
         if not torch.isfinite(torch.as_tensor(grad_norm)):
             raise UserError(
@@ -107,7 +108,6 @@ class Policy:
                 "with a lower learning rate"
             )
         learning_rate = self.optimizer.param_groups[0]["lr"]
-        self.scheduler.step(increment=1)
         return replace(record, grad_norm=float(grad_norm), learning_rate=float(learning_rate))
 
     # ------------------------------------------------------------------ weights out, state out and in
@@ -160,7 +160,7 @@ class Policy:
             loss,
             temperature=self.run.rollouts.sampling.temperature,
             vocab_size=self.vocab_size,
-            tensor_group=parallel_state.get_tensor_model_parallel_group() if self.run.parallel.tensor > 1 else None,
+            tensor_group=tensor_group(),
         )
         iterators = [iter(microbatches) for _ in self.chunks]
         run_schedule: Callable[..., Any] = get_forward_backward_func()
@@ -180,8 +180,10 @@ class Policy:
         gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
         dist.all_gather_object(gathered, on_cpu, group=data_parallel_group())
         if parallel_state.get_pipeline_model_parallel_world_size() > 1:
-            last = parallel_state.get_pipeline_model_parallel_last_rank()
-            dist.broadcast_object_list(gathered, src=last, group=parallel_state.get_pipeline_model_parallel_group())
+            group: Any = parallel_state.get_pipeline_model_parallel_group()
+            dist.broadcast_object_list(
+                gathered, src=parallel_state.get_pipeline_model_parallel_last_rank(), group=group
+            )
         return [report for part in gathered for report in part]
 
 

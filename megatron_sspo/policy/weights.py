@@ -15,10 +15,11 @@ from megatron_sspo.weights.table import Row, check_coverage
 
 def shard_of(row: Row) -> Shard:
     """Which part of a row's parameter this rank holds, and of how many."""
+    state: Any = parallel_state
     if row.group == "tensor":
-        return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+        return state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()
     if row.group == "expert_tensor":
-        return parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
+        return state.get_expert_tensor_parallel_rank(), state.get_expert_tensor_parallel_world_size()
     return 0, 1
 
 

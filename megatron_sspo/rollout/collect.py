@@ -1,7 +1,6 @@
 """One cycle's rollouts: prompts shared out over the processes, answered, scored, and brought together again."""
 
 import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +11,13 @@ import torch.distributed as dist
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.resolve import resolve
+from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.rollout.engine import RolloutEngine, Sampling
 from megatron_sspo.types import Prompt, RolloutGroup
 
 
 def collect(
-    engine: RolloutEngine, reward: Any, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+    engine: RolloutEngine, reward: Reward, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
 ) -> list[RolloutGroup]:
     """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
 
@@ -34,29 +34,24 @@ def collect(
     if world_size > 1:
         shares = [None] * world_size
         dist.all_gather_object(shares, groups)
-    order = {prompt.id: number for number, prompt in enumerate(prompts)}
-    return sorted((group for share in shares for group in share), key=lambda group: order[group.prompt.id])
+    if not engine.replicated:
+        return shares[0]
+    # by place, not by id: a stream that begins a new epoch within one call draws a prompt twice
+    in_order: list[Any] = [None] * len(prompts)
+    for number, share in enumerate(shares):
+        in_order[number::world_size] = share
+    return in_order
 
 
-def score(reward: Any, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+def score(reward: Reward, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
     """The groups with the parts of each reward filled in.
 
     Raises:
-        UserError: a reward is not a finite number.
+        UserError: a reward is not a finite number; the message names the prompt.
     """
     prompts = [group.prompt for group in groups for _ in group.rollouts]
-    parts = iter(reward.score(prompts, [rollout.text for group in groups for rollout in group.rollouts]))
-    scored = [
-        replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts]) for group in groups
-    ]
-    for group in scored:
-        for number, rollout in enumerate(group.rollouts):
-            if not math.isfinite(rollout.reward):
-                raise UserError(
-                    f"the reward of response {number} to prompt {group.prompt.id} is {rollout.reward}: a reward function "
-                    "has to return finite numbers"
-                )
-    return scored
+    parts = iter(checked_score(reward, prompts, [rollout.text for group in groups for rollout in group.rollouts]))
+    return [replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts]) for group in groups]
 
 
 def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:

@@ -1,0 +1,39 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+# 2.13.0: the release that the tests were written against. On a machine with GPUs any CUDA build from 2.6 on will do.
+TORCH ?= torch==2.13.0
+SEED ?= 0
+
+BIN := .venv/bin
+# One OpenMP thread a process: the tests start several, and pools that share a core spin.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+.PHONY: install quickstart check test test-fast clean
+
+install: .venv/installed
+
+.venv/installed: setup.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+# A mixture-of-experts model learns to add, on two processes: runs/tiny_moe-seed$(SEED)
+quickstart: install
+	rm -rf runs/tiny_moe-seed$(SEED)
+	$(BIN)/megatron-sspo train examples/tiny_moe.py --set seed=$(SEED) --set name=tiny_moe-seed$(SEED)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: install
+	$(TEST)
+
+test-fast: install
+	$(TEST) -m "not slow"
+
+clean:
+	rm -rf .venv build *.egg-info runs

@@ -1,0 +1,23 @@
+"""Qwen3-30B-A3B on CodeActInstruct by SSPO, in the paper's setting.
+
+    megatron-sspo train examples/qwen3_30b_a3b_code.py            the paper's μ = 2
+    megatron-sspo train examples/qwen3_30b_a3b_code.py:stale      the harsher regime, μ = 4
+
+Executing a model's code takes a sandbox, and there is no reward named `code` yet: name one of your own with
+`--set reward=package.module:attribute`. The prompts are rows with `question` and `answer` in data/codeact.jsonl.
+"""
+
+from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION
+from megatron_sspo.paper import paper
+from megatron_sspo.run import Parallel, Prompts, Run
+
+
+def recipe(mu: int = 2) -> Run:
+    """16 GPUs: every 8 share the experts, and the optimizer's state is spread over all of them."""
+    prompts = Prompts(source="data/codeact.jsonl", system=THINK_ANSWER_INSTRUCTION, max_tokens=4096)
+    return paper("qwen3_30b_a3b_code", "Qwen3-30B-A3B", prompts, Parallel(data=16, expert=8), mu=mu, reward="code")
+
+
+def stale() -> Run:
+    """The same with the sampler refreshed every 4 updates."""
+    return recipe(mu=4)

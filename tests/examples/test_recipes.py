@@ -1,0 +1,34 @@
+"""The paper's recipes build, and say what the paper says."""
+
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.objective import AtanLog, sspo
+from megatron_sspo.recipe import load_recipe
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PAPER = ["qwen3_30b_a3b_math", "qwen3_30b_a3b_code", "qwen3_8b_math", "qwen3_14b_math", "qwen2_5_7b_math"]
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize(("variant", "mu"), [("recipe", 2), ("stale", 4)])
+def test_a_recipe_of_the_paper_has_the_papers_settings(name: str, variant: str, mu: int) -> None:
+    run = load_recipe(f"{EXAMPLES / name}.py:{variant}")
+    assert run.updates_per_sync == mu
+    assert run.rollouts.group_size == 8
+    assert run.rollouts.sampling.max_tokens == 512
+    assert run.penalties.kl_coef == 0
+    assert run.objective == sspo(AtanLog(tau_neg=0.3, tau_pos=0.2))
+    assert run.name == name + ("-stale" if mu == 4 else "")
+
+
+def test_experts_of_the_mixture_are_spread_over_eight_processes() -> None:
+    assert load_recipe(str(EXAMPLES / "qwen3_30b_a3b_math.py")).parallel.expert == 8
+
+
+def test_every_recipe_file_builds() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert set(PAPER) < names
+    for name in names:
+        load_recipe(str(EXAMPLES / f"{name}.py"))

@@ -1,0 +1,72 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules that the scripts of other processes share
+
+import layouts
+import tiny_policy
+from launcher import launch
+
+from megatron_sspo.run import Parallel
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Kind -> the Hugging Face folder of that tiny model. Not to be written into."""
+    root = tmp_path_factory.mktemp("models")
+    return {kind: tiny_policy.save(kind, root / kind) for kind in tiny_policy.KINDS}
+
+
+@pytest.fixture(scope="session")
+def batches(folders, tmp_path_factory):
+    """Kind -> a file of rollouts whose old log-probs are Transformers' with noise."""
+    root = tmp_path_factory.mktemp("batches")
+    return {kind: tiny_policy.save_batch(kind, folders[kind], root / f"{kind}.jsonl") for kind in tiny_policy.KINDS}
+
+
+@pytest.fixture(scope="module")
+def device():
+    """This process as a job of one."""
+    from megatron_sspo.policy.distributed import initialize, shutdown
+
+    yield initialize(Parallel(), seed=0)
+    shutdown()
+
+
+@pytest.fixture(scope="session")
+def measured(folders, batches, tmp_path_factory):
+    """Name of a layout -> what was measured in it. One group of processes runs all the layouts of its size."""
+    results = tmp_path_factory.mktemp("layouts")
+
+    def of(name):
+        path = results / f"{name}.pt"
+        if not path.exists():
+            size = layouts.LAYOUTS[name].parallel.num_processes
+            launch(Path(layouts.__file__), size, folders["moe"].parent, batches["moe"].parent, results)
+        return layouts.read(path)
+
+    return of
+
+
+_ROWS = pytest.StashKey[dict]()
+
+
+@pytest.fixture(scope="session")
+def note(pytestconfig):
+    """note(layout, quantity, number): into the table that ends the session."""
+    rows = pytestconfig.stash.setdefault(_ROWS, {})
+    return lambda layout, quantity, number: rows.setdefault(layout, {}).update({quantity: number})
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    rows = config.stash.get(_ROWS, {})
+    if not rows:
+        return
+    quantities = list(dict.fromkeys(quantity for row in rows.values() for quantity in row))
+    terminalreporter.section("largest differences from one process")
+    terminalreporter.write_line(f"{'':30}" + "".join(f"{quantity:>16}" for quantity in quantities))
+    for layout, row in rows.items():
+        cells = "".join(f"{row[q]:>16.1e}" if q in row else f"{'':>16}" for q in quantities)
+        terminalreporter.write_line(f"{layout:30}{cells}")

@@ -1,0 +1,63 @@
+"""Starts one script in several processes, and joins them into one group."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+
+def launch(script: Path, num_processes: int, *arguments: object, seconds: float = 240) -> None:
+    """Runs the script as every rank of a group and waits for all; the first failure ends the rest and the test."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / f"rank{rank}.log" for rank in range(num_processes)]
+        processes = []
+        for rank, log in enumerate(logs):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(num_processes),
+                "OMP_NUM_THREADS": "1",
+                "RENDEZVOUS": f"{folder}/rendezvous",
+            }
+            with log.open("wb") as file:
+                command = [sys.executable, "-W", "ignore", str(script), *map(str, arguments)]
+                processes.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+        try:
+            _wait(processes, logs, time.monotonic() + seconds)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def join() -> None:
+    """Called by the script: this process into the group of `launch`."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{os.environ['RENDEZVOUS']}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=120),
+    )
+
+
+def _wait(processes: list[subprocess.Popen], logs: list[Path], deadline: float) -> None:
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for rank, process in enumerate(processes):
+        if code := process.poll():
+            pytest.fail(f"rank {rank} ended with {code}:\n{logs[rank].read_text()[-6000:]}", pytrace=False)
+    for rank, process in enumerate(processes):
+        if process.poll() is None:
+            pytest.fail(f"rank {rank} did not end in time:\n{logs[rank].read_text()[-6000:]}", pytrace=False)

@@ -1,0 +1,80 @@
+"""The law: one global batch gives the same log-probs, gradient and weights in every layout."""
+
+import layouts
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_policy import reference
+
+pytestmark = pytest.mark.slow
+
+every_layout = pytest.mark.parametrize("name", layouts.LAYOUTS)
+other_layout = pytest.mark.parametrize("name", layouts.OTHERS)
+
+
+def relative(value, expected):
+    return abs(value - expected) / max(abs(expected), 1e-12)
+
+
+@every_layout
+def test_every_rank_sees_the_same(measured, name):
+    assert measured(name)["ranks_agree"], f"{name}: the ranks' log-probs, records or exported weights differ"
+
+
+@every_layout
+def test_the_export_is_the_source_to_the_bit(measured, folders, name):
+    source = load_file(folders[layouts.LAYOUTS[name].kind] / "model.safetensors")
+    exported = measured(name)["before"]
+    assert set(exported) == set(source), f"{name}: names of the exported weights"
+    wrong = [key for key, tensor in source.items() if not torch.equal(tensor, exported[key])]
+    assert not wrong, f"{name}: exported weights differ from the source: {wrong}"
+
+
+@other_layout
+def test_old_log_probs(measured, note, name):
+    found, expected = (measured(n)["old_log_probs"] for n in (name, layouts.LAYOUTS[name].reference))
+    assert [len(values) for values in found] == [len(values) for values in expected], f"{name}: lengths of log-probs"
+    difference = max(abs(a - b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True))
+    note(name, "old log-probs", difference)
+    assert difference < 1e-5, f"{name}: old log-probs differ by {difference}"
+
+
+@other_layout
+def test_loss_and_gradient_norm_of_the_first_update(measured, note, name):
+    found, expected = (measured(n)["updates"][0] for n in (name, layouts.LAYOUTS[name].reference))
+    for key in ("policy/loss", "policy/grad_norm"):
+        difference = relative(found[key], expected[key])
+        note(name, key.replace("policy/", "1st "), difference)
+        assert difference < 1e-5, f"{name}: {key} of the first update differs by {difference}, relatively"
+
+
+@other_layout
+def test_metrics_of_three_updates(measured, note, name):
+    found, expected = (measured(n)["updates"] for n in (name, layouts.LAYOUTS[name].reference))
+    worst = 0.0
+    for number, (row, expected_row) in enumerate(zip(found, expected, strict=True)):
+        assert row.keys() == expected_row.keys()
+        for key, value in row.items():
+            difference = abs(value - expected_row[key]) / max(1, abs(expected_row[key]))
+            worst = max(worst, difference)
+            assert difference < 2e-5, f"{name}: {key} of update {number} is {value} and not {expected_row[key]}"
+    note(name, "metrics", worst)
+
+
+@other_layout
+def test_weights_after_three_updates(measured, note, name):
+    found, expected = (measured(n)["after"] for n in (name, layouts.LAYOUTS[name].reference))
+    differences = {key: float((found[key] - tensor).abs().max()) for key, tensor in expected.items()}
+    worst = max(differences, key=differences.__getitem__)
+    note(name, "weights", differences[worst])
+    assert differences[worst] < 2e-5, f"{name}: weights after three updates differ by {differences[worst]}, in {worst}"
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense", "tied"])
+def test_three_updates_move_every_kind_of_weight(measured, folders, kind):
+    # without this, equal weights could be weights that never moved
+    assert max(row["policy/grad_norm"] for row in measured(kind)["updates"]) > 1e-3
+    found = measured(kind)
+    still = [key for key, tensor in found["before"].items() if torch.equal(tensor, found["after"][key])]
+    assert not still, f"{kind}: {still} did not move"
+    assert reference(folders[kind]).config.num_hidden_layers == 4

@@ -1,0 +1,128 @@
+"""Tiny models in Hugging Face folders, a batch of rollouts for each, and the run that trains them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.state import from_row, to_row
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow")
+VOCAB_SIZE = 97  # odd, so that two tensor ranks pad it
+TEMPERATURE = 0.7
+_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": None,  # Transformers makes the embedding of a padding token zero, and gradients explode there
+}
+
+
+def build(kind: str) -> PreTrainedModel:
+    """A model with random weights, far enough from uniform that a misplaced one shows."""
+    sizes = {**_SIZES, "num_hidden_layers": 2} if kind == "moe_shallow" else _SIZES
+    sizes = {**sizes, "num_key_value_heads": 1} if kind == "one_group" else sizes
+    torch.manual_seed(0)
+    if kind.startswith("moe"):
+        experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, **experts, **sizes))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=kind == "tied", **sizes))
+    for parameter in model.parameters():
+        mean, std = (1.0, 0.1) if parameter.ndim == 1 else (0.0, 0.12)
+        torch.nn.init.normal_(parameter, mean, std)
+    return model.eval()
+
+
+def save(kind: str, folder: Path) -> Path:
+    """The model and a tokenizer of one word a token."""
+    build(kind).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB_SIZE)}, "<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
+    return folder
+
+
+def reference(folder: Path) -> PreTrainedModel:
+    """The model as Transformers loads it."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def log_probs(model: PreTrainedModel, prompt: Prompt, rollout: Rollout) -> torch.Tensor:
+    """log π of a response [|y|], by one forward pass and log_softmax."""
+    tokens = torch.tensor([prompt.tokens + rollout.tokens])
+    rows = slice(len(prompt.tokens) - 1, tokens.shape[1] - 1)
+    distribution = torch.log_softmax(model(tokens).logits[0, rows] / TEMPERATURE, dim=-1)
+    return distribution.gather(1, torch.tensor(rollout.tokens, dtype=torch.int64)[:, None])[:, 0]
+
+
+@torch.no_grad()
+def save_batch(kind: str, folder: Path, path: Path) -> Path:
+    """3 groups of 4 ragged responses, one of them empty, with advantages of both signs."""
+    model, generator = reference(folder), torch.Generator().manual_seed(1)
+
+    def integer(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=generator))
+
+    groups = []
+    for number in range(3):
+        prompt = Prompt(id=str(number), tokens=tuple(integer(0, VOCAB_SIZE) for _ in range(integer(2, 9))), answer="")
+        rollouts = []
+        for sibling in range(4):
+            length = 0 if (number, sibling) == (1, 2) else integer(1, 21)
+            rollout = Rollout(
+                tokens=tuple(integer(0, VOCAB_SIZE) for _ in range(length)),
+                rollout_log_probs=(0.0,) * length,
+                text="",
+                finish_reason="stop",
+                policy_version=0,
+                advantage=float(torch.randn((), generator=generator)),
+            )
+            now = log_probs(model, prompt, rollout)
+            old = now + 0.3 * torch.randn(now.shape, generator=generator)
+            engine = old + 0.01 * torch.randn(now.shape, generator=generator)
+            rollouts.append(
+                replace(rollout, old_log_probs=tuple(old.tolist()), rollout_log_probs=tuple(engine.tolist()))
+            )
+        groups.append(RolloutGroup(prompt=prompt, rollouts=rollouts))
+    path.write_text("".join(json.dumps(to_row(group)) + "\n" for group in groups))
+    return path
+
+
+def read_batch(path: Path) -> list[RolloutGroup]:
+    return [from_row(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
+    """What `Policy` reads of a run. ε of Adam is so large that rounding in a gradient near 0 is no step of size η."""
+    values = {
+        "name": "test",
+        "model": Model(path="", dtype=dtype),  # pyright: ignore
+        "prompts": Prompts(source=""),
+        "num_updates": 10,
+        "parallel": parallel,
+        "tokens_per_microbatch": tokens,
+        "rollouts": Rollouts(sampling=Sampling(temperature=TEMPERATURE)),
+        "optimizer": Optimizer(lr=1e-3, clip_grad=1.0, eps=1e-6),
+    }
+    return Run(**{**values, **fields})  # pyright: ignore

