@@ -7,19 +7,23 @@ import warnings
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch import local
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. A UserError becomes one line on stderr and exit code 2."""
+    """The command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
     try:
         return options.run(options, arguments)
     except UserError as error:
+        local.report(str(error))  # where `launch` started this process, it ends here
         rank = os.environ.get("RANK", "0")
         where = f" (process {rank})" if rank != "0" else ""
         print(f"megatron-sspo{where}: {error}", file=sys.stderr, flush=True)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,14 +60,13 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
-    from megatron_sspo.launch import local
     from megatron_sspo.preflight import preflight
     from megatron_sspo.recipe import load_recipe
 
     run = load_recipe(options.recipe, options.set)
-    if not local.is_launched():
+    if not local.is_child():  # what `launch` starts has been checked; what torchrun or srun starts has not
         preflight(run, resume=options.resume)
-        if run.parallel.num_processes > 1:
+        if run.parallel.num_processes > 1 and not local.is_launched():
             return local.launch(arguments, run.parallel.num_processes)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about what is not installed
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")

@@ -105,7 +105,7 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             raise UserError(f"{path}={text} is not a JSON object: write it as '{{\"key\": value}}'")
         return value
-    if dataclasses.is_dataclass(hint) and hint.__name__ not in objective.__all__:
+    if dataclasses.is_dataclass(hint) and getattr(hint, "__name__", "") not in objective.__all__:
         raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
     value = _expression(text, path)
     if not _fits(value, hint):
@@ -128,7 +128,7 @@ def _tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:
     """A JSON list, or one bare value; nothing is the empty tuple."""
     value = _literal(text) if text.startswith("[") else [text] if text else []
     if not isinstance(value, list) or not all(isinstance(item, hint) for item in value):
-        raise UserError(f"{path}={text} is not a JSON list of {hint.__name__}: write it as '[\"a\", \"b\"]'")
+        raise UserError(f'{path}={text} is not a JSON list of {hint.__name__}: write it as \'["a", "b"]\'')
     return tuple(value)
 
 

@@ -1,5 +1,6 @@
 """What can be found wrong before a process group is made: on the launching process, in a few seconds."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import checkpoints, read_checkpoint
 from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.warm_start import demonstration
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.table import check_coverage

@@ -49,9 +49,7 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
     return function(*given, **options)
 
 
-def check_options(
-    function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0
-) -> None:
+def check_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0) -> None:
     """Compares the options that a user wrote with the parameters of the function that gets them.
 
     Args:

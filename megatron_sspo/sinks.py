@@ -16,7 +16,8 @@ METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 def check(tracking: Tracking) -> None:
     """Raises UserError where a tracker is asked for that is not installed."""
     for asked, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
-        if asked and importlib.util.find_spec(module) is None:
+        spec = importlib.util.find_spec(module) if asked else None
+        if asked and (spec is None or spec.origin is None):  # no origin: a mere folder, such as W&B leaves behind
             raise UserError(
                 f"tracking asks for {module}, which is not installed: pip install 'megatron-sspo[tracking]'"
             )

@@ -1,15 +1,19 @@
 """Supervised learning on demonstrations, through the same policy, schedule and packing as the updates that follow."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.metrics import UpdateRecord
 from megatron_sspo.objective.supervised import Supervised
-from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import WarmStart
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+if TYPE_CHECKING:
+    from megatron_sspo.policy.policy import Policy
 
 
 def warm_start(
@@ -26,16 +30,27 @@ def warm_start(
     """
     policy.set_optimizer(options.optimizer, options.updates)
     for number in range(1, options.updates + 1):
-        batch = [_demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
+        batch = [demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
         report(number, policy.update(batch, Supervised()))
 
 
-def _demonstration(prompt: Prompt, tokenizer: Any) -> RolloutGroup:
+def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None) -> RolloutGroup:
+    """The prompt with its demonstration, as a group of one response, closed by the end-of-sequence token.
+
+    Raises:
+        UserError: it has none, or is longer than `max_tokens`, prompt included.
+    """
     if not prompt.demonstration:
         raise UserError(
             f"prompt {prompt.id} has no demonstration to warm-start from: give its row one, or drop warm_start"
         )
     tokens = (*tokenizer(prompt.demonstration, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    length = len(prompt.tokens) + len(tokens)
+    if max_tokens is not None and length > max_tokens:
+        raise UserError(
+            f"prompt {prompt.id} and its demonstration have {length} tokens, more than tokens_per_microbatch="
+            f"{max_tokens}: raise that, or drop the row"
+        )
     rollout = Rollout(
         tokens=tokens,
         rollout_log_probs=(0.0,) * len(tokens),  # nobody sampled it

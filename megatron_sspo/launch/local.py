@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -11,11 +12,18 @@ from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_REPORT = "MEGATRON_SSPO_REPORT_FD"  # set for the processes that `launch` starts: where they report to
 
 
 def is_launched() -> bool:
     """Whether torchrun, a Slurm script or `launch` has started this process as one of a job."""
     return "WORLD_SIZE" in os.environ
+
+
+def is_child() -> bool:
+    """Whether `launch` has started this process."""
+    return _REPORT in os.environ
 
 
 def launch(arguments: Sequence[str], num_processes: int) -> int:
@@ -28,40 +36,64 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    ours, theirs = os.pipe()
     environment = {
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes)),
         **os.environ,
         "WORLD_SIZE": str(num_processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        _REPORT: str(theirs),
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "megatron_sspo", *arguments],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            preexec_fn=_die_with_parent,
-        )
-        for rank in range(num_processes)
-    ]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        return _wait(processes)
+        for rank in range(num_processes):
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "megatron_sspo", *arguments],
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    pass_fds=[theirs],
+                    preexec_fn=_die_with_parent,
+                )
+            )
+        return _wait(processes, ours)
     finally:
         _stop(processes)
+        os.close(ours)
+        os.close(theirs)
+
+
+def report(message: str) -> None:
+    """In a process that `launch` started: hands over what the user is to read, and waits to be stopped.
+
+    It does not just exit: the others would see their connections break and add complaints of their own before they
+    could be stopped. Elsewhere it does nothing.
+    """
+    if is_child():
+        os.write(int(os.environ[_REPORT]), f"{message}\0".encode())
+        time.sleep(6 * _GRACE_SECONDS)
 
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = [code for code in codes if code]
-        if failed:
-            return abs(failed[0])
-        if all(code == 0 for code in codes):
-            return 0
-        time.sleep(0.1)
+def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
+    with selectors.DefaultSelector() as selector:
+        selector.register(reports, selectors.EVENT_READ)
+        while True:
+            if selector.select(_POLL_SECONDS):
+                first = os.read(reports, 1 << 16).decode().split("\0")[0]
+                print(f"megatron-sspo: {first}", file=sys.stderr, flush=True)
+                return 2
+            codes = [process.poll() for process in processes]
+            for rank, code in enumerate(codes):
+                if code:
+                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
+                    return code if code > 0 else 128 - code
+            if all(code == 0 for code in codes):
+                return 0
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:

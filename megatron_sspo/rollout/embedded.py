@@ -21,7 +21,7 @@ from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
 def engine(
     model_path: Path,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     max_batch_size: int = 256,
 ) -> RolloutEngine:
@@ -29,11 +29,14 @@ def engine(
 
     Args:
         model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
+        device: where it decodes; by default the process's GPU where there is one.
         max_batch_size: the most responses that are decoded at once.
 
     Raises:
         UserError: there is no `config.json` in the folder, or `max_batch_size` is not positive.
     """
+    if device is None:
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
     return EmbeddedEngine(Path(model_path), torch.device(device), dtype, max_batch_size)
 
 
@@ -73,9 +76,7 @@ class EmbeddedEngine:
         # The experts' implementation is left to Transformers, which takes grouped_mm where a model has experts. Of four
         # layers of width 128, one step of 128 rows took 9 ms on one CPU thread, and 9 to 11 ms with eager and 90 ms
         # with batched_mm; with 64 experts in place of 8, it took 19 ms, and 30 ms with eager.
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the initial weights, soon overwritten, must not move the caller's seed
+        with torch.random.fork_rng(devices=[]):  # the initial weights must not move the caller's random state
             model = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
             )

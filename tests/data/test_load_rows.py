@@ -19,7 +19,7 @@ def test_a_path_a_short_name_and_a_name_of_ones_own(tmp_path) -> None:
     assert load_rows("jsonl", {"path": str(path), "question": "q"}) == load_rows(str(path), {"question": "q"})
     assert len(load_rows("arithmetic", {"size": 3})) == 3
     assert len(load_rows("reasoning_gym", {"task": "chain_sum", "size": 2, "min_terms": 2})) == 2
-    assert len(load_rows("test_load_rows:my_rows", {"size": 4})) == 4
+    assert len(load_rows("tests.data.test_load_rows:my_rows", {"size": 4})) == 4
 
 
 def test_the_short_names_are_the_sources() -> None:
@@ -35,7 +35,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
         ("arithmetic", {}, ["needs the option size"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
-        ("test_load_rows:my_rows", {"seed": 4}, ["'test_load_rows:my_rows'", "no option seed", "size"]),
+        ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["'test_load_rows:my_rows'", "no option seed", "size"]),
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),
     ],
 )

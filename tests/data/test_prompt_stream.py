@@ -1,13 +1,13 @@
 import json
 
 import pytest
-from char_tokenizer import char_tokenizer
 
 from megatron_sspo.data import arithmetic
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
+from tests.data.char_tokenizer import char_tokenizer
 
 TOKENIZER = char_tokenizer()
 

@@ -1,10 +1,10 @@
 import pytest
-from char_tokenizer import char_tokenizer
 
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import format_reward
+from tests.data.char_tokenizer import char_tokenizer
 
 ROW = Row(id="x:1", question="1+{1}?", answer="2")
 CHAT = Row(id="x:2", question=[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], answer="2")

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-import pool_jobs
+from tests.reward import pool_jobs
 import pytest
 
 from megatron_sspo.reward.pool import DeadlinePool
@@ -181,7 +181,7 @@ def start_script(tmp_path: Path, last_line: str) -> tuple[subprocess.Popen, int]
     script = tmp_path / "script.py"
     script.write_text(
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "import pool_jobs\n"
+        "from tests.reward import pool_jobs\n"
         "from megatron_sspo.reward.pool import DeadlinePool\n"
         "pool = DeadlinePool(pool_jobs.work, 1, 500.0, None)\n" + last_line.format(file=str(file))
     )

@@ -1,7 +1,7 @@
 import math
 import threading
 
-import pool_jobs
+from tests.reward import pool_jobs
 import pytest
 
 from megatron_sspo.errors import UserError

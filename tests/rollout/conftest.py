@@ -1,7 +1,7 @@
 import pytest
-import tiny_models
 
 from megatron_sspo.rollout import embedded
+from tests.rollout import tiny_models
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
-import tiny_models
 import torch
-from tiny_models import EOS, prompt
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve
 from megatron_sspo.rollout import embedded
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.rollout.sampling import log_distribution
+from tests.rollout import tiny_models
+from tests.rollout.tiny_models import EOS, prompt
 
 PROMPTS = [prompt("1+1="), prompt("a much longer question?"), prompt("x"), prompt("12*3="), prompt("why so?")]
 

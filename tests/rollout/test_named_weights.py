@@ -1,12 +1,12 @@
 """Weights by their names on disk: in the right place, and every one of them."""
 
 import pytest
-import tiny_models
 import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import embedded
 from megatron_sspo.rollout.engine import Sampling
+from tests.rollout import tiny_models
 
 EXPERT = "model.layers.1.mlp.experts.2.up_proj.weight"
 TOKENS = torch.arange(2, 42).view(2, 20)

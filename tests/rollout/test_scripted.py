@@ -1,12 +1,12 @@
 """The scripted engine."""
 
 import pytest
-import tiny_models
 import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import scripted
 from megatron_sspo.rollout.engine import Sampling
+from tests.rollout import tiny_models
 
 PROMPTS = [tiny_models.prompt("1+1="), tiny_models.prompt("2+2=")]
 

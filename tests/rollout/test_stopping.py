@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import tiny_models
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from tests.rollout import tiny_models
 
 
 def first_stop(tokenizer, text, stop):

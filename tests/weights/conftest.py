@@ -1,5 +1,6 @@
 import pytest
-from tiny_checkpoints import KINDS, save
+
+from tests.weights.tiny_checkpoints import KINDS, save
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
-from tiny_checkpoints import KINDS
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.table import check_coverage
+from tests.weights.tiny_checkpoints import KINDS
 
 QWEN3_30B_A3B = {
     "architectures": ["Qwen3MoeForCausalLM"],

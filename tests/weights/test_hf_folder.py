@@ -6,11 +6,11 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import KINDS, logits, save
 from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.hf_folder import HFFolder, write_folder
+from tests.weights.tiny_checkpoints import KINDS, logits, save
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny_checkpoints import DIVISIBLE, KINDS
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.table import Block, check_copies, check_coverage, gate_up, qkv, row_parallel, vocab, whole
+from tests.weights.tiny_checkpoints import DIVISIBLE, KINDS
 
 PADDED = {1: 97, 2: 98, 4: 100}
 
