@@ -1,5 +1,6 @@
 """`PromptStream`: rows as tokenized prompts, drawn epoch after epoch, and resumed where a run stopped."""
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class PromptStream:
         shuffle: bool = True,
     ) -> None:
         self._prompts = _tokenize(rows, tokenizer, template, system, max_tokens)
+        self._content = hashlib.sha256(repr([(p.id, p.tokens, p.answer) for p in self._prompts]).encode()).hexdigest()
         self._seed = seed
         self._shuffle = shuffle
         self._epoch = 0
@@ -67,7 +69,7 @@ class PromptStream:
         """Continues exactly where `state` was taken.
 
         Raises:
-            UserError: the state is of a stream with another number of rows, another seed or another order.
+            UserError: the state is of a stream of other prompts, or with another seed or order.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -86,7 +88,12 @@ class PromptStream:
         self._move_to(epoch, position)
 
     def _identity(self) -> dict[str, Any]:
-        return {"size": len(self._prompts), "seed": self._seed, "shuffle": self._shuffle}
+        return {
+            "size": len(self._prompts),
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "content": self._content,
+        }
 
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position

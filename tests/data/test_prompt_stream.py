@@ -123,3 +123,9 @@ def test_an_id_that_occurs_twice() -> None:
 def test_a_template_error_is_found_at_construction() -> None:
     with pytest.raises(UserError, match="unknown field"):
         stream(template="{query}")
+
+
+def test_a_stream_of_other_prompts_of_the_same_number_is_not_resumed() -> None:
+    state = PromptStream(arithmetic.rows(7, seed=5), TOKENIZER, seed=0, template="{question}", max_tokens=64).state()
+    with pytest.raises(UserError, match="content="):
+        stream().restore(state)

@@ -1,0 +1,81 @@
+"""Rewards and engines of the e2e tests, found as /path/plugins.py:attribute."""
+
+import math
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+
+class Scores:
+    def __init__(self, spoilt_prompt: str) -> None:
+        self._spoilt_prompt = spoilt_prompt
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        return [self._parts(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+
+    def close(self) -> None:
+        pass
+
+    def _parts(self, prompt: Prompt, response: str) -> dict[str, float]:
+        if prompt.id.endswith(self._spoilt_prompt):
+            return {"answer": math.nan}
+        return {
+            "answer": float(sum(map(response.count, "13579")) % 2),
+            "length": 0.1 * sum(character.isalpha() for character in response),
+        }
+
+
+def vowels(spoilt_prompt: str = "none") -> Scores:
+    """Differs within most groups, which a model that knows nothing needs in order to learn."""
+    return Scores(spoilt_prompt)
+
+
+class Odd:
+    """Random tokens, of which the first response of a group has none at all."""
+
+    replicated = True
+
+    def __init__(self, nan_from: int, fail_on_rank: str) -> None:
+        self._nan_from, self._fail_on_rank = nan_from, fail_on_rank
+        self._version = 0
+
+    def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
+        for _ in tensors:
+            pass
+        self._version = policy_version
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+    ) -> list[RolloutGroup]:
+        if os.environ.get("RANK", "0") == self._fail_on_rank:
+            raise RuntimeError("the engine fell over")
+        return [
+            RolloutGroup(prompt=p, rollouts=[self._rollout(p, index, sampling) for index in range(group_size)])
+            for p in prompts
+        ]
+
+    def close(self) -> None:
+        pass
+
+    def _rollout(self, prompt: Prompt, index: int, sampling: Sampling) -> Rollout:
+        draw = random.Random(f"{prompt.id}:{index}:{self._version}")
+        tokens = tuple(draw.randrange(3, 50) for _ in range(0 if index == 0 else draw.randrange(1, sampling.max_tokens)))
+        log_prob = math.nan if self._version >= self._nan_from else -3.0
+        return Rollout(
+            tokens=tokens,
+            rollout_log_probs=(log_prob,) * len(tokens),
+            text="".join(chr(ord("0") + token % 10) for token in tokens),
+            finish_reason="stop",
+            policy_version=self._version,
+        )
+
+
+def odd(model_path: Path, nan_from: int = 1_000_000, fail_on_rank: str = "none") -> Odd:
+    """An engine of a user's own."""
+    return Odd(nan_from, fail_on_rank)

@@ -1,0 +1,144 @@
+"""What a run leaves behind, and what is done with it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from megatron_sspo.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whole_run) -> None:
+    made, layout = whole_run
+    run = made.folder / "run"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "config.json",
+        "metrics.jsonl",
+        "evaluations.jsonl",
+        "evaluation_responses.jsonl",
+        "curves.png",
+        "model",
+        "initial_model",
+        "checkpoints",
+    }
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((run / "config.json").read_text())["parallel"]["expert"] == (2 if layout == "experts" else 1)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"update-00000{n}" for n in (3, 4, 5, 6)]
+    model, info = AutoModelForCausalLM.from_pretrained(run / "model", output_loading_info=True)
+    assert not any(info.values()), info
+    tokens = AutoTokenizer.from_pretrained(run / "model")("1+2=", return_tensors="pt")["input_ids"]
+    assert torch.isfinite(model(tokens).logits).all()
+
+
+def test_the_layout_changes_the_numbers_by_rounding_only(whole_run) -> None:
+    """The first update of both layouts, against numbers of neither's own making: those of the other."""
+    made, _ = whole_run
+    first = json.loads((made.folder / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    test_the_layout_changes_the_numbers_by_rounding_only.seen.append(first)  # type: ignore[attr-defined]
+    one, *others = test_the_layout_changes_the_numbers_by_rounding_only.seen  # type: ignore[attr-defined]
+    for other in others:
+        assert one["reward/mean"] == other["reward/mean"]
+        assert one["policy/grad_norm"] == pytest.approx(other["policy/grad_norm"], rel=1e-4)
+
+
+test_the_layout_changes_the_numbers_by_rounding_only.seen = []  # type: ignore[attr-defined]
+
+
+def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
+    made, layout = whole_run
+    if layout == "experts":
+        pytest.skip("the same model")
+    model, answers = made.folder / "run" / "model", tmp_path / "answers.jsonl"
+    recipe = ["--recipe", made.recipe]
+    assert main(["evaluate", str(model), *recipe, "--samples", "2", "--output", str(answers)]) == 0
+    out = capsys.readouterr().out
+    assert "pass@1" in out and "avg@2" in out
+    assert answers.read_text() == (made.folder / "run" / "evaluation_responses.jsonl").read_text().replace(
+        '"policy_version": 6', '"policy_version": 0'
+    )
+    assert main(["plot", str(made.folder / "run"), "--output", str(tmp_path / "x.png")]) == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["evaluate", str(tmp_path / "nowhere"), *recipe]) == 2
+    assert main(["plot", str(tmp_path / "nowhere")]) == 2
+
+
+def test_resuming_a_finished_run_changes_nothing(trained) -> None:
+    run = trained.folder / "run"
+    before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
+    metrics = (run / "metrics.jsonl").read_text()
+    done = trained.run("train", f"{trained.recipe}:bare", "--set", "num_updates=2", "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
+    assert (run / "metrics.jsonl").read_text() == metrics
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def one_line(capsys) -> str:
+    captured = capsys.readouterr()
+    assert captured.err.startswith("megatron-sspo: ")
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "rollouts.grup_size=4"], "no field 'rollouts.grup_size': did you mean 'group_size'?"),
+        (["--set", "optimizer.lr=fast"], "optimizer.lr=fast is not a number"),
+        (["--set", "reward=nobody"], "there is no reward named 'nobody'"),
+        (["--set", "reward_options.wokers=2"], "has no option wokers: its options are spoilt_prompt"),
+        (["--set", "rollouts.options.batch=2"], "the engine 'embedded' has no option batch"),
+        (["--set", "prompts.max_tokens=3"], "raise prompts.max_tokens to"),
+        (["--set", "model.path=/nowhere"], "/nowhere is not a Hugging Face folder"),
+        (["--set", "model.init=pretrained"], "holds no safetensors"),
+        (["--set", "warm_start.prompts.template=nothing"], "template"),
+        (["--set", "advantage=nobody"], "there is no advantage named 'nobody'"),
+        (["--set", "tracking.wandb_project=x"], "wandb, which is not installed"),
+        (["--resume", "/nowhere"], "/nowhere is not the folder of a run"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(workshop, capsys, arguments, message) -> None:
+    assert main(["train", workshop.recipe, *arguments]) == 2
+    assert message in one_line(capsys)
+    assert not (workshop.folder / "run").exists()
+
+
+def test_a_recipe_that_does_not_exist(capsys) -> None:
+    assert main(["train", "nowhere.py"]) == 2
+    assert "there is no recipe nowhere.py" in one_line(capsys)
+
+
+def test_a_malformed_row_is_named_by_file_line_and_field(workshop, capsys) -> None:
+    data = workshop.folder / "sums.jsonl"
+    data.write_text('{"question": "1+1=", "answer": "2"}\n{"question": "1+2=", "answer": null}\n')
+    sets = ["--set", f"prompts.source={data}", "--set", "prompts.options={}"]
+    assert main(["train", f"{workshop.recipe}:bare", *sets]) == 2
+    assert f"{data}, line 2, field 'answer'" in one_line(capsys)
+    assert not (workshop.folder / "run").exists()
+
+
+def test_a_model_without_one_of_its_tensors(trained, tmp_path, capsys) -> None:
+    model = shutil.copytree(trained.folder / "run" / "model", tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    del tensors["model.layers.1.mlp.experts.3.up_proj.weight"]
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    sets = ["--set", f"model.path={model}", "--set", "model.init=pretrained", "--set", "name=other"]
+    assert main(["train", f"{trained.recipe}:bare", *sets]) == 2
+    assert "model.layers.1.mlp.experts.3.up_proj.weight" in one_line(capsys)
+
+
+def test_a_checkpoint_without_one_of_its_files(trained, tmp_path) -> None:
+    run = shutil.copytree(trained.folder / "run", tmp_path / "run")
+    shards = sorted((run / "checkpoints" / "update-000002" / "trainer").glob("*.distcp"))
+    shards[0].unlink()
+    done = trained.run("train", f"{trained.recipe}:bare", "--resume", str(run))
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("megatron-sspo: the checkpoint ") and "resume from an older checkpoint" in last
+    assert "Traceback" not in done.stderr

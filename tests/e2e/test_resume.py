@@ -1,0 +1,68 @@
+"""A run that was killed and resumed ends with the numbers of one that was not, to the last bit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def rows(path: Path) -> list[str]:
+    """The rows as text, without how long things took: equal text is equal bits."""
+    parsed = [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.dumps({k: v for k, v in row.items() if not k.startswith("seconds/")}) for row in parsed]
+
+
+def assert_same(run: Path, reference: Path) -> None:
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert rows(run / name) == rows(reference / name), name
+    assert (run / "model" / "model.safetensors").read_bytes() == (reference / "model/model.safetensors").read_bytes()
+    assert (run / "evaluation_responses.jsonl").read_text() == (reference / "evaluation_responses.jsonl").read_text()
+
+
+def test_the_reference_learns_from_something(whole_run) -> None:
+    """Equal zeros would prove nothing."""
+    made, _ = whole_run
+    metrics = [json.loads(line) for line in (made.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["update"] for row in metrics] == [1, 2, 3, 4, 5, 6]
+    assert all(row["policy/grad_norm"] > 0 for row in metrics)
+    assert [row["rollout/staleness"] for row in metrics] == [0, 1, 0, 1, 0, 1]
+    assert all(row["policy/kl_old"] > 0 for row in metrics if row["rollout/staleness"])
+    evaluations = [json.loads(line) for line in (made.folder / "run" / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["update"] for row in evaluations] == [0, 2, 4, 6]
+
+
+def test_killed_and_resumed(whole_run, workshop) -> None:
+    reference, layout = whole_run
+    recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
+    workshop.kill_when((run / "checkpoints" / "update-000003").exists, "train", recipe)
+
+    again = workshop.run("train", recipe)
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+
+    for update, name in ((3, "within a cycle"), (2, "between two cycles")):
+        if layout == "experts" and update == 2:
+            continue  # start-up takes most of the time, and one process shows it
+        copy = workshop.folder / name
+        shutil.copytree(run, copy)
+        for newer in range(update + 1, 7):
+            shutil.rmtree(copy / "checkpoints" / f"update-{newer:06d}", ignore_errors=True)
+        done = workshop.run("train", recipe, "--resume", str(copy))
+        assert done.returncode == 0, done.stderr
+        assert f"resumed after update {update}" in done.stdout
+        assert_same(copy, reference.folder / "run")
+
+
+def test_killed_before_the_first_checkpoint(whole_run, workshop) -> None:
+    reference, layout = whole_run
+    if layout != "recipe":
+        pytest.skip("start-up takes most of the time, and one process shows it")
+    run = workshop.folder / "run"
+    workshop.kill_when((run / "config.json").exists, "train", workshop.recipe)
+    assert not list((run / "checkpoints").glob("update-*"))
+    done = workshop.run("train", workshop.recipe, "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert_same(run, reference.folder / "run")
