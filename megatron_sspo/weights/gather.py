@@ -66,8 +66,8 @@ class Gather:
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(Hugging Face name, tensor) of every weight, on every rank, in the table's order.
 
-        A collective: every rank has to consume all of it. A tensor may be a view of a buffer that the next step
-        overwrites; copy what is to be kept.
+        A collective: every rank has to consume all of it. A tensor may be a view of its bucket, and keeps all of that
+        in memory for as long as it is kept.
         """
         sample = next(iter(self.parameters.values()))
         for bucket in self.buckets:

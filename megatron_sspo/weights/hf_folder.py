@@ -215,7 +215,9 @@ def _write_weights(
     def flush() -> None:
         nonlocal pending_bytes
         shards.append(list(pending))
-        save_file(pending, folder / f"{len(shards)}.safetensors", metadata={"format": "pt"})
+        file = folder / f"{len(shards)}.safetensors"
+        save_file(pending, file, metadata={"format": "pt"})
+        _let_others_read(file)
         pending.clear()
         pending_bytes = 0
 
@@ -236,6 +238,13 @@ def _write_weights(
     flush()
     _name_shards(folder, shards, total_bytes)
     return dtypes
+
+
+def _let_others_read(file: Path) -> None:
+    """Gives a file the permissions that any new file gets; safetensors makes it for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    file.chmod(0o666 & ~mask)
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:

@@ -159,6 +159,13 @@ def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
     assert torch.equal(written.read("c"), whole.t()[1:])
 
 
+def test_written_weights_can_be_read_by_whoever_can_read_the_config(checkpoint, tmp_path):
+    with HFFolder(checkpoint("llama")) as folder:
+        write_folder(tmp_path / "out", stream(folder), source=folder)
+    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
 def test_companions_and_dtype(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "source")
     kept = [
