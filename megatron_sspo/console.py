@@ -2,24 +2,34 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 class Display:
-    """The screen of a run. On every rank but 0 it stays silent."""
+    """The screen of a run, and its log file. On every rank but 0 it stays silent."""
 
     def __init__(self, *, silent: bool) -> None:
         self.console = Console(quiet=silent)
         self._silent = silent
         self._progress: Progress | None = None
         self._started = time.monotonic()
+        self._log: Path | None = None
+
+    def log_to(self, path: Path) -> None:
+        """From here on, lines and tables are appended to this file as well."""
+        self._log = path
+        self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
     def say(self, text: str) -> None:
         """One line, with the time since the start."""
+        self._write(f"{time.monotonic() - self._started:7.1f} s  {Text.from_markup(text).plain}")
         self.console.print(
             f"[dim]{time.monotonic() - self._started:7.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
         )
@@ -52,6 +62,13 @@ class Display:
         for row in rows:
             table.add_row(*map(str, row))
         self.console.print(table)
+        for row in rows:
+            self._write("  ".join(map(str, row)))
+
+    def _write(self, line: str) -> None:
+        if self._log is not None:
+            with self._log.open("a") as file:
+                file.write(f"{line}\n")
 
 
 def summary(row: Mapping[str, float]) -> str:

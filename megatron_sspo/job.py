@@ -102,6 +102,7 @@ class Job:
                 truncate(self.folder / name, positions.get(name, 0))
             self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run))
             stack.callback(self._sinks.close)
+            self.display.log_to(self.folder / "log.txt")
             if (self.folder / sinks.EVALUATIONS).exists():
                 self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
         self.display.say(

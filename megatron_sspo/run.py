@@ -143,7 +143,7 @@ def check(run: Run) -> Run:
         UserError: one sentence: the field, its value, the remedy.
     """
     _check_numbers(run)
-    if not run.name or Path(run.name).name != run.name:
+    if run.name in ("", "..") or Path(run.name).name != run.name:
         raise UserError(f"name is {run.name!r}: it has to be the plain name of a folder, which is made in `output`")
     _check_rollouts(run)
     if run.penalties.kl_coef > 0:

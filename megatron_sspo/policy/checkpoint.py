@@ -1,5 +1,6 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
+import queue
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,29 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.validation import StrictHandling
+from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
 
 
 def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
     """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective."""
+    _pass_write_results_without_a_server_process()
     dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
+
+
+def _pass_write_results_without_a_server_process() -> None:
+    """Megatron-Core (0.16) hands the writer's results over through a `multiprocessing.Manager`.
+
+    That is a server process, which lives on where this one is killed. It serves saving in the background; a save that
+    is waited for needs no more than a queue.
+    """
+    if not hasattr(filesystem_async, "_results_queue"):
+        raise RuntimeError("megatron-core has no filesystem_async._results_queue any more: look at this function again")
+    if filesystem_async._results_queue is None:
+        filesystem_async._results_queue = queue.Queue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
@@ -24,8 +41,10 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         UserError: the folder is damaged, or was written by another model or layout.
     """
     try:
-        state: Any = dist_checkpointing.load(_state(chunks, optimizer, scheduler, is_loading=True), str(path))
-    except Exception as error:  # the library raises a dozen kinds of exception for a damaged or foreign folder
+        state: Any = dist_checkpointing.load(
+            _state(chunks, optimizer, scheduler, is_loading=True), str(path), strict=StrictHandling.RAISE_ALL
+        )
+    except (Exception, CheckpointException) as error:  # a dozen kinds; CheckpointException is a BaseException
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"the checkpoint {path} cannot be loaded ({reason}): it is damaged, or of another model or layout; resume "
@@ -34,6 +53,9 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
     for number, chunk in enumerate(chunks):
         _load_strictly(chunk, state[f"model{number}"], path)
     optimizer.load_state_dict(state["optimizer"])
+    for group in optimizer.param_groups:  # of the run, and not of the checkpoint: a resumed run may have another rate
+        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr
+    scheduler.num_steps = 0  # loading adds to it
     scheduler.load_state_dict(state["scheduler"])
     random = state["random"]
     torch.set_rng_state(random["torch"])
@@ -47,8 +69,15 @@ def _rng_tracker() -> Any:
     return tensor_parallel.get_cuda_rng_tracker()
 
 
+def _unwrapped(chunk: Any) -> Any:
+    """The model itself: around it, Megatron's wrappers add to its names and keep what loading returns to themselves."""
+    while hasattr(chunk, "module"):
+        chunk = chunk.module
+    return chunk
+
+
 def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
-    result = chunk.load_state_dict(state, strict=False)
+    result = _unwrapped(chunk).load_state_dict(state, strict=False)
     missing = [name for name in result.missing_keys if "_extra_state" not in name]
     if missing or result.unexpected_keys:
         raise UserError(
@@ -67,7 +96,7 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
     state: dict[str, Any] = {
         f"model{number}": {
             name: tensor
-            for name, tensor in chunk.sharded_state_dict(metadata=metadata).items()
+            for name, tensor in _unwrapped(chunk).sharded_state_dict(metadata=metadata).items()
             if "_extra_state" not in name  # Transformer Engine's FP8 scales, of which bf16 and fp32 have none
         }
         for number, chunk in enumerate(chunks)

@@ -8,8 +8,9 @@ Megatron-Core names CUDA in four ways, and each has one remedy:
    with that literal;
 4. the CUDA random generator: the CPU's.
 
-`torch.cuda.is_available()` stays False. Gloo needs no help. Neither numbers, nor schedules, nor the communication
-pattern change. Works with megatron-core 0.16.1 to 0.19.
+`torch.cuda.is_available()` stays False. Gloo needs help with one thing: it neither gathers nor scatters parts of
+unequal size, which experts under expert and expert-tensor parallelism want. Neither numbers nor schedules change.
+Works with megatron-core 0.16.1 to 0.19.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import os
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 _CPU = torch.device("cpu")
 
@@ -34,6 +36,7 @@ def install() -> None:
     _replace_random_state()
     _define_te_general_gemm()
     _return_numpy_split_sizes()
+    _gather_and_scatter_unequal_parts()
 
 
 class _Stream:
@@ -118,6 +121,9 @@ def _replace_factories() -> None:
 
         return inner
 
+    # torch notes once which functions `with torch.device(...)` applies to, and has to note the real ones: Transformers
+    # otherwise loads a model whose rotary frequencies are uninitialized memory
+    _device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, on_cpu(getattr(torch, name)))
 
@@ -194,3 +200,28 @@ def _return_numpy_split_sizes() -> None:
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     token_dispatcher.maybe_move_tensor_to_cpu = maybe_move_tensor_to_cpu  # pyright: ignore
+
+
+def _gather_and_scatter_unequal_parts() -> None:
+    """Parts of unequal size: gathered with padding up to the largest, and scattered out of an all-reduced whole."""
+    import megatron.core.tensor_parallel.mappings as mappings
+
+    real_gather, real_scatter = mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim
+
+    def gather(input_: torch.Tensor, group: Any, output_split_sizes: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if output_split_sizes is None or group.size() == 1:
+            return real_gather(input_, group, output_split_sizes, *args, **kwargs)
+        largest = max(output_split_sizes)
+        padded = input_.new_zeros(largest, *input_.shape[1:])
+        padded[: len(input_)] = input_
+        parts = real_gather(padded, group).split(largest)
+        return torch.cat([part[:size] for part, size in zip(parts, output_split_sizes, strict=True)])
+
+    def scatter(input_: torch.Tensor, group: Any, input_split_sizes: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if input_split_sizes is None or group.size() == 1:
+            return real_scatter(input_, group, input_split_sizes, *args, **kwargs)
+        whole = input_.clone()
+        torch.distributed.all_reduce(whole, group=group)
+        return whole.split(list(input_split_sizes))[group.rank()].contiguous()
+
+    mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim = gather, scatter

@@ -43,9 +43,11 @@ def transformer_config(
             "megatron.calculate_per_token_loss weights every sequence by its length, which is another objective: "
             "leave it off"
         )
+    architecture = family.transformer_fields(config)
+    _check_cuts(architecture, parallel, options)
     interleaved = parallel.virtual_pipeline > 1
     fields: dict[str, Any] = {
-        **family.transformer_fields(config),
+        **architecture,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "bf16": dtype == torch.bfloat16,
@@ -82,6 +84,26 @@ def transformer_config(
         return TransformerConfig(**{**fields, **options})
     except (ValueError, AssertionError) as error:
         raise UserError(f"Megatron refuses the configuration: {error}") from error
+
+
+def _check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
+    """Refuses layers and experts that do not go round, which Megatron finds later, by assertions."""
+    experts = architecture.get("num_moe_experts")
+    if experts and experts % parallel.expert:
+        raise UserError(f"parallel.expert is {parallel.expert}, which does not divide the model's {experts} experts")
+    layers, stages = architecture["num_layers"], parallel.pipeline * parallel.virtual_pipeline
+    if layers % stages and not _UNEVEN_PIPELINES & options.keys():
+        raise UserError(
+            f"parallel.pipeline × parallel.virtual_pipeline is {stages}, which does not divide the model's {layers} "
+            f"layers: change it, or set one of megatron.{', megatron.'.join(sorted(_UNEVEN_PIPELINES))}"
+        )
+
+
+_UNEVEN_PIPELINES = {
+    "pipeline_model_parallel_layout",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+}
 
 
 def padded_vocab_size(vocab_size: int, tensor: int) -> int:

@@ -63,4 +63,6 @@ def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> Opti
         end_wd=options.weight_decay,
         wd_incr_steps=0,
         wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,  # a resumed run takes its rates from its configuration
     )

@@ -19,7 +19,7 @@ from megatron_sspo.policy.distributed import data_parallel_group, is_last_stage,
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, Objective, policy_loss, report_log_probs
 from megatron_sspo.policy.model import build_chunks, padded_vocab_size, transformer_config
 from megatron_sspo.policy.optimizer import make_optimizer, make_scheduler, wrap
-from megatron_sspo.policy.weights import load_folder, make_gather
+from megatron_sspo.policy.weights import check_cuts, load_folder, make_gather
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
 from megatron_sspo.weights.family import load_family
@@ -46,6 +46,7 @@ class Policy:
         self.transformer = transformer_config(self.family, self.folder.config, run.parallel, dtype, run.megatron)
         self.vocab_size = int(self.folder.config["vocab_size"])
         rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
+        check_cuts(rows, run.parallel)
         chunks = build_chunks(self.family, self.folder.config, self.transformer)
         load_folder(chunks, rows, self.folder)
         self._gather = make_gather(chunks, rows)

@@ -8,6 +8,7 @@ from megatron.core import parallel_state
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
+from megatron_sspo.run import Parallel
 from megatron_sspo.weights.gather import Gather, Shard
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.table import Row, check_coverage
@@ -21,6 +22,17 @@ def shard_of(row: Row) -> Shard:
     if row.group == "expert_tensor":
         return state.get_expert_tensor_parallel_rank(), state.get_expert_tensor_parallel_world_size()
     return 0, 1
+
+
+def check_cuts(rows: Sequence[Row], parallel: Parallel) -> None:
+    """Checks that the layout cuts every parameter into equal shards, which Megatron would find later, by assertions.
+
+    Raises:
+        UserError: it does not.
+    """
+    num_shards = {"none": 1, "tensor": parallel.tensor, "expert_tensor": parallel.expert_tensor}
+    for row in rows:
+        row.blocks(0, num_shards[row.group])
 
 
 @torch.no_grad()

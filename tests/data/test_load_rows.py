@@ -35,7 +35,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
         ("arithmetic", {}, ["needs the option size"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
-        ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["'tests.data.test_load_rows:my_rows'", "no option seed", "size"]),
+        ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["test_load_rows:my_rows'", "no option seed", "size"]),
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),
     ],
 )

@@ -65,7 +65,9 @@ class Odd:
 
     def _rollout(self, prompt: Prompt, index: int, sampling: Sampling) -> Rollout:
         draw = random.Random(f"{prompt.id}:{index}:{self._version}")
-        tokens = tuple(draw.randrange(3, 50) for _ in range(0 if index == 0 else draw.randrange(1, sampling.max_tokens)))
+        tokens = tuple(
+            draw.randrange(3, 50) for _ in range(0 if index == 0 else draw.randrange(1, sampling.max_tokens))
+        )
         log_prob = math.nan if self._version >= self._nan_from else -3.0
         return Rollout(
             tokens=tokens,
@@ -76,6 +78,6 @@ class Odd:
         )
 
 
-def odd(model_path: Path, nan_from: int = 1_000_000, fail_on_rank: str = "none") -> Odd:
+def odd(model_path: Path, nan_from: int = 1_000_000, fail_on_rank: int | str = "none") -> Odd:
     """An engine of a user's own."""
-    return Odd(nan_from, fail_on_rank)
+    return Odd(nan_from, str(fail_on_rank))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,18 +37,9 @@ def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whol
     assert torch.isfinite(model(tokens).logits).all()
 
 
-def test_the_layout_changes_the_numbers_by_rounding_only(whole_run) -> None:
-    """The first update of both layouts, against numbers of neither's own making: those of the other."""
-    made, _ = whole_run
-    first = json.loads((made.folder / "run" / "metrics.jsonl").read_text().splitlines()[0])
-    test_the_layout_changes_the_numbers_by_rounding_only.seen.append(first)  # type: ignore[attr-defined]
-    one, *others = test_the_layout_changes_the_numbers_by_rounding_only.seen  # type: ignore[attr-defined]
-    for other in others:
-        assert one["reward/mean"] == other["reward/mean"]
-        assert one["policy/grad_norm"] == pytest.approx(other["policy/grad_norm"], rel=1e-4)
-
-
-test_the_layout_changes_the_numbers_by_rounding_only.seen = []  # type: ignore[attr-defined]
+def responses(path: Path) -> list[tuple[str, str]]:
+    groups = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(group["prompt"]["id"], rollout["text"]) for group in groups for rollout in group["rollouts"]]
 
 
 def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
@@ -59,9 +51,7 @@ def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
     assert main(["evaluate", str(model), *recipe, "--samples", "2", "--output", str(answers)]) == 0
     out = capsys.readouterr().out
     assert "pass@1" in out and "avg@2" in out
-    assert answers.read_text() == (made.folder / "run" / "evaluation_responses.jsonl").read_text().replace(
-        '"policy_version": 6', '"policy_version": 0'
-    )
+    assert responses(answers) == responses(made.folder / "run" / "evaluation_responses.jsonl")
     assert main(["plot", str(made.folder / "run"), "--output", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert main(["evaluate", str(tmp_path / "nowhere"), *recipe]) == 2

@@ -6,10 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-from tests.reward import pool_jobs
 import pytest
 
 from megatron_sspo.reward.pool import DeadlinePool
+from tests.reward import pool_jobs
 
 FAILED = "failed"
 

@@ -1,7 +1,6 @@
 import math
 import threading
 
-from tests.reward import pool_jobs
 import pytest
 
 from megatron_sspo.errors import UserError
@@ -11,6 +10,7 @@ from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.types import Prompt
+from tests.reward import pool_jobs
 
 
 def prompt(answer: str, id: str = "x.jsonl:1") -> Prompt:

@@ -1,0 +1,127 @@
+"""The tensors of a microbatch, on examples made by hand and for any shapes."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron_sspo.batching.microbatch import make_microbatch
+from megatron_sspo.types import Rollout
+
+
+def rollout(tokens, advantage=0.0, old=None):
+    return Rollout(
+        tokens=tuple(tokens),
+        rollout_log_probs=tuple(-0.5 * t for t in tokens),
+        text="",
+        finish_reason="stop",
+        policy_version=0,
+        advantage=advantage,
+        old_log_probs=old,
+    )
+
+
+TWO = [
+    ((11, 12, 13), rollout([21, 22], 0.5, old=(-1.0, -2.0))),
+    ((14,), rollout([23, 24, 25], -1.5, old=(-3.0, -4.0, -5.0))),
+]
+
+
+def test_two_sequences():
+    microbatch = make_microbatch(TWO)
+    assert microbatch.tokens.tolist() == [11, 12, 13, 21, 22, 14, 23, 24, 25]
+    assert microbatch.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    assert microbatch.cu_seqlens.tolist() == [0, 5, 9]
+    assert microbatch.longest == 5
+    # the row of a response token is that of the token before it: 13, 21 | 14, 23, 24
+    assert microbatch.response_rows.tolist() == [2, 3, 5, 6, 7]
+    assert microbatch.response_tokens.tolist() == [21, 22, 23, 24, 25]
+    assert microbatch.segments.ids.tolist() == [0, 0, 1, 1, 1]
+    assert microbatch.segments.lengths.tolist() == [2, 3]
+    assert microbatch.advantages.tolist() == [0.5, -1.5]
+    assert microbatch.rollout_log_probs.tolist() == [-10.5, -11.0, -11.5, -12.0, -12.5]
+    assert microbatch.old_log_probs is not None and microbatch.old_log_probs.tolist() == [-1, -2, -3, -4, -5]
+
+
+def test_types():
+    microbatch = make_microbatch(TWO)
+    for name in ("tokens", "position_ids", "response_rows", "response_tokens"):
+        assert getattr(microbatch, name).dtype == torch.int64, name
+    assert microbatch.cu_seqlens.dtype == torch.int32
+    for name in ("advantages", "rollout_log_probs", "old_log_probs"):
+        assert getattr(microbatch, name).dtype == torch.float32, name
+
+
+@pytest.mark.parametrize(("multiple", "padding"), [(1, 0), (3, 0), (2, 1), (4, 3), (16, 7)])
+def test_padding_is_a_segment_behind_the_others(multiple, padding):
+    plain, padded = make_microbatch(TWO), make_microbatch(TWO, pad_to_multiple_of=multiple)
+    assert padded.tokens.tolist() == plain.tokens.tolist() + [0] * padding
+    assert padded.position_ids.tolist() == plain.position_ids.tolist() + list(range(padding))
+    assert padded.cu_seqlens.tolist() == plain.cu_seqlens.tolist() + ([9 + padding] if padding else [])
+    assert padded.longest == max(5, padding)
+    for name in ("response_rows", "response_tokens", "advantages", "rollout_log_probs", "old_log_probs"):
+        assert torch.equal(getattr(padded, name), getattr(plain, name)), name
+    assert torch.equal(padded.segments.lengths, plain.segments.lengths)
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_no_sequences_are_padding_alone(multiple):
+    microbatch = make_microbatch([], pad_to_multiple_of=multiple)
+    assert microbatch.tokens.tolist() == [0] * multiple
+    assert microbatch.cu_seqlens.tolist() == [0, multiple]
+    assert microbatch.longest == multiple
+    assert microbatch.segments.num_sequences == microbatch.segments.num_tokens == 0
+    for name in ("response_rows", "response_tokens", "advantages", "rollout_log_probs"):
+        assert getattr(microbatch, name).shape == (0,), name
+    assert microbatch.response_rows.dtype == microbatch.response_tokens.dtype == torch.int64
+    assert microbatch.advantages.dtype == microbatch.rollout_log_probs.dtype == torch.float32
+    assert microbatch.old_log_probs is None
+
+
+def test_an_empty_response_has_no_rows_and_is_a_sequence():
+    microbatch = make_microbatch([TWO[0], ((15, 16), rollout([], 2.0, old=())), TWO[1]])
+    assert microbatch.tokens.tolist() == [11, 12, 13, 21, 22, 15, 16, 14, 23, 24, 25]
+    assert microbatch.cu_seqlens.tolist() == [0, 5, 7, 11]
+    assert microbatch.response_rows.tolist() == [2, 3, 7, 8, 9]
+    assert microbatch.segments.lengths.tolist() == [2, 0, 3]
+    assert microbatch.advantages.tolist() == [0.5, 2.0, -1.5]
+
+
+def test_nothing_but_an_empty_response_keeps_its_old_log_probs():
+    microbatch = make_microbatch([((15, 16), rollout([], old=()))])
+    assert microbatch.old_log_probs is not None and microbatch.old_log_probs.shape == (0,)
+
+
+def test_without_old_log_probs():
+    assert make_microbatch([((1,), rollout([2, 3])), ((1,), rollout([4]))]).old_log_probs is None
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_old_log_probs_on_some_are_an_error(order):
+    sequences = [TWO[0], ((1,), rollout([2, 3]))]
+    with pytest.raises(ValueError, match="some rollouts of a batch have old log-probs and some have none"):
+        make_microbatch([sequences[i] for i in order])
+
+
+def test_a_copy_on_another_device():
+    moved = make_microbatch(TWO).to(torch.device("meta"))
+    assert moved.tokens.is_meta and moved.segments.ids.is_meta and moved.old_log_probs.is_meta
+    assert moved.longest == 5
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 99), min_size=1, max_size=9), st.lists(st.integers(0, 99), max_size=9))),
+    st.integers(1, 9),
+)
+def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multiple):
+    microbatch = make_microbatch([(tuple(p), rollout(r)) for p, r in pairs], pad_to_multiple_of=multiple)
+    tokens, borders = microbatch.tokens, microbatch.cu_seqlens.tolist()
+    assert len(tokens) % multiple == 0 and borders[-1] == len(tokens) and len(tokens) > 0
+    assert torch.equal(tokens[microbatch.response_rows + 1], microbatch.response_tokens)
+    segments = [tokens[a:b].tolist() for a, b in pairwise(borders)]
+    assert segments[: len(pairs)] == [p + r for p, r in pairs]
+    assert all(segments) and microbatch.longest == max(map(len, segments))
+    responses = microbatch.response_tokens.split(microbatch.segments.lengths.tolist()) if pairs else ()
+    assert [part.tolist() for part in responses] == [r for _, r in pairs]

@@ -1,0 +1,76 @@
+"""Laws of the packing, for any lengths, ranks and caps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron_sspo.batching.pack import pack
+from megatron_sspo.errors import UserError
+
+lengths_and_caps = st.integers(1, 300).flatmap(
+    lambda cap: st.tuples(st.lists(st.integers(1, cap), max_size=60), st.just(cap))
+)
+ranks = st.integers(1, 9)
+multiples = st.integers(1, 5)
+
+
+def tokens(lengths, members):
+    return sum(lengths[i] for i in members)
+
+
+@given(lengths_and_caps, ranks, multiples)
+def test_every_index_once_under_the_cap_and_as_many_microbatches_on_every_rank(given_lengths, num_ranks, multiple_of):
+    lengths, cap = given_lengths
+    plan = pack(lengths, num_ranks=num_ranks, max_tokens=cap, multiple_of=multiple_of)
+    assert len(plan) == num_ranks
+    assert sorted(i for rank in plan for members in rank for i in members) == list(range(len(lengths)))
+    assert all(tokens(lengths, members) <= cap for rank in plan for members in rank)
+    counts = {len(rank) for rank in plan}
+    assert len(counts) == 1
+    assert counts.pop() % multiple_of == 0
+    assert pack(lengths, num_ranks=num_ranks, max_tokens=cap, multiple_of=multiple_of) == plan
+
+
+@given(lengths_and_caps, ranks)
+def test_no_rank_has_a_longest_sequence_more_than_another(given_lengths, num_ranks):
+    lengths, cap = given_lengths
+    plan = pack(lengths, num_ranks=num_ranks, max_tokens=cap)
+    longest = max(lengths, default=0)
+    totals = [sum(tokens(lengths, members) for members in rank) for rank in plan]
+    assert max(totals) - min(totals) <= longest
+    at_once = [[tokens(lengths, members) for members in column] for column in zip(*plan, strict=True)]
+    assert all(max(column) - min(column) <= longest for column in at_once)
+
+
+@given(lengths_and_caps, ranks)
+def test_not_twice_as_many_microbatches_as_the_tokens_fill(given_lengths, num_ranks):
+    # filling the emptiest first fails only where every microbatch is more than half full, or holds a long sequence
+    lengths, cap = given_lengths
+    fewest = max(1, -(-sum(lengths) // (cap * num_ranks)))
+    assert len(pack(lengths, num_ranks=num_ranks, max_tokens=cap)[0]) <= 2 * fewest
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks)
+def test_one_microbatch_a_rank_where_everything_fits(lengths, num_ranks):
+    plan = pack(lengths, num_ranks=num_ranks, max_tokens=sum(lengths))
+    assert [len(rank) for rank in plan] == [1] * num_ranks
+
+
+def test_ranks_hold_microbatches_of_like_size_at_the_same_time():
+    plan = pack([10, 9, 8, 4, 3, 2], num_ranks=2, max_tokens=10)
+    sizes = [[tokens([10, 9, 8, 4, 3, 2], members) for members in rank] for rank in plan]
+    assert sizes == [[10, 9], [9, 8]]
+
+
+def test_no_sequences_are_one_empty_microbatch_a_rank():
+    assert pack([], num_ranks=3, max_tokens=10) == [[[]]] * 3
+    assert pack([], num_ranks=1, max_tokens=10, multiple_of=2) == [[[], []]]
+
+
+def test_fewer_sequences_than_ranks_leave_empty_microbatches():
+    assert pack([5, 7], num_ranks=3, max_tokens=10) == [[[1]], [[0]], [[]]]
+
+
+def test_a_sequence_above_the_cap_is_named():
+    with pytest.raises(UserError, match="sequence 1 has 11 tokens, more than tokens_per_microbatch=10"):
+        pack([10, 11, 3], num_ranks=2, max_tokens=10)

@@ -1,0 +1,86 @@
+"""Save, go on, and do the same again from the checkpoint: in one process, or as a script on every rank of a group.
+
+python resume.py FOLDER BATCH CHECKPOINT
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.objective import sspo
+from megatron_sspo.run import Optimizer, Parallel
+
+OPTIMIZER = Optimizer(lr=1e-3, schedule="linear", warmup_updates=3, clip_grad=1.0, weight_decay=0.1)
+
+
+def make_policy(folder: Path, device: torch.device, parallel: Parallel = Parallel(), **fields: Any) -> Any:
+    from tiny_policy import make_run
+
+    from megatron_sspo.policy.policy import Policy
+
+    return Policy(make_run(parallel, **{"optimizer": OPTIMIZER, **fields}), folder, device)
+
+
+def train(policy: Any, batch: Any, updates: int = 2) -> list[Any]:
+    """Losses, gradient norms and learning rates, then the log-probs and weights: to be equal to the last bit."""
+    records = [policy.update(batch, sspo()) for _ in range(updates)]
+    return [
+        [(record.loss, record.grad_norm, record.learning_rate) for record in records],
+        [rollout.old_log_probs for group in policy.old_log_probs(batch) for rollout in group.rollouts],
+        {name: tensor.clone() for name, tensor in policy.weights()},
+    ]
+
+
+def assert_equal_to_the_bit(found: list[Any], expected: list[Any]) -> None:
+    assert found[:2] == expected[:2]
+    assert found[2].keys() == expected[2].keys()
+    assert not [name for name, tensor in expected[2].items() if not torch.equal(found[2][name], tensor)]
+
+
+def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any) -> None:
+    """`make(folder)` gives a fresh policy."""
+    policy = make(folder)
+    train(policy, batch)
+    policy.save(checkpoint)
+    expected = train(policy, batch)
+    fresh = make(folder)
+    fresh.load(checkpoint)
+    assert_equal_to_the_bit(train(fresh, batch), expected)
+    assert len({norm for _, norm, _ in expected[0]}) == 2  # it moved
+    assert len({rate for *_, rate in expected[0]}) == 2  # and so did the learning rate
+
+
+def main(folder: Path, batch_file: Path, checkpoint: Path) -> None:
+    import torch.distributed as dist
+    from launcher import join
+    from tiny_policy import read_batch
+
+    from megatron_sspo.errors import UserError
+    from megatron_sspo.policy.distributed import initialize
+
+    join()
+    parallel = Parallel(data=2, expert=2)
+    device = initialize(parallel, seed=0)
+
+    def make(folder: Path) -> Any:
+        return make_policy(folder, device, parallel)
+
+    save_and_resume(folder, read_batch(batch_file), checkpoint, make)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        sorted(checkpoint.glob("__1_*.distcp"))[0].unlink()
+    dist.barrier()
+    policy = make(folder)
+    try:
+        policy.load(checkpoint)
+    except UserError as error:
+        assert str(checkpoint) in str(error)
+    else:
+        raise AssertionError("a checkpoint without one of its files was loaded")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

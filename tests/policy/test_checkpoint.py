@@ -1,0 +1,136 @@
+"""A run that resumes is the run that was never interrupted, to the last bit; a bad checkpoint is one sentence."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import resume
+import torch
+from launcher import launch
+from tiny_policy import read_batch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import sspo
+from megatron_sspo.run import Model
+
+
+@pytest.fixture
+def make(device):
+    return lambda folder, **fields: resume.make_policy(folder, device, **fields)
+
+
+@pytest.fixture
+def saved(make, folders, batches, tmp_path):
+    """kind -> a checkpoint after some updates."""
+
+    def save(kind, updates=1):
+        policy, path = make(folders[kind]), tmp_path / "checkpoint"
+        resume.train(policy, read_batch(batches[kind]), updates=updates)
+        path.mkdir()
+        policy.save(path)
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense", "tied"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype):
+    def of_dtype(folder):
+        return make(folder, model=Model(path="", dtype=dtype))
+
+    resume.save_and_resume(folders[kind], read_batch(batches[kind]), tmp_path, of_dtype)
+
+
+@pytest.mark.slow
+def test_resumes_to_the_bit_on_two_expert_ranks(folders, batches, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    launch(Path(resume.__file__), 2, folders["moe"], batches["moe"], tmp_path / "checkpoint")
+
+
+def damage(path, kind):
+    file = {
+        "deleted": "__0_0.distcp",
+        "truncated": "__0_0.distcp",
+        "emptied": "__0_1.distcp",
+        "without .metadata": ".metadata",
+        "without metadata.json": "metadata.json",
+        "without common.pt": "common.pt",
+        "with a cut common.pt": "common.pt",
+        "with a cut .metadata": ".metadata",
+    }[kind]
+    assert (path / file).exists()
+    if kind.startswith(("deleted", "without")):
+        (path / file).unlink()
+    else:
+        content = (path / file).read_bytes()
+        (path / file).write_bytes(b"" if kind == "emptied" else content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "deleted",
+        "truncated",
+        "emptied",
+        "without .metadata",
+        "without metadata.json",
+        "without common.pt",
+        "with a cut common.pt",
+        "with a cut .metadata",
+    ],
+)
+def test_a_damaged_checkpoint_is_one_sentence(saved, make, folders, kind):
+    path = saved("moe")
+    damage(path, kind)
+    with pytest.raises(UserError) as raised:
+        make(folders["moe"]).load(path)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "loaded"),
+    [
+        ("dense", "moe"),
+        ("moe", "dense"),
+        ("moe", "moe_shallow"),
+        ("moe_shallow", "moe"),
+        ("tied", "dense"),
+        ("dense", "tied"),
+        ("one_group", "dense"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written, loaded):
+    path = saved(written)
+    with pytest.raises(UserError) as raised:
+        make(folders[loaded]).load(path)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "rate"),
+    [({}, 1e-3), ({"lr": 3e-4}, 3e-4), ({"warmup_updates": 0, "schedule": "constant", "lr": 5e-4}, 5e-4)],
+)
+def test_the_schedule_goes_on_as_the_run_says(saved, make, folders, batches, change, rate):
+    # the remedy for a loss that is not finite is to resume with a lower learning rate
+    path, batch = saved("dense", updates=2), read_batch(batches["dense"])
+    policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, **change))
+    policy.load(path)
+    before = {name: tensor.clone() for name, tensor in policy.weights()}
+    assert policy.update(batch, sspo()).learning_rate == pytest.approx(rate)
+    step = max(float((tensor - before[name]).abs().max()) for name, tensor in policy.weights())
+    assert step == pytest.approx(rate, rel=0.5)
+
+
+def test_random_states_are_restored(saved, make, folders):
+    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+    path = saved("dense")
+    expected = torch.get_rng_state()
+    with get_cuda_rng_tracker().fork():
+        drawn = torch.rand(3)
+    torch.rand(5)
+    make(folders["dense"]).load(path)
+    assert torch.equal(torch.get_rng_state(), expected)
+    with get_cuda_rng_tracker().fork():
+        assert torch.equal(torch.rand(3), drawn)

@@ -1,0 +1,132 @@
+"""What a user can mend is a UserError of one sentence, before anything is trained or moved."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_policy import make_run, read_batch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import sspo
+from megatron_sspo.policy.distributed import initialize
+from megatron_sspo.policy.model import padded_vocab_size, transformer_config
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.policy.weights import check_cuts
+from megatron_sspo.run import Optimizer, Parallel
+from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.hf_folder import HFFolder
+
+
+def configure(folder, parallel=Parallel(), **options):
+    config = HFFolder(folder).config
+    return transformer_config(load_family(config), config, parallel, torch.float32, options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parallel", "options", "words"),
+    [
+        ("moe", Parallel(), {"moe_grouped_gem": True}, "megatron.moe_grouped_gem is not a field"),
+        ("moe", Parallel(), {"calculate_per_token_loss": True}, "calculate_per_token_loss weights every sequence"),
+        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model at hand has no experts"),
+        ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
+        ("moe", Parallel(data=3, expert=3), {}, "parallel.expert is 3, which does not divide the model's 8 experts"),
+        ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
+        ("dense", Parallel(pipeline=3), {}, "parallel.pipeline"),
+        ("dense", Parallel(pipeline=2, virtual_pipeline=3), {}, "parallel.pipeline"),
+        ("dense", Parallel(), {"recompute_granularity": "everything"}, "Megatron refuses the configuration"),
+    ],
+)
+def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, words):
+    with pytest.raises(UserError, match=words) as raised:
+        configure(folders[kind], parallel, **options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parallel", "words"),
+    [
+        ("one_group", Parallel(tensor=2), "num_key_value_heads 1 cannot be cut into 2 tensor-parallel shards"),
+        ("dense", Parallel(tensor=4), "num_key_value_heads 2 cannot be cut into 4 tensor-parallel shards"),
+        ("moe", Parallel(tensor=2, data=5, expert_tensor=5), "moe_intermediate_size 48 cannot be cut into 5 expert"),
+    ],
+)
+def test_weights_that_cannot_be_cut(folders, kind, parallel, words):
+    config = HFFolder(folders[kind]).config
+    rows = load_family(config).rows(config, padded_vocab_size(config["vocab_size"], parallel.tensor))
+    with pytest.raises(UserError, match=words):
+        check_cuts(rows, parallel)
+
+
+def test_a_policy_checks_the_cuts_before_it_builds(folders, device):
+    with pytest.raises(UserError, match="num_key_value_heads"):
+        Policy(make_run(Parallel(tensor=2)), folders["one_group"], device)
+
+
+def test_options_of_megatron_win(folders):
+    assert configure(folders["dense"], layernorm_epsilon=0.125).layernorm_epsilon == 0.125
+
+
+def test_a_world_of_another_size(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UserError, match="needs 4 processes, and 1 were started"):
+        initialize(Parallel(data=2, tensor=2), seed=0)
+
+
+def weights(policy):
+    return {name: tensor.clone() for name, tensor in policy.weights()}
+
+
+def with_first(batch, **change):
+    """The batch with its first rollout changed."""
+    first, *others = batch[0].rollouts
+    return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
+
+
+@pytest.mark.parametrize("change", [{"advantage": float("nan")}, {"advantage": float("inf")}, {"old_log_probs": "nan"}])
+def test_a_loss_that_is_not_finite_takes_no_step(folders, batches, device, change):
+    policy, batch = Policy(make_run(), folders["moe"], device), read_batch(batches["moe"])
+    before = weights(policy)
+    if change == {"old_log_probs": "nan"}:
+        change = {"old_log_probs": (float("nan"),) * len(batch[0].rollouts[0].tokens)}
+    with pytest.raises(UserError, match="no step was taken") as raised:
+        policy.update(with_first(batch, **change), sspo())
+    assert "\n" not in str(raised.value)
+    after = weights(policy)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    # and nothing of it is left in the gradients or the moments
+    found = policy.update(batch, sspo())
+    expected = Policy(make_run(), folders["moe"], device).update(batch, sspo())
+    assert (found.loss, found.grad_norm) == (expected.loss, expected.grad_norm)
+
+
+def test_a_gradient_that_is_not_finite_is_reported(folders, batches, device):
+    policy, batch = Policy(make_run(), folders["dense"], device), read_batch(batches["dense"])
+
+    def spoilt(log_probs, *others):
+        sums = sspo()(log_probs, *others)
+        return replace(sums, loss=sums.loss + (log_probs - log_probs.detach()).abs().sqrt().sum())
+
+    with pytest.raises(UserError, match="the gradient norm is nan"):
+        policy.update(batch, spoilt)
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_without_clipping_the_gradient_norm_is_still_reported(folders, batches, device, kind):
+    norms = []
+    for clip in (1e9, 0.0):
+        run = make_run(optimizer=Optimizer(lr=1e-3, clip_grad=clip))
+        norms.append(Policy(run, folders[kind], device).update(read_batch(batches[kind]), sspo()).grad_norm)
+    assert norms[0] > 0
+    assert norms[1] == pytest.approx(norms[0], rel=1e-6)
+
+
+def test_a_sequence_longer_than_a_microbatch(folders, batches, device):
+    policy = Policy(make_run(tokens=16), folders["dense"], device)
+    with pytest.raises(UserError, match="tokens_per_microbatch=16"):
+        policy.update(read_batch(batches["dense"]), sspo())
+
+
+def test_old_log_probs_on_some_rollouts_only(folders, batches, device):
+    batch = with_first(read_batch(batches["dense"]), old_log_probs=None)
+    with pytest.raises(ValueError, match="some have none"):
+        Policy(make_run(tokens=4096), folders["dense"], device).update(batch, sspo())

@@ -1,0 +1,181 @@
+"""Log-probs and entropy against log_softmax, in value and gradient."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from launcher import join, launch
+
+from megatron_sspo.policy import log_probs as module
+from megatron_sspo.policy.log_probs import log_probs_and_entropy
+
+TEMPERATURE = 0.7
+
+
+def naive(logits, labels, *, temperature, vocab_size):
+    distribution = torch.log_softmax(logits[:, :vocab_size].double() / temperature, dim=1)
+    return distribution.gather(1, labels[:, None])[:, 0], -(distribution.exp() * distribution).sum(dim=1)
+
+
+def gradient(function, logits, labels, upstream, **options):
+    """(log-probs, entropy, gradient at the logits) for the upstream gradients [2, R]."""
+    leaf = logits.clone().requires_grad_()
+    # the backward overwrites what it was given, as it may: a copy
+    values = function(leaf * 1, labels, **options)
+    return *values, torch.autograd.grad(values, leaf, list(upstream.to(values[0].dtype)))[0]
+
+
+def example(rows=37, width=97, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(rows, width, generator=generator)).to(dtype)
+    labels = torch.randint(0, min(width, 97), (rows,), generator=generator)
+    return logits, labels, torch.randn(2, rows, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("width", [97, 104])
+def test_values_and_gradients_equal_log_softmax(temperature, width):
+    logits, labels, upstream = example(width=width, dtype=torch.float64)
+    options = {"temperature": temperature, "vocab_size": 97}
+    for found, expected in zip(
+        gradient(log_probs_and_entropy, logits, labels, upstream, **options),
+        gradient(naive, logits, labels, upstream, **options),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_float32_is_as_good_as_float32_can_be():
+    logits, labels, upstream = example()
+    options = {"temperature": TEMPERATURE, "vocab_size": 97}
+    found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    expected = gradient(naive, logits.double(), labels, upstream, **options)
+    assert [x.dtype for x in found] == [torch.float32] * 3
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-6)
+
+
+def test_gradient_is_that_of_finite_differences():
+    # not by torch's gradcheck, which runs one graph's backward many times
+    logits, labels, upstream = example(rows=5, width=11, dtype=torch.float64)
+    labels, options, step = labels % 9, {"temperature": TEMPERATURE, "vocab_size": 9}, 1e-6
+
+    def total(at):
+        return float((upstream * torch.stack(log_probs_and_entropy(at, labels, **options))).sum())
+
+    steps = step * torch.eye(logits.numel(), dtype=torch.float64).view(-1, *logits.shape)
+    numeric = torch.tensor([(total(logits + s) - total(logits - s)) / (2 * step) for s in steps]).view(logits.shape)
+    found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)[2]
+    torch.testing.assert_close(found, numeric.double(), rtol=1e-6, atol=1e-8)
+
+
+def test_a_second_backward_is_refused():
+    logits, labels, _ = example()
+    values, _ = log_probs_and_entropy(logits.requires_grad_() * 1, labels, temperature=1.0, vocab_size=97)
+    values.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        values.sum().backward()
+
+
+@pytest.mark.parametrize("fill", [1e4, -1e4, float("inf"), float("nan")])
+def test_columns_of_padding_count_for_nothing(fill):
+    logits, labels, upstream = example(width=104)
+    options = {"temperature": TEMPERATURE, "vocab_size": 97}
+    expected = gradient(log_probs_and_entropy, logits[:, :97], labels, upstream, **options)
+    logits[:, 97:] = fill
+    leaf = logits.clone().requires_grad_()
+    copy = leaf.clone()  # not `* 1`: its backward would keep NaN out of sight
+    values = log_probs_and_entropy(copy, labels, **options)
+    found = torch.autograd.grad(values, leaf, list(upstream.float()))[0]
+    assert torch.equal(values[0], expected[0]) and torch.equal(values[1], expected[1])
+    assert torch.equal(found[:, :97], expected[2])
+    assert not found[:, 97:].any()
+
+
+@pytest.mark.parametrize("shift", [-120.0, 120.0])
+def test_a_shift_of_all_logits_changes_nothing(shift):
+    logits, labels, upstream = example()
+    logits = (logits * 64).round() / 64  # so that the shifted logits are exact
+    options = {"temperature": 1.0, "vocab_size": 97}
+    expected = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    found = gradient(log_probs_and_entropy, logits + shift, labels, upstream, **options)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    # the backward has log p from the unshifted logit, of which fp32 keeps 2^-17 around 120
+    torch.testing.assert_close(found[2], expected[2], rtol=5e-5, atol=1e-6)
+
+
+def test_far_apart_logits_are_finite():
+    logits = torch.tensor([[500.0, 0.0, -500.0], [-500.0, 0.0, 500.0]])
+    labels = torch.tensor([2, 2])
+    *values, found = gradient(log_probs_and_entropy, logits, labels, torch.ones(2, 2), temperature=0.5, vocab_size=3)
+    assert torch.equal(values[0], torch.tensor([-2000.0, 0.0]))
+    assert torch.equal(values[1], torch.zeros(2))
+    assert found.isfinite().all()
+
+
+def test_no_rows():
+    leaf = torch.zeros(0, 97, requires_grad=True)
+    values = log_probs_and_entropy(leaf * 1, torch.zeros(0, dtype=torch.int64), temperature=1.0, vocab_size=97)
+    assert [x.shape for x in values] == [(0,), (0,)]
+    assert torch.autograd.grad(values[0].sum() + values[1].sum(), leaf)[0].shape == (0, 97)
+
+
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 1025, 2500])
+def test_rows_across_chunks(rows):
+    logits, labels, upstream = example(rows=rows)
+    options = {"temperature": TEMPERATURE, "vocab_size": 97}
+    found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    expected = gradient(naive, logits.double(), labels, upstream, **options)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-6)
+
+
+def test_the_size_of_a_chunk_changes_no_bit(monkeypatch):
+    logits, labels, upstream = example(rows=100)
+    options = {"temperature": TEMPERATURE, "vocab_size": 97}
+    expected = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    monkeypatch.setattr(module, "_ROWS_PER_CHUNK", 7)
+    found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_bf16_logits_are_summed_in_float32():
+    logits, labels, upstream = example(rows=64, width=20_000, dtype=torch.bfloat16)
+    options = {"temperature": TEMPERATURE, "vocab_size": 20_000}
+    found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
+    expected = gradient(naive, logits, labels, upstream, **options)
+    assert found[0].dtype == found[1].dtype == torch.float32
+    # bf16 sums of 20,000 terms would be wrong in the second digit
+    torch.testing.assert_close(found[0].double(), expected[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1].double(), expected[1], rtol=0, atol=1e-5)
+    assert found[2].dtype == torch.bfloat16
+    torch.testing.assert_close(found[2], expected[2], rtol=0.01, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_tensor_ranks():
+    launch(Path(__file__), 2)
+
+
+def compare_on_tensor_ranks() -> None:
+    """What each of two processes runs, with its half of the columns; the second may have nothing but padding."""
+    import torch.distributed as dist
+
+    join()
+    rank = dist.get_rank()
+    for vocab_size, width in ((97, 98), (97, 120), (96, 96), (5, 12)):
+        logits, labels, upstream = example(rows=1500, width=width, dtype=torch.float64)
+        labels, half = labels % vocab_size, slice(rank * width // 2, (rank + 1) * width // 2)
+        options = {"temperature": TEMPERATURE, "vocab_size": vocab_size}
+        expected = gradient(naive, logits, labels, upstream, **options)
+        found = gradient(log_probs_and_entropy, logits[:, half], labels, upstream, group=dist.group.WORLD, **options)
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found[2], expected[2][:, half], rtol=1e-12, atol=1e-12)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    compare_on_tensor_ranks()
+    sys.exit()

@@ -1,0 +1,120 @@
+"""One cycle's rollouts, with an engine that says what it is told."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.metrics import reward_metrics
+from megatron_sspo.rollout.collect import collect, resolve_advantage, with_advantages
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.scripted import ScriptedEngine
+from megatron_sspo.types import Prompt
+
+
+class Characters:
+    """As much of a tokenizer as the scripted engine needs."""
+
+    eos_token_id = 0
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in tokens if token)
+
+
+class Length:
+    """The reward of a response is its length; of one that is all question marks, not a number."""
+
+    def score(self, prompts, responses):
+        return [{"answer": math.nan if set(r) == {"?"} else float(len(r))} for r in responses]
+
+    def close(self) -> None:
+        pass
+
+
+def prompts(ids: str) -> list[Prompt]:
+    return [Prompt(id=id, tokens=(ord(id),), answer="") for id in ids]
+
+
+def scripted(script=lambda prompt, index: prompt.id * (index + 1)) -> ScriptedEngine:
+    engine = ScriptedEngine(script, Characters(), -1.0)  # type: ignore[arg-type]
+    engine.load_weights([], 5)
+    return engine
+
+
+def collected(ids: str, engine=None, group_size: int = 2):
+    return collect(engine or scripted(), Length(), prompts(ids), Sampling(), group_size=group_size, seed=0)
+
+
+def texts(groups) -> list[list[str]]:
+    return [[rollout.text for rollout in group.rollouts] for group in groups]
+
+
+def test_groups_come_in_the_prompts_order_with_their_rewards() -> None:
+    groups = collected("cab")
+    assert [group.prompt.id for group in groups] == ["c", "a", "b"]
+    assert texts(groups) == [["c", "cc"], ["a", "aa"], ["b", "bb"]]
+    assert [r.reward for r in groups[0].rollouts] == [1.0, 2.0]
+
+
+def test_a_prompt_that_comes_twice_keeps_both_places() -> None:
+    assert texts(collected("aba", group_size=1)) == [["a"], ["b"], ["a"]]
+
+
+def test_no_prompts_are_no_groups() -> None:
+    assert collected("") == []
+
+
+def test_a_reward_that_is_no_number_names_the_prompt() -> None:
+    with pytest.raises(UserError, match="prompt 'b' is nan"):
+        collected("abc", scripted(lambda prompt, index: "?" if prompt.id == "b" and index else "x"))
+
+
+def test_advantages_are_filled_in() -> None:
+    (group,) = with_advantages(collected("a", group_size=3), "group_centered")
+    assert [r.advantage for r in group.rollouts] == [-1.0, 0.0, 1.0]
+    (group,) = with_advantages(collected("a"), "group_relative")
+    assert [r.advantage for r in group.rollouts] == pytest.approx([-(0.5**0.5), 0.5**0.5], rel=1e-3)
+    (group,) = with_advantages(collected("a"), f"{__file__}:everything")
+    assert [r.advantage for r in group.rollouts] == [10.0, 20.0]
+
+
+def everything(rewards: torch.Tensor) -> torch.Tensor:
+    return 10 * rewards
+
+
+def test_a_group_of_equal_rewards_teaches_nothing_and_is_counted() -> None:
+    groups = collected("ab", scripted(lambda prompt, index: "xx" if prompt.id == "a" else "x" * (index + 1)))
+    groups = with_advantages(groups, "group_relative")
+    assert [r.advantage for r in groups[0].rollouts] == [0.0, 0.0]
+    assert reward_metrics(groups, policy_version=5)["reward/zero_variance_groups"] == 0.5
+
+
+def test_an_advantage_that_is_not_there() -> None:
+    with pytest.raises(UserError, match="no advantage named 'best': choose one of group_centered, group_relative"):
+        resolve_advantage("best")
+    with pytest.raises(UserError, match="no advantage named 'Tensor'"):
+        resolve_advantage("Tensor")
+
+
+def share(rank: int, world_size: int, path: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world_size)
+    for replicated, ids in ((True, "abcab"), (True, "a"), (True, ""), (False, "abcab")):
+        engine = scripted()
+        engine.replicated = replicated
+        if not replicated and rank:
+            engine.generate = None  # type: ignore[assignment]  # servers are rank 0's
+        groups = collected(ids, engine)
+        assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_share_the_prompts_and_all_get_the_same_list(tmp_path) -> None:
+    mp.spawn(share, (2, str(tmp_path / "store")), nprocs=2)  # type: ignore[attr-defined]

@@ -1,0 +1,97 @@
+"""Contradictions in a configuration."""
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Penalties
+from megatron_sspo.overrides import override
+from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
+
+PROMPTS = Prompts(source="x.jsonl")
+RUN = Run(
+    name="a",
+    model=Model(path="m"),
+    prompts=PROMPTS,
+    num_updates=1,
+    warm_start=WarmStart(prompts=PROMPTS, updates=1, batch_size=1, optimizer=Optimizer()),
+    evaluation=Evaluation(prompts=PROMPTS),
+)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        [],
+        ["warm_start=none", "evaluation=none"],
+        ["parallel.data=4", "parallel.tensor=2", "parallel.expert=8", "parallel.sequence=true"],
+        ["parallel.pipeline=2", "parallel.virtual_pipeline=2"],
+        ["prompts.max_tokens=16384", "rollouts.sampling.max_tokens=512", "tokens_per_microbatch=16896"],
+    ],
+)
+def test_what_is_right_passes(assignments) -> None:
+    run = override(RUN, assignments)
+    assert check(run) is run
+
+
+@pytest.mark.parametrize(
+    ("assignments", "parts"),
+    [
+        *(
+            ([f"{name}=0"], [f"{name} is 0: it has to be 1 or more"])
+            for name in (
+                "num_updates",
+                "updates_per_sync",
+                "tokens_per_microbatch",
+                "rollouts.prompts_per_update",
+                "rollouts.sampling.max_tokens",
+                "checkpoints_kept",
+                "warm_start.updates",
+                "warm_start.batch_size",
+                "parallel.data",
+                "parallel.tensor",
+                "parallel.pipeline",
+                "parallel.virtual_pipeline",
+                "parallel.expert",
+                "parallel.expert_tensor",
+            )
+        ),
+        *(
+            ([f"{name}=-1"], [f"{name} is -1", "it has to be 0 or more"])
+            for name in (
+                "seed",
+                "checkpoint_every",
+                "evaluation.every",
+                "evaluation.samples",
+                "optimizer.lr",
+                "optimizer.warmup_updates",
+                "optimizer.clip_grad",
+            )
+        ),
+        (["name="], ["name is ''"]),
+        (["name=a/b"], ["name is 'a/b'"]),
+        (["name=.."], ["name is '..'"]),
+        (["rollouts.group_size=1"], ["rollouts.group_size is 1", "at least 2"]),
+        (["rollouts.sampling.temperature=0"], ["temperature is 0.0", "above 0"]),
+        (["rollouts.sampling.top_p=0"], ["top_p is 0.0"]),
+        (["rollouts.sampling.top_p=1.1"], ["top_p is 1.1"]),
+        (["tokens_per_microbatch=1535"], ["may have 1536 tokens", "tokens_per_microbatch=1535"]),
+        (["penalties.kl_coef=0.1"], ["penalties.kl_coef is above 0", "reference policy"]),
+        (["parallel.virtual_pipeline=2"], ["interleaving needs a pipeline"]),
+        (["parallel.sequence=true"], ["parallel.sequence is on with parallel.tensor=1"]),
+        (["parallel.data=2", "parallel.expert=4"], ["= 4 does not divide data × tensor = 2"]),
+        (["parallel.data=4", "parallel.expert=2", "parallel.expert_tensor=4"], ["= 8 does not divide"]),
+    ],
+)
+def test_a_contradiction_is_one_sentence_with_the_field_and_its_value(assignments, parts) -> None:
+    with pytest.raises(UserError) as caught:
+        check(override(RUN, assignments))
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_world_size_is_what_the_layout_fills() -> None:
+    assert Parallel(data=2, tensor=3, pipeline=4, expert=6).num_processes == 24
+
+
+def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_none() -> None:
+    assert check(override(RUN, ["penalties.entropy_coef=0.01"])).penalties == Penalties(entropy_coef=0.01)

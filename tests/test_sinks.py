@@ -1,0 +1,62 @@
+"""Where numbers are written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo import sinks
+from megatron_sspo.errors import UserError
+from megatron_sspo.run import Tracking
+
+ROW = {"update": 3, "reward/mean": 0.1, "policy/loss": -1 / 3}
+
+
+def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
+    out = sinks.Sinks(tmp_path, Tracking(), "name", {})
+    out.write(sinks.METRICS, ROW)
+    assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(ROW) + "\n", "before close: it is on disk"
+    out.write(sinks.METRICS, {"update": 4})
+    out.write(sinks.EVALUATIONS, {"update": 3, "pass@1": 0.5})
+    out.close()
+    assert sinks.read(tmp_path / sinks.METRICS) == [ROW, {"update": 4}]
+    assert sinks.read(tmp_path / sinks.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.jsonl", "metrics.jsonl"]
+
+
+def test_tensorboard_gets_the_same_numbers_where_asked(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    sinks.check(Tracking(tensorboard=True))
+    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {})
+    out.write(sinks.METRICS, ROW)
+    out.close()
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["reward/mean", "policy/loss"]
+    (event,) = events.Scalars("policy/loss")
+    assert (event.step, event.value) == (3, pytest.approx(-1 / 3))
+
+
+def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks.check(Tracking())
+    find = sinks.importlib.util.find_spec
+    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
+    with pytest.raises(UserError, match=r"wandb, which is not installed: pip install 'megatron-sspo\[tracking\]'"):
+        sinks.check(Tracking(wandb_project="x"))
+
+
+def test_a_folder_of_that_name_is_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B leaves a folder `wandb` where it ran, which Python takes for a package."""
+    (tmp_path / "tensorboard_").mkdir()
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(UserError, match="wandb, which is not installed"):
+        sinks.check(Tracking(wandb_project="x"))
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no .*metrics.jsonl: is .* the folder of a run"):
+        sinks.read(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 2 is not JSON"):
+        sinks.read(tmp_path / "metrics.jsonl")
