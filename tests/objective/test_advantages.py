@@ -25,7 +25,7 @@ def test_group_centered_does_not_divide():
     assert group_relative(rewards, divide_by_std=False).tolist() == [-1.0, 0.0, 0.0, 1.0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values=rewards_of_a_group)
 def test_leave_one_out_is_the_mean_of_the_others(values):
     expected = [reward - sum(values[:i] + values[i + 1 :]) / (len(values) - 1) for i, reward in enumerate(values)]
@@ -34,7 +34,7 @@ def test_leave_one_out_is_the_mean_of_the_others(values):
 
 
 @every
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=rewards_of_a_group, shift=st.floats(-8, 8))
 def test_mean_is_zero_and_a_shift_changes_nothing(advantage, values, shift):
     rewards = torch.tensor(values, dtype=torch.float64)
@@ -44,7 +44,7 @@ def test_mean_is_zero_and_a_shift_changes_nothing(advantage, values, shift):
         torch.testing.assert_close(advantage(rewards + shift), actual, rtol=1e-11, atol=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=rewards_of_a_group, scale=st.floats(1e-6, 1e6))
 def test_group_relative_does_not_see_the_scale(values, scale):
     """No constant hides in the denominator: rewards of 1e-6 give the same advantages as rewards of 1."""

@@ -28,7 +28,7 @@ def test_to_moves_both_tensors():
     assert moved.ids.device.type == moved.lengths.device.type == "meta"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=st.lists(st.integers(0, 6), max_size=8), seed=st.integers(0, 1000))
 def test_reductions_and_their_gradients_match_a_loop(lengths, seed):
     segments = Segments.from_lengths(lengths)

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -36,7 +37,8 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 def children_of(pid: int) -> set[int]:
     found = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found |= {int(child) for child in (task / "children").read_text().split()}
+        with contextlib.suppress(FileNotFoundError):  # a thread may end while the list is read
+            found |= {int(child) for child in (task / "children").read_text().split()}
     return found
 
 
