@@ -25,12 +25,13 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """The layout. The number of processes is data × tensor × pipeline; experts are cut inside of these."""
+    """The layout. The number of processes is data × tensor × pipeline × context; experts are cut inside of these."""
 
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
     virtual_pipeline: int = 1  # model chunks a pipeline stage (interleaved schedule above 1)
+    context: int = 1  # ranks that share each sequence
     expert: int = 1
     expert_tensor: int = 1
     sequence: bool = False  # sequence parallelism; Megatron wants it for experts under tensor parallelism
@@ -38,7 +39,7 @@ class Parallel:
     @property
     def num_processes(self) -> int:
         """The world size that this layout fills."""
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.pipeline * self.context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,7 @@ def _check_rollouts(run: Run) -> None:
         )
 
 
-_SIZES = ("data", "tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
+_SIZES = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 
 
 def _check_layout(run: Run) -> Run:
@@ -213,9 +214,10 @@ def _check_layout(run: Run) -> Run:
     if parallel.sequence and parallel.tensor == 1:
         raise UserError("parallel.sequence is on with parallel.tensor=1: sequence parallelism shares out tensor ranks")
     experts = parallel.expert * parallel.expert_tensor
-    if (parallel.data * parallel.tensor) % experts:
+    shared_by = parallel.data * parallel.tensor * parallel.context
+    if shared_by % experts:
         raise UserError(
-            f"parallel.expert × parallel.expert_tensor = {experts} does not divide data × tensor = "
-            f"{parallel.data * parallel.tensor}"
+            f"parallel.expert × parallel.expert_tensor = {experts} does not divide data × tensor × context = "
+            f"{shared_by}"
         )
     return run

@@ -1,28 +1,36 @@
 """The packed tensors of one forward pass of the pipeline schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
 import torch
 
+from megatron_sspo.batching.context import gather_order, zigzag
 from megatron_sspo.objective import Segments
 from megatron_sspo.types import Rollout
 
-Sequences = Sequence[tuple[tuple[int, ...], Rollout]]
+Tokens = tuple[int, ...]
+Sequences = Sequence[tuple[Tokens, Rollout]]
 """(prompt tokens, rollout) for each sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatch:
-    """Sequences one behind the other. T = all tokens with padding, R = response tokens, S = sequences."""
+    """Sequences one behind the other, or one context-parallel rank's share of them.
 
-    tokens: torch.Tensor  # [T] int64
-    position_ids: torch.Tensor  # [T] int64, from 0 in each sequence
-    cu_seqlens: torch.Tensor  # [borders] int32; a last segment of padding counts as a sequence of its own here
-    longest: int  # tokens of the longest segment
-    response_rows: torch.Tensor  # [R] int64: the positions whose next token is a response token
-    response_tokens: torch.Tensor  # [R] int64: those next tokens
+    T = all tokens with padding, C = context-parallel ranks, r = response tokens that this rank holds, R = response
+    tokens, S = sequences.
+    """
+
+    tokens: torch.Tensor  # [T/C] int64
+    position_ids: torch.Tensor  # [T/C] int64, from 0 in each sequence
+    cu_seqlens: torch.Tensor  # [borders] int32, before the split; a segment of padding counts as a sequence here
+    longest: int  # tokens of the longest segment, before the split
+    response_rows: torch.Tensor  # [r] int64: where in `tokens` the next token of the sequence is a response token
+    response_tokens: torch.Tensor  # [r] int64: those next tokens
+    context_counts: tuple[int, ...]  # r of every context-parallel rank
+    context_order: torch.Tensor  # [R] int64: from the ranks' response tokens, one rank after the other, to the row's
     segments: Segments  # of the R response tokens into S sequences
     advantages: torch.Tensor  # [S] float32
     rollout_log_probs: torch.Tensor  # [R] float32
@@ -35,46 +43,75 @@ class Microbatch:
         return replace(self, **movable)
 
 
-def make_microbatch(sequences: Sequences, *, pad_to_multiple_of: int = 1) -> Microbatch:
+_NO_RESPONSE = -1  # as the next token of a position
+
+
+def make_microbatch(
+    sequences: Sequences, *, tensor_shards: int = 1, context_rank: int = 0, context_size: int = 1
+) -> Microbatch:
     """Packs sequences; none at all gives a microbatch of padding that keeps the ranks in lockstep.
 
     Args:
         sequences: with old log-probs on all of them or on none.
-        pad_to_multiple_of: of T (sequence parallelism cuts T into equal parts).
+        tensor_shards: into how many equal parts sequence parallelism cuts a rank's tokens.
+        context_rank: whose share this is, of `context_size`.
     """
-    tokens: list[int] = []
-    positions: list[int] = []
-    borders, rows, response_tokens = [0], [], []
+    row = _Row()
     for prompt_tokens, rollout in sequences:
-        start, prompt_length = len(tokens), len(prompt_tokens)
-        tokens.extend(prompt_tokens)
-        tokens.extend(rollout.tokens)
-        positions.extend(range(prompt_length + len(rollout.tokens)))
-        # the token at position t is predicted from row t − 1
-        rows.extend(range(start + prompt_length - 1, start + prompt_length - 1 + len(rollout.tokens)))
-        response_tokens.extend(rollout.tokens)
-        borders.append(len(tokens))
-    padding = -len(tokens) % pad_to_multiple_of if tokens else pad_to_multiple_of
-    if padding:
-        tokens.extend([0] * padding)
-        positions.extend(range(padding))
-        borders.append(len(tokens))
+        row.add(prompt_tokens, rollout.tokens, pad_to_multiple_of=_parts(context_size))
+    whole = _parts(context_size) * tensor_shards
+    row.add((), (), pad_to_multiple_of=1, padding=-len(row.tokens) % whole if row.tokens else whole)
     rollouts = [rollout for _, rollout in sequences]
     old = [rollout.old_log_probs for rollout in rollouts if rollout.old_log_probs is not None]
     if old and len(old) != len(rollouts):
         raise ValueError("some rollouts of a batch have old log-probs and some have none")
+    next_tokens = torch.tensor(row.next_tokens)
+    counts, order = gather_order(next_tokens != _NO_RESPONSE, row.borders, context_size)
+    held = zigzag(row.borders, context_rank, context_size)
+    response_rows = (next_tokens[held] != _NO_RESPONSE).nonzero()[:, 0]
     return Microbatch(
-        tokens=torch.tensor(tokens),
-        position_ids=torch.tensor(positions),
-        cu_seqlens=torch.tensor(borders, dtype=torch.int32),
-        longest=max(b - a for a, b in pairwise(borders)),
-        response_rows=torch.tensor(rows, dtype=torch.int64),
-        response_tokens=torch.tensor(response_tokens, dtype=torch.int64),
+        tokens=torch.tensor(row.tokens)[held],
+        position_ids=torch.tensor(row.positions)[held],
+        cu_seqlens=torch.tensor(row.borders, dtype=torch.int32),
+        longest=max(b - a for a, b in pairwise(row.borders)),
+        response_rows=response_rows,
+        response_tokens=next_tokens[held][response_rows],
+        context_counts=tuple(counts),
+        context_order=order,
         segments=Segments.from_lengths([len(rollout.tokens) for rollout in rollouts]),
         advantages=torch.tensor([rollout.advantage for rollout in rollouts]),
         rollout_log_probs=_flat([rollout.rollout_log_probs for rollout in rollouts]),
         old_log_probs=_flat(old) if old else None,
     )
+
+
+def _parts(context_size: int) -> int:
+    """Into how many equal parts the zigzag split cuts a sequence."""
+    return 2 * context_size if context_size > 1 else 1
+
+
+@dataclass
+class _Row:
+    """The packed row while it grows."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    next_tokens: list[int] = field(default_factory=list)  # the response token that follows a position, if one does
+    borders: list[int] = field(default_factory=lambda: [0])
+
+    def add(self, prompt: Tokens, response: Tokens, *, pad_to_multiple_of: int, padding: int = 0) -> None:
+        """Appends a sequence, padded; without a token it appends nothing."""
+        length = len(prompt) + len(response)
+        padding += -length % pad_to_multiple_of
+        if not length + padding:
+            return
+        self.tokens += [*prompt, *response, *[0] * padding]
+        self.positions += range(length + padding)
+        # the first response token is predicted from the last position of the prompt
+        before = len(prompt) - 1 if response else length
+        self.next_tokens += [_NO_RESPONSE] * before + [*response] + [_NO_RESPONSE] * (length - before - len(response))
+        self.next_tokens += [_NO_RESPONSE] * padding
+        self.borders.append(len(self.tokens))
 
 
 def _flat(values: Sequence[Sequence[float]]) -> torch.Tensor:

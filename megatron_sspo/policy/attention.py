@@ -1,11 +1,16 @@
 """Attention and normalization of the local layer spec: packed sequences without Transformer Engine, on any device."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
+
+from megatron_sspo.batching.context import zigzag
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -20,7 +25,8 @@ class PackedAttention(MegatronModule):
     """Causal attention inside each packed sequence, by torch's scaled_dot_product_attention.
 
     Megatron's own local attention refuses packed sequences. Here `query [T, heads, d]`, `key` and `value
-    [T, groups, d]` hold sequences one behind the other, at the borders `packed_seq_params.cu_seqlens_q`.
+    [T, groups, d]` hold sequences one behind the other, at the borders `packed_seq_params.cu_seqlens_q`. Under context
+    parallelism T is this rank's share of them (`batching/context.py`), and the borders are those of the whole row.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class PackedAttention(MegatronModule):
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
         """[T, heads · d]."""
+        if parallel_state.get_context_parallel_world_size() > 1:
+            return self._context_parallel(query, key, value, packed_seq_params.cu_seqlens_q.tolist())
         lengths = packed_seq_params.cu_seqlens_q.diff()
         longest = int(packed_seq_params.max_seqlen_q)
         if longest * len(lengths) <= 2 * query.size(0):
@@ -72,17 +80,47 @@ class PackedAttention(MegatronModule):
     ) -> torch.Tensor:
         """A call a sequence, where padding would more than double the work."""
         outputs = [
-            self._attend(*(part.transpose(0, 1).unsqueeze(0) for part in sequence)).squeeze(0).transpose(0, 1)
+            self._attend_one(*sequence)
             for sequence in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
         ]
         return torch.cat(outputs).flatten(1)
 
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def _context_parallel(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: list[int]
+    ) -> torch.Tensor:
+        """This rank's queries on everybody's keys and values, whose gradients are summed back to their owners."""
+        group = parallel_state.get_context_parallel_group(check_initialized=False)
+        rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
+        order = torch.cat([zigzag(borders, other, num_ranks) for other in range(num_ranks)]).argsort().to(key.device)
+        key, value = (
+            gather_from_sequence_parallel_region(part.contiguous(), group=group)[order] for part in (key, value)
+        )
+        own = zigzag(borders, rank, num_ranks).to(key.device)
+        outputs, first = [], 0
+        for start, stop in pairwise(borders):
+            positions = own[first : first + (stop - start) // num_ranks]
+            seen = torch.arange(start, stop, device=key.device) <= positions[:, None]
+            queries = query[first : first + len(positions)]
+            outputs.append(self._attend_one(queries, key[start:stop], value[start:stop], seen))
+            first += len(positions)
+        return torch.cat(outputs).flatten(1)
+
+    def _attend_one(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One sequence: [L, h, d] -> [L, h, d]."""
+        query, key, value = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
+        return self._attend(query, key, value, seen).squeeze(0).transpose(0, 1)
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return F.scaled_dot_product_attention(
             query,
             key,
             value,
-            is_causal=True,
+            attn_mask=seen,
+            is_causal=seen is None,
             scale=self.scale,
             dropout_p=self.dropout if self.training else 0.0,
             enable_gqa=query.size(1) != key.size(1),

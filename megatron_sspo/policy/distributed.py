@@ -26,8 +26,9 @@ def initialize(parallel: Parallel, seed: int) -> torch.device:
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
         raise UserError(
-            f"the layout data={parallel.data} × tensor={parallel.tensor} × pipeline={parallel.pipeline} needs "
-            f"{parallel.num_processes} processes, and {world_size} were started: change parallel.* or the launcher"
+            f"the layout data={parallel.data} × tensor={parallel.tensor} × pipeline={parallel.pipeline} × "
+            f"context={parallel.context} needs {parallel.num_processes} processes, and {world_size} were started: "
+            "change parallel.* or the launcher"
         )
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_cuda else torch.device("cpu")
@@ -44,6 +45,7 @@ def initialize(parallel: Parallel, seed: int) -> torch.device:
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor,
     )
@@ -67,6 +69,11 @@ def tensor_group() -> Any:
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
         return None
     return parallel_state.get_tensor_model_parallel_group()
+
+
+def context_group() -> Any:
+    """The ranks that share each sequence."""
+    return parallel_state.get_context_parallel_group()
 
 
 def is_last_stage() -> bool:

@@ -10,6 +10,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.objective import Correction, Penalties, Sums
+from megatron_sspo.policy.context import gather_responses
 from megatron_sspo.policy.log_probs import log_probs_and_entropy
 
 Objective = Callable[..., Sums]
@@ -20,11 +21,20 @@ Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
 class ForwardStep:
     """Megatron's `forward_step_func`: called by the schedule once a microbatch and model chunk."""
 
-    def __init__(self, loss: Loss, *, temperature: float, vocab_size: int, tensor_group: dist.ProcessGroup | None):
+    def __init__(
+        self,
+        loss: Loss,
+        *,
+        temperature: float,
+        vocab_size: int,
+        tensor_group: dist.ProcessGroup | None,
+        context_group: dist.ProcessGroup | None,
+    ) -> None:
         self.loss = loss
         self.temperature = temperature
         self.vocab_size = vocab_size
         self.tensor_group = tensor_group
+        self.context_group = context_group
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """The output of this pipeline stage, and the loss function that the schedule calls on the last stage."""
@@ -52,6 +62,11 @@ class ForwardStep:
             vocab_size=self.vocab_size,
             group=self.tensor_group,
         )
+        if self.context_group is not None:
+            log_probs, entropy = (
+                gather_responses(values, microbatch.context_counts, microbatch.context_order, self.context_group)
+                for values in (log_probs, entropy)
+            )
         return self.loss(microbatch, log_probs, entropy)
 
 
@@ -64,8 +79,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
     """The loss hook: −Σ_i w_i Â_i + penalties, times `scale`.
 
     Args:
-        scale: number of microbatches × data-parallel ranks / global number of sequences. Megatron divides a loss by
-            the number of microbatches and averages gradients over the data-parallel ranks; this undoes both, and what
+        scale: number of microbatches × data- and context-parallel ranks / global number of sequences. Megatron divides
+            a loss by the number of microbatches and averages gradients over those ranks; this undoes both, and what
             remains is the one division by the number of sequences in the whole batch, fixed before the batch is split.
             So the gradient is the same for every layout.
 

@@ -15,7 +15,7 @@ from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
 from megatron_sspo.metrics import UpdateRecord, merge
 from megatron_sspo.policy import checkpoint
-from megatron_sspo.policy.distributed import data_parallel_group, is_last_stage, tensor_group
+from megatron_sspo.policy.distributed import context_group, data_parallel_group, is_last_stage, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, Objective, policy_loss, report_log_probs
 from megatron_sspo.policy.model import build_chunks, padded_vocab_size, transformer_config
 from megatron_sspo.policy.optimizer import make_optimizer, make_scheduler, wrap
@@ -89,7 +89,8 @@ class Policy:
         """
         plan, sequences = self._plan(batch)
         mine = plan[parallel_state.get_data_parallel_rank()]
-        scale = len(mine) * parallel_state.get_data_parallel_world_size() / len(sequences)
+        ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+        scale = len(mine) * ranks / len(sequences)
         loss = policy_loss(objective, self.run.penalties, self.run.correction, scale=scale)
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
@@ -149,9 +150,13 @@ class Policy:
         return plan, sequences
 
     def _microbatches(self, mine: list[list[int]], sequences: list[Any]) -> list[Microbatch]:
-        multiple = self.run.parallel.tensor if self.run.parallel.sequence else 1
         return [
-            make_microbatch([sequences[i] for i in members], pad_to_multiple_of=multiple).to(self.device)
+            make_microbatch(
+                [sequences[i] for i in members],
+                tensor_shards=self.run.parallel.tensor if self.run.parallel.sequence else 1,
+                context_rank=parallel_state.get_context_parallel_rank(),
+                context_size=self.run.parallel.context,
+            ).to(self.device)
             for members in mine
         ]
 
@@ -162,6 +167,7 @@ class Policy:
             temperature=self.run.rollouts.sampling.temperature,
             vocab_size=self.vocab_size,
             tensor_group=tensor_group(),
+            context_group=context_group() if self.run.parallel.context > 1 else None,
         )
         iterators = [iter(microbatches) for _ in self.chunks]
         run_schedule: Callable[..., Any] = get_forward_backward_func()

@@ -1,0 +1,43 @@
+"""The zigzag split of packed sequences for context parallelism, and the order that undoes it.
+
+Every sequence is padded to a multiple of 2·C positions and cut into 2·C equal parts; rank r of C holds parts r and
+2·C−1−r. Under a causal mask each rank then has as much to attend to as every other.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+
+def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
+    """The positions of a packed row that a rank holds, in the order in which it holds them.
+
+    Args:
+        borders: where sequences begin and end, each a multiple of 2·`num_ranks`.
+
+    Returns:
+        [T / num_ranks] int64; `arange(T)` for one rank.
+    """
+    if num_ranks == 1:
+        return torch.arange(borders[-1])
+    parts = []
+    for start, stop in pairwise(borders):
+        size = (stop - start) // (2 * num_ranks)
+        for part in (rank, 2 * num_ranks - 1 - rank):
+            parts.append(torch.arange(start + part * size, start + (part + 1) * size))
+    return torch.cat(parts)
+
+
+def gather_order(is_response: torch.Tensor, borders: Sequence[int], num_ranks: int) -> tuple[list[int], torch.Tensor]:
+    """How values of response positions, gathered rank after rank, come back into the order of the packed row.
+
+    Args:
+        is_response: [T] bool over the whole row.
+
+    Returns:
+        How many response positions each rank holds, and [R] int64: `gathered[order]` is in the row's order.
+    """
+    held = [zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]
+    responses = [positions[is_response[positions]] for positions in held]
+    return [len(positions) for positions in responses], torch.cat(responses).argsort()
