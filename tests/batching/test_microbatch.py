@@ -56,7 +56,7 @@ def test_types():
 
 @pytest.mark.parametrize(("multiple", "padding"), [(1, 0), (3, 0), (2, 1), (4, 3), (16, 7)])
 def test_padding_is_a_segment_behind_the_others(multiple, padding):
-    plain, padded = make_microbatch(TWO), make_microbatch(TWO, pad_to_multiple_of=multiple)
+    plain, padded = make_microbatch(TWO), make_microbatch(TWO, tensor_shards=multiple)
     assert padded.tokens.tolist() == plain.tokens.tolist() + [0] * padding
     assert padded.position_ids.tolist() == plain.position_ids.tolist() + list(range(padding))
     assert padded.cu_seqlens.tolist() == plain.cu_seqlens.tolist() + ([9 + padding] if padding else [])
@@ -68,7 +68,7 @@ def test_padding_is_a_segment_behind_the_others(multiple, padding):
 
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_no_sequences_are_padding_alone(multiple):
-    microbatch = make_microbatch([], pad_to_multiple_of=multiple)
+    microbatch = make_microbatch([], tensor_shards=multiple)
     assert microbatch.tokens.tolist() == [0] * multiple
     assert microbatch.cu_seqlens.tolist() == [0, multiple]
     assert microbatch.longest == multiple
@@ -116,7 +116,7 @@ def test_a_copy_on_another_device():
     st.integers(1, 9),
 )
 def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multiple):
-    microbatch = make_microbatch([(tuple(p), rollout(r)) for p, r in pairs], pad_to_multiple_of=multiple)
+    microbatch = make_microbatch([(tuple(p), rollout(r)) for p, r in pairs], tensor_shards=multiple)
     tokens, borders = microbatch.tokens, microbatch.cu_seqlens.tolist()
     assert len(tokens) % multiple == 0 and borders[-1] == len(tokens) and len(tokens) > 0
     assert torch.equal(tokens[microbatch.response_rows + 1], microbatch.response_tokens)
@@ -125,3 +125,30 @@ def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multipl
     assert all(segments) and microbatch.longest == max(map(len, segments))
     responses = microbatch.response_tokens.split(microbatch.segments.lengths.tolist()) if pairs else ()
     assert [part.tolist() for part in responses] == [r for _, r in pairs]
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 99), min_size=1, max_size=9), st.lists(st.integers(0, 99), max_size=9))),
+    st.integers(2, 4),
+    st.integers(1, 3),
+)
+def test_the_shares_of_context_parallel_ranks_are_the_whole(pairs, size, shards):
+    sequences = [(tuple(p), rollout(r)) for p, r in pairs]
+    whole = make_microbatch(sequences)
+    shares = [
+        make_microbatch(sequences, tensor_shards=shards, context_rank=rank, context_size=size) for rank in range(size)
+    ]
+    assert len({len(share.tokens) for share in shares}) == 1 and len(shares[0].tokens) % shards == 0
+    for rank, share in enumerate(shares):
+        assert share.context_counts[rank] == len(share.response_rows)
+        assert share.cu_seqlens.tolist() == shares[0].cu_seqlens.tolist()
+        assert torch.equal(share.segments.lengths, whole.segments.lengths)
+        assert torch.equal(share.rollout_log_probs, whole.rollout_log_probs)
+    gathered = torch.cat([share.response_tokens for share in shares])
+    assert torch.equal(gathered[shares[0].context_order], whole.response_tokens)
+    # every position of every sequence is held once, under its number, and with its token
+    positions = sorted(p for share in shares for p in share.position_ids.tolist())
+    lengths = shares[0].cu_seqlens.diff().tolist()
+    assert positions == sorted(p for length in lengths for p in range(length))
+    held = sorted(t for share in shares for t in share.tokens.tolist())
+    assert held == sorted(whole.tokens.tolist() + [0] * (len(held) - len(whole.tokens)))

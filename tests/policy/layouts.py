@@ -50,6 +50,9 @@ LAYOUTS = {
     "tied TP2 SP": Layout(kind="tied", parallel=Parallel(tensor=2, sequence=True)),
     "tied PP2": Layout(kind="tied", parallel=Parallel(pipeline=2)),
     "tied PP2 VPP2": Layout(kind="tied", parallel=Parallel(pipeline=2, virtual_pipeline=2)),
+    "moe CP2": Layout(kind="moe", parallel=Parallel(context=2)),
+    "moe CP2 EP2": Layout(kind="moe", parallel=Parallel(context=2, expert=2)),
+    "dense CP2": Layout(kind="dense", parallel=Parallel(context=2)),
     "moe EP4": Layout(kind="moe", parallel=Parallel(data=4, expert=4)),
     "moe EP4, few sequences": Layout(kind="moe", parallel=Parallel(data=4, expert=4), few=True),
     "moe DP2 EP2": Layout(kind="moe", parallel=Parallel(data=4, expert=2)),
@@ -60,6 +63,10 @@ LAYOUTS = {
     ),
     "moe TP2 SP PP2": Layout(kind="moe", parallel=Parallel(tensor=2, sequence=True, pipeline=2)),
     "dense TP2 PP2": Layout(kind="dense", parallel=Parallel(tensor=2, pipeline=2)),
+    "moe CP4": Layout(kind="moe", parallel=Parallel(context=4)),
+    "moe CP2 DP2 EP4": Layout(kind="moe", parallel=Parallel(data=2, context=2, expert=4)),
+    "moe CP2 TP2 SP EP2": Layout(kind="moe", parallel=Parallel(context=2, tensor=2, sequence=True, expert=2)),
+    "tied CP2 PP2": Layout(kind="tied", parallel=Parallel(context=2, pipeline=2)),
     "tied TP2 PP2": Layout(kind="tied", parallel=Parallel(tensor=2, pipeline=2)),
 }
 OTHERS = [name for name, layout in LAYOUTS.items() if name != layout.reference]
