@@ -8,7 +8,7 @@ BIN := .venv/bin
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install quickstart check test test-fast clean
+.PHONY: install quickstart check test test-fast test-layout benchmark clean
 
 install: .venv/installed
 
@@ -34,6 +34,15 @@ test: install
 
 test-fast: install
 	$(TEST) -m "not slow"
+
+# One global batch in seventy layouts: the table of docs/layouts.md
+test-layout: install
+	$(TEST) tests/policy/test_layouts.py
+
+# Ratios against peers, where `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton` has brought them
+benchmark: install
+	$(BIN)/python benchmarks/log_probs.py
+	$(BIN)/python benchmarks/sspo_loss.py
 
 clean:
 	rm -rf .venv build *.egg-info runs

@@ -38,8 +38,11 @@ def train(run: Run, *, resume: Path | None = None) -> None:
                         rollouts.sampling,
                         group_size=rollouts.group_size,
                         seed=run.seed * 1_000_003 + state.update,
+                        with_routes=run.routing_replay == "R3",
                     )
                 with job.phase("old_log_probs"):
+                    if run.penalties.kl_coef:
+                        groups = policy.reference_log_probs(groups)
                     first, *later = split(with_advantages(groups, run.advantage), mu)
                     # the first batch is on-policy: its π_old is π_θ itself, ρ = 1, and there is nothing to note
                     state.batches = [first, *map(policy.old_log_probs, later)]

@@ -126,15 +126,16 @@ class Run:
     correction: Correction = field(default_factory=Correction)
     updates_per_sync: int = 2  # the paper's μ: optimizer steps between refreshes of the sampler
     tokens_per_microbatch: int = 16384
+    routing_replay: Literal["none", "R2", "R3"] = "none"  # experts as in the pass of π_old (R2), as in the engine (R3)
     optimizer: Optimizer = Optimizer()
     warm_start: WarmStart | None = None
     evaluation: Evaluation | None = None
     checkpoint_every: int = 0  # updates; 0 keeps only the finished model
     checkpoints_kept: int = 2
     tracking: Tracking = Tracking()
-    megatron: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # fields of Megatron's TransformerConfig, by their own names
+    # fields of Megatron's TransformerConfig and of its DistributedDataParallelConfig, by their own names
+    megatron: Mapping[str, Any] = field(default_factory=dict)
+    ddp: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check(run: Run) -> Run:
@@ -147,10 +148,10 @@ def check(run: Run) -> Run:
     if run.name in ("", "..") or Path(run.name).name != run.name:
         raise UserError(f"name is {run.name!r}: it has to be the plain name of a folder, which is made in `output`")
     _check_rollouts(run)
-    if run.penalties.kl_coef > 0:
+    if run.penalties.kl_coef > 0 and run.warm_start:
         raise UserError(
-            "penalties.kl_coef is above 0, and the training loop keeps no reference policy: leave it at 0, as the "
-            "paper does, or use megatron_sspo.objective.Penalties in a loop that provides reference log-probs"
+            "penalties.kl_coef is above 0 in a run with a warm start, and the penalty is taken to the weights that a "
+            "run starts from: warm-start in a run of its own, and start this one from its model folder"
         )
     return _check_layout(run)
 

@@ -30,6 +30,8 @@ class Rollout:
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i
     old_log_probs: tuple[float, ...] | None = None  # the trainer's, at the last sync; None where ρ = 1 by construction
+    reference_log_probs: tuple[float, ...] | None = None  # of the policy that a KL penalty is taken to
+    routes: str | None = None  # the experts that prompt and response went to (`routes.py`), for routing replay
 
     @property
     def reward(self) -> float:

@@ -8,6 +8,7 @@ import torch
 
 from megatron_sspo.batching.context import gather_order, zigzag
 from megatron_sspo.objective import Segments
+from megatron_sspo.routes import RouterShape, unpack_routes
 from megatron_sspo.types import Rollout
 
 Tokens = tuple[int, ...]
@@ -35,6 +36,9 @@ class Microbatch:
     advantages: torch.Tensor  # [S] float32
     rollout_log_probs: torch.Tensor  # [R] float32
     old_log_probs: torch.Tensor | None  # [R] float32; None where the policy has not moved since the rollout: ρ = 1
+    reference_log_probs: torch.Tensor | None  # [R] float32; None where no KL penalty is taken
+    is_padding: torch.Tensor  # [T/C] bool
+    routes: torch.Tensor | None = None  # [T/C, layers, topk] int64: the experts to replay
 
     def to(self, device: torch.device) -> "Microbatch":
         """A copy on `device`."""
@@ -47,24 +51,30 @@ _NO_RESPONSE = -1  # as the next token of a position
 
 
 def make_microbatch(
-    sequences: Sequences, *, tensor_shards: int = 1, context_rank: int = 0, context_size: int = 1
+    sequences: Sequences,
+    *,
+    tensor_shards: int = 1,
+    context_rank: int = 0,
+    context_size: int = 1,
+    num_tokens: int | None = None,
+    router: RouterShape | None = None,
 ) -> Microbatch:
     """Packs sequences; none at all gives a microbatch of padding that keeps the ranks in lockstep.
 
     Args:
-        sequences: with old log-probs on all of them or on none.
+        sequences: with old log-probs on all of them or on none; reference log-probs likewise.
         tensor_shards: into how many equal parts sequence parallelism cuts a rank's tokens.
         context_rank: whose share this is, of `context_size`.
+        num_tokens: that the whole row is padded to, where a schedule or dispatcher wants rows of one length.
+        router: gives the microbatch the routes of its sequences, which all have to have them.
     """
     row = _Row()
     for prompt_tokens, rollout in sequences:
         row.add(prompt_tokens, rollout.tokens, pad_to_multiple_of=_parts(context_size))
     whole = _parts(context_size) * tensor_shards
-    row.add((), (), pad_to_multiple_of=1, padding=-len(row.tokens) % whole if row.tokens else whole)
+    wanted = num_tokens or max(whole, -(-len(row.tokens) // whole) * whole)
+    row.add((), (), pad_to_multiple_of=1, padding=wanted - len(row.tokens))
     rollouts = [rollout for _, rollout in sequences]
-    old = [rollout.old_log_probs for rollout in rollouts if rollout.old_log_probs is not None]
-    if old and len(old) != len(rollouts):
-        raise ValueError("some rollouts of a batch have old log-probs and some have none")
     next_tokens = torch.tensor(row.next_tokens)
     counts, order = gather_order(next_tokens != _NO_RESPONSE, row.borders, context_size)
     held = zigzag(row.borders, context_rank, context_size)
@@ -81,8 +91,28 @@ def make_microbatch(
         segments=Segments.from_lengths([len(rollout.tokens) for rollout in rollouts]),
         advantages=torch.tensor([rollout.advantage for rollout in rollouts]),
         rollout_log_probs=_flat([rollout.rollout_log_probs for rollout in rollouts]),
-        old_log_probs=_flat(old) if old else None,
+        old_log_probs=_on_all(rollouts, "old_log_probs"),
+        reference_log_probs=_on_all(rollouts, "reference_log_probs"),
+        is_padding=torch.tensor(row.is_padding)[held],
+        routes=_routes(sequences, row.borders, router)[held] if router else None,
     )
+
+
+def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> torch.Tensor:
+    """[T, layers, topk]. What has no route on record goes to the first experts, and to nowhere that is looked at:
+
+    padding, and the last token of a response, which an engine samples and never feeds back.
+    """
+    routes = torch.arange(router.topk).expand(borders[-1], router.num_layers, router.topk).clone()
+    for start, (prompt_tokens, rollout) in zip(borders, sequences, strict=False):  # a last border ends the padding
+        length = len(prompt_tokens) + len(rollout.tokens)
+        if rollout.routes is None:
+            raise ValueError("a rollout has no routes to replay")
+        found = unpack_routes(rollout.routes, router)
+        if len(found) not in (length - 1, length):
+            raise ValueError(f"a rollout has the routes of {len(found)} tokens, and {length} tokens")
+        routes[start : start + len(found)] = found
+    return routes
 
 
 def _parts(context_size: int) -> int:
@@ -96,6 +126,7 @@ class _Row:
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
+    is_padding: list[bool] = field(default_factory=list)
     next_tokens: list[int] = field(default_factory=list)  # the response token that follows a position, if one does
     borders: list[int] = field(default_factory=lambda: [0])
 
@@ -107,11 +138,20 @@ class _Row:
             return
         self.tokens += [*prompt, *response, *[0] * padding]
         self.positions += range(length + padding)
+        self.is_padding += [False] * length + [True] * padding
         # the first response token is predicted from the last position of the prompt
         before = len(prompt) - 1 if response else length
         self.next_tokens += [_NO_RESPONSE] * before + [*response] + [_NO_RESPONSE] * (length - before - len(response))
         self.next_tokens += [_NO_RESPONSE] * padding
         self.borders.append(len(self.tokens))
+
+
+def _on_all(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
+    """A value of every response token, or None where no rollout has it."""
+    found = [values for rollout in rollouts if (values := getattr(rollout, name)) is not None]
+    if found and len(found) != len(rollouts):
+        raise ValueError(f"some rollouts of a batch have {name} and some have none")
+    return _flat(found) if found or not rollouts else None
 
 
 def _flat(values: Sequence[Sequence[float]]) -> torch.Tensor:

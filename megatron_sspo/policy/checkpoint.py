@@ -1,5 +1,6 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
+import importlib.util
 import queue
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,17 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
+
+
+def check_requirements() -> None:
+    """To be called before a run starts.
+
+    Raises:
+        UserError: psutil is missing. It is no declared requirement of megatron-core; without it the process that writes
+            a checkpoint dies, and the one that started it waits for ever (0.16 to 0.19).
+    """
+    if importlib.util.find_spec("psutil") is None:
+        raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
 
 
 def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:

@@ -1,17 +1,21 @@
 """The seam into Megatron's schedules: a microbatch through the model, and the loss hook at its end."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.policy.context import gather_responses
-from megatron_sspo.policy.log_probs import log_probs_and_entropy
+from megatron_sspo.policy.head import forward_without_head, response_log_probs
+from megatron_sspo.policy.routing_replay import RoutingReplay
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -29,12 +33,18 @@ class ForwardStep:
         vocab_size: int,
         tensor_group: dist.ProcessGroup | None,
         context_group: dist.ProcessGroup | None,
+        routing: RoutingReplay | None = None,
+        overlap_grad_reduce: bool = False,
+        has_auxiliary_losses: bool = False,
     ) -> None:
         self.loss = loss
         self.temperature = temperature
         self.vocab_size = vocab_size
         self.tensor_group = tensor_group
         self.context_group = context_group
+        self.routing = routing
+        self.overlap_grad_reduce = overlap_grad_reduce
+        self.has_auxiliary_losses = has_auxiliary_losses
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """The output of this pipeline stage, and the loss function that the schedule calls on the last stage."""
@@ -46,21 +56,38 @@ class ForwardStep:
             max_seqlen_q=microbatch.longest,
             max_seqlen_kv=microbatch.longest,
         )
-        output = model(
-            input_ids=microbatch.tokens[None],
-            position_ids=microbatch.position_ids[None],
-            attention_mask=None,
-            packed_seq_params=packed,
-        )
-        return output, partial(self._loss_of_logits, microbatch)
+        chunk = unwrap_model(model)
+        with self.routing.forward(chunk, microbatch) if self.routing else nullcontext():
+            output = forward_without_head(
+                model,
+                chunk,
+                input_ids=microbatch.tokens[None],
+                position_ids=microbatch.position_ids[None],
+                attention_mask=None,
+                packed_seq_params=packed,
+                **self._padding_mask(chunk, microbatch),
+            )
+        return output, partial(self._loss_of_hidden, microbatch, chunk)
 
-    def _loss_of_logits(self, microbatch: Microbatch, logits: torch.Tensor) -> tuple[Any, ...]:
-        log_probs, entropy = log_probs_and_entropy(
-            logits[0][microbatch.response_rows],
-            microbatch.response_tokens,
+    def _padding_mask(self, chunk: Any, microbatch: Microbatch) -> dict[str, torch.Tensor]:
+        """Keeps padding out of the routers' losses. Megatron scatters the mask only where it embeds the tokens."""
+        if not self.has_auxiliary_losses:
+            return {}
+        mask = microbatch.is_padding
+        if chunk.config.sequence_parallel and not chunk.pre_process:
+            size = parallel_state.get_tensor_model_parallel_world_size()
+            mask = mask.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
+        return {"padding_mask": mask[None]}
+
+    def _loss_of_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
+        log_probs, entropy = response_log_probs(
+            hidden,
+            chunk,
+            microbatch,
             temperature=self.temperature,
             vocab_size=self.vocab_size,
             group=self.tensor_group,
+            overlap_grad_reduce=self.overlap_grad_reduce,
         )
         if self.context_group is not None:
             log_probs, entropy = (
@@ -75,14 +102,22 @@ def report_log_probs(microbatch: Microbatch, log_probs: torch.Tensor, entropy: t
     return log_probs.sum(), {"log_probs": log_probs.detach()}
 
 
+def loss_scale(*, num_microbatches: int, num_sequences: int) -> float:
+    """What a microbatch's sum over sequences is multiplied by, for a gradient of the mean over all of the batch's.
+
+    Megatron divides a loss by the number of microbatches, and averages gradients over the data- and context-parallel
+    ranks; this undoes both, and what remains is the one division by the number of sequences, fixed before the batch is
+    split. So the gradient is the same for every layout.
+    """
+    ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+    return num_microbatches * ranks / num_sequences
+
+
 def policy_loss(objective: Objective, penalties: Penalties, correction: Correction, *, scale: float) -> Loss:
     """The loss hook: −Σ_i w_i Â_i + penalties, times `scale`.
 
     Args:
-        scale: number of microbatches × data- and context-parallel ranks / global number of sequences. Megatron divides
-            a loss by the number of microbatches and averages gradients over those ranks; this undoes both, and what
-            remains is the one division by the number of sequences in the whole batch, fixed before the batch is split.
-            So the gradient is the same for every layout.
+        scale: `loss_scale`.
 
     Returns:
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its
@@ -95,7 +130,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         sums = objective(corrected, old, microbatch.advantages, microbatch.segments)
-        total = sums.loss + penalties(log_probs, entropy, None, microbatch.segments)
+        total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments)
         tokens = {
             **sums.tokens,
             "entropy": entropy.detach(),

@@ -1,11 +1,24 @@
-"""Token log-probs and entropy from vocabulary-parallel logits: fp32, chunked over rows, one pass."""
+"""Token log-probs and entropy from vocabulary-parallel logits: float32, in cache-sized tiles, one collective.
 
+Everything rests on four numbers a row, over the columns x of the logits seen so far, at the temperature τ:
+
+    m = max x,   z = (x − m)/τ,   s = Σ e^z,   u = Σ z e^z,   t = x[label]
+
+Of no columns at all they are (−∞, 0, 0, −∞), the identity of the merge. From those of the whole vocabulary
+
+    log π(label) = (t − m)/τ − log s,   H(π) = log s − u/s
+
+The maximum goes before the division, so that logits far from 0 lose nothing to rounding.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-_ROWS_PER_CHUNK = 1024  # bounds the fp32 scratch at [rows, V/TP]
+# Elements of a tile. On a CPU two float32 tiles stay in cache; a GPU wants fewer kernels.
+_TILE = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 def log_probs_and_entropy(
@@ -20,11 +33,12 @@ def log_probs_and_entropy(
 
     Args:
         logits: [R, V/TP], this rank's columns of the padded vocabulary, any floating type. Overwritten by the
-            gradient in the backward pass.
+            gradient in the backward pass, which can therefore be run once.
         labels: [R] int64, global token ids.
         temperature: of the distribution that the responses were sampled from.
         vocab_size: V without padding; columns beyond it have probability 0.
-        group: the tensor-parallel group; None for a whole vocabulary.
+        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call, with the same R,
+            zero included.
 
     Returns:
         [R] float32 each (float64 from float64 logits): log-probs and entropies, both differentiable.
@@ -35,51 +49,172 @@ def log_probs_and_entropy(
 class _LogProbsAndEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Any, labels: Any, temperature: float, vocab_size: int, group: Any) -> Any:
-        num_rows, width = logits.shape
-        first = width * (dist.get_rank(group) if group is not None else 0)
-        valid = max(0, min(width, vocab_size - first))
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        # per row: max, Σ e^{z−max}, Σ z e^{z−max}, z[label], where z is the scaled logit
-        maximum = torch.full((num_rows,), -torch.inf, dtype=wide, device=logits.device)
-        if valid and num_rows:
-            maximum = logits[:, :valid].amax(dim=1).to(wide) / temperature
-        if group is not None:
-            dist.all_reduce(maximum, dist.ReduceOp.MAX, group=group)
-        sums = torch.zeros(3, num_rows, dtype=wide, device=logits.device)
+        ctx.set_materialize_grads(False)
+        first, valid = columns_of_rank(logits.size(1), vocab_size, group)
         local = labels - first
-        owned = (local >= 0) & (local < valid)
-        for rows in _chunks(num_rows):
-            z = (logits[rows, :valid].to(wide) / temperature).sub_(maximum[rows, None])
-            target = z.gather(1, local[rows].clamp(0, max(valid - 1, 0))[:, None])[:, 0] if valid else 0.0
-            sums[2, rows] = torch.where(owned[rows], target, 0.0)
-            exponential = z.exp()
-            sums[0, rows] = exponential.sum(dim=1)
-            sums[1, rows] = exponential.mul_(z).sum(dim=1)
-        if group is not None:
-            dist.all_reduce(sums, group=group)
-        log_normalizer = sums[0].log()
-        mean_z = sums[1] / sums[0]
-        log_probs, entropy = sums[2] - log_normalizer, log_normalizer - mean_z
-        ctx.save_for_backward(logits, local, owned, maximum + log_normalizer, entropy)
+        statistics = Statistics(logits.size(0), temperature, logits)
+        statistics.add(logits[:, :valid], local)
+        log_probs, entropy, log_normalizer = statistics.finish(group)
+        ctx.save_for_backward(logits, local, log_probs, entropy, log_normalizer)
         ctx.temperature, ctx.valid = temperature, valid
         return log_probs, entropy
 
     @staticmethod
     def backward(ctx: Any, grad_log_probs: Any, grad_entropy: Any) -> Any:  # pyright: ignore
-        """dz = g·(1[label] − p) − h·p·(log p + H), then dlogits = dz / temperature, in place of the logits."""
-        logits, local, owned, log_normalizer, entropy = ctx.saved_tensors
-        for rows in _chunks(logits.size(0)):
-            part = logits[rows, : ctx.valid]
-            log_p = (part.to(log_normalizer.dtype) / ctx.temperature).sub_(log_normalizer[rows, None])
-            p = log_p.exp()
-            gradient = log_p.add_(entropy[rows, None]).mul_(-grad_entropy[rows, None])
-            gradient.sub_(grad_log_probs[rows, None]).mul_(p)
-            mine = owned[rows].nonzero()[:, 0]
-            gradient[mine, local[rows][mine]] += grad_log_probs[rows][mine]
-            part.copy_(gradient.div_(ctx.temperature))
+        logits, local, log_probs, entropy, log_normalizer = ctx.saved_tensors
+        gradient = Gradient(grad_log_probs, grad_entropy, log_probs, entropy, log_normalizer, ctx.temperature)
+        part = logits[:, : ctx.valid]
+        gradient.write(part, local, out=part)
         logits[:, ctx.valid :] = 0
         return logits, None, None, None, None
 
 
-def _chunks(num_rows: int) -> list[slice]:
-    return [slice(start, start + _ROWS_PER_CHUNK) for start in range(0, num_rows, _ROWS_PER_CHUNK)]
+def columns_of_rank(width: int, vocab_size: int, group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """(the global id of this rank's first column, how many of its `width` columns are not padding)."""
+    first = width * (dist.get_rank(group) if group is not None else 0)
+    return first, max(0, min(width, vocab_size - first))
+
+
+class Statistics:
+    """m, s, u and t of R rows, to which blocks of columns are added one after the other.
+
+    Args:
+        like: a tensor of the device and the type of the logits; float64 stays float64, all else is float32.
+    """
+
+    def __init__(self, num_rows: int, temperature: float, like: torch.Tensor) -> None:
+        self.temperature = temperature
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self.values = torch.zeros(4, num_rows, dtype=dtype, device=like.device)
+        self.values[[0, 3]] = -torch.inf
+        self.scratch = _Scratch(dtype, like.device)
+
+    def add(self, logits: torch.Tensor, local: torch.Tensor) -> None:
+        """Adds a block of columns.
+
+        Args:
+            logits: [R, B], unscaled.
+            local: [R], labels as column numbers of the block; those outside belong to other blocks.
+        """
+        if not logits.size(1):
+            return
+        maximum, total, weighted, target = self.values
+        for rows, columns, z, exponential in self.scratch.tiles(logits):
+            z.copy_(logits[rows, columns])
+            m = torch.maximum(maximum[rows], z.amax(dim=1))
+            _scale(z, m, self.temperature)
+            torch.exp(z, out=exponential)
+            s, u = self._rescale(maximum[rows], total[rows], weighted[rows], m)
+            total[rows] = exponential.sum(dim=1).add_(s)
+            weighted[rows] = exponential.mul_(z).sum(dim=1).add_(u)
+            maximum[rows] = m
+        inside = (local >= 0) & (local < logits.size(1))
+        found = logits.gather(1, _clamp(local, logits)[:, None])[:, 0].to(target.dtype)
+        torch.where(inside, found, target, out=target)
+
+    def finish(self, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """log π(label), entropy and τ log Σ e^(x/τ) over all ranks' columns, [R] each.
+
+        A collective: one all-gather.
+        """
+        maximum, total, weighted, target = self.values
+        if group is not None:
+            everyone = [torch.empty_like(self.values) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(everyone, self.values, group=group)
+            maxima, totals, weights, targets = torch.stack(everyone, dim=1)  # [TP, R] each
+            maximum, target = maxima.amax(dim=0), targets.amax(dim=0)
+            totals, weights = self._rescale(maxima, totals, weights, maximum)
+            total, weighted = totals.sum(dim=0), weights.sum(dim=0)
+        log_total = total.log()
+        log_probs = (target - maximum) / self.temperature - log_total
+        return log_probs, log_total - weighted / total, maximum + self.temperature * log_total
+
+    def _rescale(
+        self, maximum: torch.Tensor, total: torch.Tensor, weighted: torch.Tensor, new_maximum: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """s and u as they are relative to a maximum that is at least as large."""
+        # where no column was seen yet, s and u are 0 and any finite shift keeps them so; −∞ would give 0 · ∞
+        shift = ((maximum - new_maximum) / self.temperature).masked_fill(maximum == -torch.inf, 0)
+        factor = shift.exp()
+        return total * factor, (weighted + shift * total) * factor
+
+
+class Gradient:
+    """dL/dlogits of L = Σ g·log π(label) + h·H, from the numbers that the forward pass kept for each row.
+
+        dL/dx = ( g·(1[label] − p) − h·p·(log p + H) ) / τ
+
+    Args:
+        grad_log_probs: g, [R], or None for zero; likewise `grad_entropy`, h. Without h its terms are not computed.
+        log_probs, entropy, log_normalizer: what `Statistics.finish` returned.
+    """
+
+    def __init__(
+        self,
+        grad_log_probs: torch.Tensor | None,
+        grad_entropy: torch.Tensor | None,
+        log_probs: torch.Tensor,
+        entropy: torch.Tensor,
+        log_normalizer: torch.Tensor,
+        temperature: float,
+    ) -> None:
+        self.temperature, self.entropy, self.log_normalizer = temperature, entropy, log_normalizer
+        self.g = torch.zeros_like(entropy) if grad_log_probs is None else grad_log_probs / temperature
+        self.h = None if grad_entropy is None else grad_entropy / temperature
+        self.at_label = -self.g * torch.expm1(log_probs)
+        if self.h is not None:
+            self.at_label -= self.h * log_probs.exp() * (log_probs + entropy)
+        self.scratch = _Scratch(entropy.dtype, entropy.device)
+
+    def write(self, logits: torch.Tensor, local: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Writes dL/dlogits of a block of columns; arguments as in `Statistics.add`, and `out` may be `logits`."""
+        if not logits.size(1):
+            return
+        for rows, columns, z, p in self.scratch.tiles(logits):
+            z.copy_(logits[rows, columns])
+            _scale(z, self.log_normalizer[rows], self.temperature)
+            g = self.g[rows, None]
+            if self.h is None:
+                z.exp_().mul_(-g)
+            else:
+                torch.exp(z, out=p)
+                z.add_(self.entropy[rows, None]).mul_(-self.h[rows, None]).sub_(g).mul_(p)
+            out[rows, columns] = z
+        # a second write of one element a row, where it lies in this block: no row numbers have to leave the device
+        inside = (local >= 0) & (local < logits.size(1))
+        one_each = (torch.arange(len(local), device=local.device), _clamp(local, logits))
+        out[one_each] = torch.where(inside, self.at_label.to(out.dtype), out[one_each])
+
+
+class _Scratch:
+    """Two buffers of one tile each, used again for every tile: fresh memory would cost more than the arithmetic."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.size = _TILE.get(device.type, _TILE["cuda"])
+        self.buffers = torch.empty(2, 0, dtype=dtype, device=device)
+
+    def tiles(self, block: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
+        """(rows, columns, buffer, buffer) of tiles that cover the block; the buffers have the tile's shape."""
+        num_rows, num_columns = block.shape
+        wanted = min(self.size, block.numel())
+        if self.buffers.size(1) < wanted:
+            self.buffers = self.buffers.new_empty(2, wanted)
+        width = min(num_columns, self.size // 16)
+        height = self.size // width
+        for row in range(0, num_rows, height):
+            rows = slice(row, min(row + height, num_rows))
+            for column in range(0, num_columns, width):
+                columns = slice(column, min(column + width, num_columns))
+                shape = (rows.stop - rows.start, columns.stop - columns.start)
+                first, second = self.buffers[:, : shape[0] * shape[1]]
+                yield rows, columns, first.view(shape), second.view(shape)
+
+
+def _scale(tile: torch.Tensor, offset: torch.Tensor, temperature: float) -> None:
+    tile.sub_(offset[:, None])
+    if temperature != 1:
+        tile.div_(temperature)
+
+
+def _clamp(local: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    return local.clamp(0, block.size(1) - 1)

@@ -23,7 +23,13 @@ def has_transformer_engine() -> bool:
 
 
 def transformer_config(
-    family: Family, config: Mapping[str, Any], parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]
+    family: Family,
+    config: Mapping[str, Any],
+    parallel: Parallel,
+    dtype: torch.dtype,
+    options: Mapping[str, Any],
+    *,
+    routing_replay: bool = False,
 ) -> TransformerConfig:
     """The model's architecture and its layout, as Megatron wants them.
 
@@ -58,7 +64,8 @@ def transformer_config(
         "expert_model_parallel_size": parallel.expert,
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence,
-        "variable_seq_lengths": True,  # packed microbatches differ in length
+        # packed microbatches differ in length; where a dispatcher cannot have that, they are padded to one length
+        "variable_seq_lengths": options.get("moe_token_dispatcher_type", "alltoall") != "allgather",
         "moe_token_dispatcher_type": "alltoall",  # which Megatron wants with the former even where there are no experts
         "batch_p2p_comm": not interleaved,  # two sends between one pair of ranks a step cannot be batched
         "overlap_p2p_comm": interleaved,
@@ -77,8 +84,11 @@ def transformer_config(
             "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
             "moe_aux_loss_coeff": 0.0,
             "moe_router_dtype": "fp32",
+            "moe_enable_routing_replay": routing_replay,
             "moe_grouped_gemm": has_transformer_engine(),
         }
+    elif routing_replay:
+        raise UserError("routing_replay is on, and the model at hand has no experts to replay: set it to none")
     elif parallel.expert > 1:
         raise UserError(f"parallel.expert is {parallel.expert}, and the model at hand has no experts: set it to 1")
     try:

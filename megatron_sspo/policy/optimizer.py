@@ -1,6 +1,7 @@
 """Gradients and the step that follows: Megatron's DDP, distributed optimizer and schedule of learning rates."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -9,16 +10,38 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.run import Optimizer
 
 
-def wrap(transformer: TransformerConfig, chunks: Sequence[Any]) -> list[Any]:
-    """The chunks under DDP, with gradients that add up in float32."""
+def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
+    """Gradients that add up in float32 and a distributed optimizer, unless the user's `Run.ddp` says otherwise.
+
+    Raises:
+        UserError: an option that this version of Megatron does not have, or that means another wrapper.
+    """
+    known = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise UserError(f"ddp.{unknown[0]} is not a field of this megatron-core's DistributedDataParallelConfig")
+    if options.get("use_megatron_fsdp") or options.get("use_custom_fsdp"):
+        raise UserError(
+            "ddp.use_megatron_fsdp shards parameters, which export and checkpoints here do not: leave it off"
+        )
+    config = DistributedDataParallelConfig(
+        **{"grad_reduce_in_fp32": True, "use_distributed_optimizer": True, **options}  # pyright: ignore
+    )
+    if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
+        raise UserError(
+            "ddp.overlap_param_gather needs ddp.use_distributed_optimizer and ddp.overlap_grad_reduce: set them to true"
+        )
+    return config
+
+
+def wrap(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
+    """The chunks under DDP."""
     if transformer.bf16:
         chunks = [Float16Module(transformer, chunk) for chunk in chunks]
-    ddp = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, overlap_param_gather=False
-    )
     wrapped = [
         DistributedDataParallel(transformer, ddp, chunk, disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
@@ -29,8 +52,10 @@ def wrap(transformer: TransformerConfig, chunks: Sequence[Any]) -> list[Any]:
     return wrapped
 
 
-def make_optimizer(transformer: TransformerConfig, chunks: list[Any], options: Optimizer) -> Any:
-    """A fresh distributed Adam. Weights have to be in place: under bf16 it copies them to float32 here, once."""
+def make_optimizer(
+    transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: list[Any], options: Optimizer
+) -> Any:
+    """A fresh Adam. Weights have to be in place: under bf16 it copies them to float32 here, once."""
     config = OptimizerConfig(
         optimizer="adam",
         lr=options.lr,
@@ -42,7 +67,8 @@ def make_optimizer(transformer: TransformerConfig, chunks: list[Any], options: O
         clip_grad=options.clip_grad,
         bf16=transformer.bf16,
         params_dtype=transformer.params_dtype,
-        use_distributed_optimizer=True,
+        use_distributed_optimizer=ddp.use_distributed_optimizer,
+        overlap_param_gather=ddp.overlap_param_gather,
     )
     optimizer = get_megatron_optimizer(config, chunks)
     transformer.grad_scale_func = optimizer.scale_loss  # pyright: ignore

@@ -17,19 +17,34 @@ from megatron_sspo.types import Prompt, RolloutGroup
 
 
 def collect(
-    engine: RolloutEngine, reward: Reward, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+    engine: RolloutEngine,
+    reward: Reward,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    group_size: int,
+    seed: int,
+    with_routes: bool = False,
 ) -> list[RolloutGroup]:
     """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
 
     Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
     the prompt alone decide a response, so the shares may be cut anyhow.
+
+    Raises:
+        UserError: routes are wanted, and the engine reports none.
     """
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if engine.replicated:
         mine = prompts[rank::world_size]
     else:
         mine = prompts if rank == 0 else []
-    groups = score(reward, engine.generate(mine, sampling, group_size=group_size, seed=seed)) if mine else []
+    groups = engine.generate(mine, sampling, group_size=group_size, seed=seed) if mine else []
+    if with_routes and any(rollout.routes is None for group in groups for rollout in group.rollouts):
+        raise UserError(
+            "routing_replay is R3, and the rollout engine reports no routes: choose an engine that does, or R2"
+        )
+    groups = score(reward, groups) if groups else []
     shares: list[Any] = [groups]
     if world_size > 1:
         shares = [None] * world_size

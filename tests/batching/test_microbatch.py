@@ -77,7 +77,7 @@ def test_no_sequences_are_padding_alone(multiple):
         assert getattr(microbatch, name).shape == (0,), name
     assert microbatch.response_rows.dtype == microbatch.response_tokens.dtype == torch.int64
     assert microbatch.advantages.dtype == microbatch.rollout_log_probs.dtype == torch.float32
-    assert microbatch.old_log_probs is None
+    assert microbatch.old_log_probs.shape == microbatch.reference_log_probs.shape == (0,)
 
 
 def test_an_empty_response_has_no_rows_and_is_a_sequence():
@@ -101,7 +101,7 @@ def test_without_old_log_probs():
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_old_log_probs_on_some_are_an_error(order):
     sequences = [TWO[0], ((1,), rollout([2, 3]))]
-    with pytest.raises(ValueError, match="some rollouts of a batch have old log-probs and some have none"):
+    with pytest.raises(ValueError, match="some rollouts of a batch have old_log_probs and some have none"):
         make_microbatch([sequences[i] for i in order])
 
 

@@ -7,12 +7,29 @@ measures all layouts of the group's size, one behind the other.
 
 import hashlib
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from megatron_sspo.objective import (
+    AtanLog,
+    Clip,
+    Correction,
+    ExpAtan,
+    ExpSig,
+    Gumbel,
+    Penalties,
+    SigLog,
+    Sigmoid,
+    gmpo,
+    grpo,
+    gspo,
+    sapo,
+    sspo,
+)
 from megatron_sspo.run import Parallel
 
 
@@ -20,85 +37,186 @@ from megatron_sspo.run import Parallel
 class Layout:
     """A layout, and what runs in it."""
 
-    kind: str
+    kind: str  # of model
     parallel: Parallel = Parallel()
     tokens: int = 64  # a microbatch
-    few: bool = False  # a batch of three sequences, fewer than there are ranks
+    batch: str = "ragged"  # or one of tiny_policy.BATCHES
+    megatron: Mapping[str, Any] = field(default_factory=dict)
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+    every_objective: bool = False  # the gradient of every row of the table, and not of a few
 
     @property
     def reference(self) -> str:
-        """The name of the layout of one process and one microbatch that runs the same."""
-        return f"{self.kind}, few sequences" if self.few else self.kind
+        """The name of the layout of one process that runs the same."""
+        if self.kind == "moe" and self.batch != "ragged":
+            return f"moe {self.batch}"
+        return self.kind
+
+
+DP2, DP4 = Parallel(data=2), Parallel(data=4)
+EP2, EP4, DP2_EP2 = Parallel(data=2, expert=2), Parallel(data=4, expert=4), Parallel(data=4, expert=2)
+TP2, TP2_SP = Parallel(tensor=2), Parallel(tensor=2, sequence=True)
+TP2_SP_EP2, TP2_SP_ETP2 = replace(TP2_SP, expert=2), replace(TP2_SP, expert_tensor=2)
+PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
+CP2, CP4, CP2_EP2 = Parallel(context=2), Parallel(context=4), Parallel(context=2, expert=2)
+
+OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 20_000}
+NOT_DISTRIBUTED = {"use_distributed_optimizer": False}
+ALL_GATHER = {"moe_token_dispatcher_type": "allgather"}
+RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "moe"]}
+# losses of the routers are per microbatch, so every layout has to cut the same four of them
+AUXILIARY = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.05, "moe_z_loss_coeff": 0.01}
+
+
+def _auxiliary(parallel: Parallel = Parallel(), **options: Any) -> Layout:
+    return Layout(kind="moe", parallel=parallel, batch="even", tokens=40, megatron={**AUXILIARY, **options})
+
+
+def _replay(parallel: Parallel = Parallel(), **options: Any) -> Layout:
+    return Layout(kind="moe", parallel=parallel, batch="routed", megatron=options)
 
 
 LAYOUTS = {
+    # one process
     "moe": Layout(kind="moe", tokens=4096),
-    "moe, few sequences": Layout(kind="moe", tokens=4096, few=True),
+    "moe few": Layout(kind="moe", tokens=4096, batch="few"),
+    "moe even": _auxiliary(),
+    "moe routed": replace(_replay(), tokens=4096),
     "dense": Layout(kind="dense", tokens=4096),
     "tied": Layout(kind="tied", tokens=4096),
-    "moe, many microbatches": Layout(kind="moe", tokens=32),
+    "moe, many microbatches": Layout(kind="moe", tokens=32, every_objective=True),
     "tied, many microbatches": Layout(kind="tied", tokens=32),
-    "moe DP2": Layout(kind="moe", parallel=Parallel(data=2)),
-    "moe EP2": Layout(kind="moe", parallel=Parallel(data=2, expert=2)),
-    "moe TP2 SP ETP2": Layout(kind="moe", parallel=Parallel(tensor=2, sequence=True, expert_tensor=2)),
-    "moe TP2 SP ETP1": Layout(kind="moe", parallel=Parallel(tensor=2, sequence=True)),
-    "moe TP2 SP EP2": Layout(kind="moe", parallel=Parallel(tensor=2, sequence=True, expert=2)),
-    "moe PP2": Layout(kind="moe", parallel=Parallel(pipeline=2)),
-    "moe PP2 VPP2": Layout(kind="moe", parallel=Parallel(pipeline=2, virtual_pipeline=2)),
-    "dense TP2": Layout(kind="dense", parallel=Parallel(tensor=2)),
-    "dense TP2 SP": Layout(kind="dense", parallel=Parallel(tensor=2, sequence=True)),
-    "tied TP2 SP": Layout(kind="tied", parallel=Parallel(tensor=2, sequence=True)),
-    "tied PP2": Layout(kind="tied", parallel=Parallel(pipeline=2)),
-    "tied PP2 VPP2": Layout(kind="tied", parallel=Parallel(pipeline=2, virtual_pipeline=2)),
-    "moe CP2": Layout(kind="moe", parallel=Parallel(context=2)),
-    "moe CP2 EP2": Layout(kind="moe", parallel=Parallel(context=2, expert=2)),
-    "dense CP2": Layout(kind="dense", parallel=Parallel(context=2)),
-    "moe EP4": Layout(kind="moe", parallel=Parallel(data=4, expert=4)),
-    "moe EP4, few sequences": Layout(kind="moe", parallel=Parallel(data=4, expert=4), few=True),
-    "moe DP2 EP2": Layout(kind="moe", parallel=Parallel(data=4, expert=2)),
-    "moe PP2 EP2": Layout(kind="moe", parallel=Parallel(data=2, pipeline=2, expert=2)),
-    "moe PP2 VPP2 EP2": Layout(kind="moe", parallel=Parallel(data=2, pipeline=2, virtual_pipeline=2, expert=2)),
-    "moe TP2 SP DP2 EP2 ETP2": Layout(
-        kind="moe", parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)
-    ),
-    "moe TP2 SP PP2": Layout(kind="moe", parallel=Parallel(tensor=2, sequence=True, pipeline=2)),
-    "dense TP2 PP2": Layout(kind="dense", parallel=Parallel(tensor=2, pipeline=2)),
-    "moe CP4": Layout(kind="moe", parallel=Parallel(context=4)),
-    "moe CP2 DP2 EP4": Layout(kind="moe", parallel=Parallel(data=2, context=2, expert=4)),
-    "moe CP2 TP2 SP EP2": Layout(kind="moe", parallel=Parallel(context=2, tensor=2, sequence=True, expert=2)),
-    "tied CP2 PP2": Layout(kind="tied", parallel=Parallel(context=2, pipeline=2)),
-    "tied TP2 PP2": Layout(kind="tied", parallel=Parallel(tensor=2, pipeline=2)),
+    "moe, recompute": Layout(kind="moe", megatron=RECOMPUTE),
+    "moe, selective recompute": Layout(kind="moe", megatron=SELECTIVE),
+    "moe, not distributed": Layout(kind="moe", ddp=NOT_DISTRIBUTED),
+    "moe, all-gather": Layout(kind="moe", megatron=ALL_GATHER),
+    "moe, routes": _replay(),
+    "moe, routes, recompute": _replay(**RECOMPUTE),
+    "moe, routes, selective recompute": _replay(**SELECTIVE),
+    # two
+    "moe DP2": Layout(kind="moe", parallel=DP2, every_objective=True),
+    "moe DP2, overlap": Layout(kind="moe", parallel=DP2, ddp=OVERLAP, tokens=32),
+    "moe DP2, not distributed": Layout(kind="moe", parallel=DP2, ddp=NOT_DISTRIBUTED),
+    "tied DP2, overlap": Layout(kind="tied", parallel=DP2, ddp=OVERLAP, tokens=32),
+    "moe EP2": Layout(kind="moe", parallel=EP2, every_objective=True),
+    "moe EP2, overlap": Layout(kind="moe", parallel=EP2, ddp=OVERLAP),
+    "moe EP2, all-gather": Layout(kind="moe", parallel=EP2, megatron=ALL_GATHER),
+    "moe TP2 SP ETP2": Layout(kind="moe", parallel=TP2_SP_ETP2),
+    "moe TP2 SP ETP1": Layout(kind="moe", parallel=TP2_SP),
+    "moe TP2 SP EP2": Layout(kind="moe", parallel=TP2_SP_EP2, every_objective=True),
+    "moe TP2 SP EP2, recompute": Layout(kind="moe", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
+    "moe PP2": Layout(kind="moe", parallel=PP2),
+    "moe PP2, all-gather": Layout(kind="moe", parallel=PP2, megatron=ALL_GATHER),
+    "moe PP2 VPP2": Layout(kind="moe", parallel=PP2_VPP2, every_objective=True),
+    "moe PP2 VPP2, recompute": Layout(kind="moe", parallel=PP2_VPP2, megatron=RECOMPUTE),
+    "moe PP2 VPP2, overlap": Layout(kind="moe", parallel=PP2_VPP2, ddp=OVERLAP),
+    "dense TP2": Layout(kind="dense", parallel=TP2, every_objective=True),
+    "dense TP2 SP": Layout(kind="dense", parallel=TP2_SP),
+    "tied TP2 SP": Layout(kind="tied", parallel=TP2_SP),
+    "tied PP2": Layout(kind="tied", parallel=PP2),
+    "tied PP2 VPP2": Layout(kind="tied", parallel=PP2_VPP2),
+    "moe CP2": Layout(kind="moe", parallel=CP2, every_objective=True),
+    "moe CP2, recompute": Layout(kind="moe", parallel=CP2, megatron=RECOMPUTE),
+    "moe CP2 EP2": Layout(kind="moe", parallel=CP2_EP2),
+    "moe CP2 EP2, all-gather": Layout(kind="moe", parallel=CP2_EP2, megatron=ALL_GATHER),
+    "dense CP2": Layout(kind="dense", parallel=CP2),
+    "moe DP2, auxiliary": _auxiliary(DP2),
+    "moe EP2, auxiliary": _auxiliary(EP2),
+    "moe TP2 SP ETP1, auxiliary": _auxiliary(TP2_SP),
+    "moe TP2 SP EP2, auxiliary": _auxiliary(TP2_SP_EP2),
+    "moe PP2 VPP2, auxiliary": _auxiliary(PP2_VPP2),
+    "moe CP2, auxiliary": _auxiliary(CP2),
+    "moe EP2, auxiliary, all-gather": _auxiliary(EP2, **ALL_GATHER),
+    "moe EP2, routes": _replay(EP2),
+    "moe PP2, routes": _replay(PP2),
+    "moe PP2, routes, recompute": _replay(PP2, **RECOMPUTE),
+    "moe PP2 VPP2, routes": _replay(PP2_VPP2),
+    "moe PP2 VPP2, routes, recompute": _replay(PP2_VPP2, **RECOMPUTE),
+    "moe TP2 SP EP2, routes": _replay(TP2_SP_EP2),
+    "moe TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, **RECOMPUTE),
+    "moe CP2, routes": _replay(CP2),
+    "moe CP2, routes, recompute": _replay(CP2, **RECOMPUTE),
+    # four
+    "moe DP4": Layout(kind="moe", parallel=DP4),
+    "moe EP4": Layout(kind="moe", parallel=EP4),
+    "moe EP4, all-gather": Layout(kind="moe", parallel=EP4, megatron=ALL_GATHER),
+    "moe EP4, few sequences": Layout(kind="moe", parallel=EP4, batch="few"),
+    "moe DP2 EP2": Layout(kind="moe", parallel=DP2_EP2),
+    "moe PP2 EP2": Layout(kind="moe", parallel=replace(PP2, data=2, expert=2)),
+    "moe PP2 VPP2 EP2": Layout(kind="moe", parallel=replace(PP2_VPP2, data=2, expert=2)),
+    "moe TP2 SP DP2 EP2 ETP2": Layout(kind="moe", parallel=replace(TP2_SP_ETP2, data=2, expert=2)),
+    "moe TP2 SP DP2, overlap": Layout(kind="moe", parallel=replace(TP2_SP, data=2), ddp=OVERLAP),
+    "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
+    "dense TP2 PP2": Layout(kind="dense", parallel=replace(TP2, pipeline=2)),
+    "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
+    "moe CP4": Layout(kind="moe", parallel=CP4),
+    "moe CP2 DP2 EP4": Layout(kind="moe", parallel=replace(CP2, data=2, expert=4)),
+    "moe CP2 TP2 SP EP2": Layout(kind="moe", parallel=replace(TP2_SP_EP2, context=2), every_objective=True),
+    "tied CP2 PP2": Layout(kind="tied", parallel=replace(CP2, pipeline=2)),
+    "moe CP2 TP2 SP EP2, routes, recompute": _replay(replace(TP2_SP_EP2, context=2), **RECOMPUTE),
+    "moe CP2 TP2 SP EP2, auxiliary": _auxiliary(replace(TP2_SP_EP2, context=2)),
+    "moe TP2 SP PP2 VPP2, auxiliary": _auxiliary(replace(TP2_SP, pipeline=2, virtual_pipeline=2)),
 }
+FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
+
+
+def cases_of(name: str) -> list[str]:
+    """What a layout is measured with. The first layouts, to which others are compared, take all."""
+    layout = LAYOUTS[name]
+    return [case for case in cases() if case in FEW_CASES or layout.every_objective or name == layout.reference]
+
+
 OTHERS = [name for name, layout in LAYOUTS.items() if name != layout.reference]
+
+
+def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
+    """Every row of the table of objectives, and one with all that can be added to it."""
+    gates = [Clip(0.2, 0.2), Sigmoid(), AtanLog(), SigLog(), ExpSig(), ExpAtan(), Gumbel()]
+    table = {"GRPO": grpo(), "GSPO": gspo(), "GMPO": gmpo(), "SAPO": sapo()}
+    table |= {f"SSPO {type(gate).__name__}": sspo(gate) for gate in gates}
+    found = {name: (objective, Penalties(), Correction()) for name, objective in table.items()}
+    penalties = Penalties(kl_coef=0.1, kl_estimator="k2", entropy_coef=0.02)
+    return found | {"SSPO, penalties, correction": (sspo(), penalties, Correction(mode="truncated"))}
 
 
 def read(path: Path) -> dict[str, Any]:
     return torch.load(path)
 
 
-def measure(layout: Layout, folder: Path, batch_file: Path) -> dict[str, Any]:
+def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[str, Any]:
     """The quantities that no layout may change. A collective."""
     import torch.distributed as dist
     from megatron.core import parallel_state
     from tiny_policy import make_run, read_batch
 
     from megatron_sspo.metrics import update_metrics
-    from megatron_sspo.objective import sspo
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.policy.policy import Policy
 
+    layout = LAYOUTS[name]
     device = initialize(layout.parallel, seed=0)
-    policy = Policy(make_run(layout.parallel, tokens=layout.tokens), folder, device)
+    run = make_run(
+        layout.parallel,
+        tokens=layout.tokens,
+        megatron=layout.megatron,
+        ddp=layout.ddp,
+        routing_replay="R2" if layout.batch == "routed" else "none",
+    )
+    policy = Policy(run, folder, device)
     batch = read_batch(batch_file)
-    if layout.few:
-        batch = [replace(batch[0], rollouts=batch[0].rollouts[:3])]
 
     def weights() -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in policy.weights()}
 
+    before = weights()
+    noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
+    compared = {case: _gradient(policy, batch, case, results / layout.reference) for case in cases_of(name)}
     found = {
-        "before": weights(),
-        "old_log_probs": [list(r.old_log_probs or ()) for g in policy.old_log_probs(batch) for r in g.rollouts],
+        "before": before,
+        "old_log_probs": [list(r.old_log_probs or ()) for r in noted],
+        "routes": [r.routes for r in noted],
+        "gradients": compared,
         "updates": [update_metrics(policy.update(batch, sspo())) for _ in range(3)],
         "after": weights(),
     }
@@ -109,8 +227,56 @@ def measure(layout: Layout, folder: Path, batch_file: Path) -> dict[str, Any]:
     return found
 
 
+def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, Any]:
+    """How far loss and gradient are from the reference's; the first to come is the reference.
+
+    The loss in units of the mean |Â|, the gradient of each tensor relative to its norm.
+    """
+    objective, penalties, correction = cases()[case]
+    original = policy.run
+    policy.run = replace(policy.run, penalties=penalties, correction=correction)
+    record = policy.gradient(batch, objective)
+    policy.run = original
+    gradients = gather_gradients(policy)
+    path = reference.with_name(f"{reference.name} {case}.gradient")
+    if not path.exists():
+        torch.save((record.loss, gradients), path)
+        return {"loss": 0.0, "gradient": 0.0, "tensor": ""}
+    loss, expected = torch.load(path)
+    differences = {
+        name: float((gradients[name] - tensor).norm() / tensor.norm().clamp(min=1e-12))
+        for name, tensor in expected.items()
+    }
+    worst = max(differences, key=differences.__getitem__)
+    advantages = [abs(rollout.advantage) for group in batch for rollout in group.rollouts]
+    mean = sum(advantages) / len(advantages)
+    return {"loss": abs(record.loss - loss) / mean, "gradient": differences[worst], "tensor": worst}
+
+
+def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
+    """The whole gradient under Hugging Face names, unsharded, on every rank."""
+    import torch.distributed as dist
+
+    from megatron_sspo.policy.names import logical_parameters
+    from megatron_sspo.policy.weights import shard_of
+    from megatron_sspo.weights.gather import Gather
+
+    for chunk in policy.chunks:
+        for buffer in chunk.buffers + chunk.expert_parallel_buffers:
+            group = buffer.data_parallel_group
+            for bucket in buffer.buckets if policy.ddp.use_distributed_optimizer else ():
+                own = bucket.grad_data.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
+                dist.all_gather_into_tensor(bucket.grad_data, own, group=group)
+    gradients: dict[str, torch.Tensor] = {}
+    for name, parameter in logical_parameters([chunk.module for chunk in policy.chunks]):
+        gradients.setdefault(name, parameter.main_grad)
+    rows = {row.name: row for row in policy.rows}
+    gather = Gather(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
+    return {name: tensor.clone() for name, tensor in gather()}
+
+
 def _digest(found: dict[str, Any]) -> str:
-    digest = hashlib.sha256(repr((found["old_log_probs"], found["updates"])).encode())
+    digest = hashlib.sha256(repr((found["old_log_probs"], found["routes"], found["updates"])).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
             digest.update(name.encode() + tensor.numpy().tobytes())
@@ -126,9 +292,10 @@ def main(folders: Path, batches: Path, results: Path) -> None:
         if layout.parallel.num_processes != dist.get_world_size():
             continue
         print(f"layout {name}", flush=True)
-        found = measure(layout, folders / layout.kind, batches / f"{layout.kind}.jsonl")
+        found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.jsonl", results)
         if dist.get_rank() == 0:
             torch.save(found, results / f"{name}.pt")
+        dist.barrier()
     dist.destroy_process_group()
 
 

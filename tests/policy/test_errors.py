@@ -1,5 +1,6 @@
 """What a user can mend is a UserError of one sentence, before anything is trained or moved."""
 
+import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,20 @@ def test_old_log_probs_on_some_rollouts_only(folders, batches, device):
     batch = with_first(read_batch(batches["dense"]), old_log_probs=None)
     with pytest.raises(ValueError, match="some have none"):
         Policy(make_run(tokens=4096), folders["dense"], device).update(batch, sspo())
+
+
+def test_a_missing_psutil_is_found_at_the_start(folders, device, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
+    with pytest.raises(UserError, match="psutil is not installed, and megatron-core hangs"):
+        Policy(make_run(), folders["dense"], device)
+
+
+def test_the_optimizers_own_weights_are_the_loaded_ones(folders, device):
+    """Megatron copies them once, when an optimizer is built: weights that are loaded later would be lost on a step."""
+    policy = Policy(make_run(dtype="bfloat16", optimizer=Optimizer(lr=0.0)), folders["dense"], device)
+    before = {name: tensor.clone() for name, tensor in policy.weights()}
+    policy.optimizer.zero_grad()
+    policy.optimizer.step()  # at a rate of 0, a step writes the optimizer's copy into the model
+    for name, tensor in policy.weights():
+        assert torch.equal(tensor, before[name]), name

@@ -44,8 +44,24 @@ def test_loss_and_gradient_norm_of_the_first_update(measured, note, name):
     found, expected = (measured(n)["updates"][0] for n in (name, layouts.LAYOUTS[name].reference))
     for key in ("policy/loss", "policy/grad_norm"):
         difference = relative(found[key], expected[key])
-        note(name, key.replace("policy/", "1st "), difference)
         assert difference < 1e-5, f"{name}: {key} of the first update differs by {difference}, relatively"
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name in layouts.OTHERS for case in layouts.cases_of(name)])
+def test_gradient_of_every_parameter(measured, note, name, case):
+    found = measured(name)["gradients"][case]
+    note(name, "loss", found["loss"])
+    note(name, "gradient", found["gradient"])
+    assert found["loss"] < 5e-6, f"{name}: the loss of {case} differs by {found['loss']}, relatively"
+    assert found["gradient"] < 5e-6, (
+        f"{name}: the gradient of {case} differs by {found['gradient']}, relatively, in {found['tensor']}"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, layout in layouts.LAYOUTS.items() if layout.batch == "routed"])
+def test_recorded_routes(measured, name):
+    expected = measured("moe routed")["routes"]
+    assert all(expected) and measured(name)["routes"] == expected
 
 
 @other_layout

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.routes import pack_routes
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.state import from_row, to_row
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
@@ -49,7 +50,7 @@ def build(kind: str) -> PreTrainedModel:
     else:
         model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=kind == "tied", **sizes))
     for parameter in model.parameters():
-        mean, std = (1.0, 0.1) if parameter.ndim == 1 else (0.0, 0.12)
+        mean, std = (1.0, 0.1) if parameter.ndim == 1 else (0.0, 0.08)
         torch.nn.init.normal_(parameter, mean, std)
     return model.eval()
 
@@ -76,34 +77,56 @@ def log_probs(model: PreTrainedModel, prompt: Prompt, rollout: Rollout) -> torch
     return distribution.gather(1, torch.tensor(rollout.tokens, dtype=torch.int64)[:, None])[:, 0]
 
 
+# sequences of a group: (tokens of the prompt, tokens of each response)
+BATCHES: dict[str, list[tuple[int, list[int]]]] = {
+    "ragged": [(8, [3, 20, 12, 1]), (3, [7, 16, 0, 11]), (5, [2, 9, 18, 5])],
+    "few": [(8, [13, 20, 12])],
+    "even": [
+        (6, [18, 10, 18, 10]),
+        (4, [20, 12, 20, 12]),
+    ],  # no layout needs padding, and four microbatches fit: 24 + 16
+    "routed": [(8, [3, 20, 12, 1]), (3, [7, 16, 0, 11])],
+}
+
+
 @torch.no_grad()
-def save_batch(kind: str, folder: Path, path: Path) -> Path:
-    """3 groups of 4 ragged responses, one of them empty, with advantages of both signs."""
+def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
+    """Groups of random responses, with advantages of both signs, old log-probs near the model's, and, where the name
+
+    says so, random routes."""
     model, generator = reference(folder), torch.Generator().manual_seed(1)
 
-    def integer(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=generator))
+    def integers(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, VOCAB_SIZE, (count,), generator=generator).tolist())
+
+    def noisy(values: torch.Tensor, scale: float) -> torch.Tensor:
+        return values + scale * torch.randn(values.shape, generator=generator)
 
     groups = []
-    for number in range(3):
-        prompt = Prompt(id=str(number), tokens=tuple(integer(0, VOCAB_SIZE) for _ in range(integer(2, 9))), answer="")
+    for number, (prompt_length, lengths) in enumerate(BATCHES[name]):
+        prompt = Prompt(id=str(number), tokens=integers(prompt_length), answer="")
         rollouts = []
-        for sibling in range(4):
-            length = 0 if (number, sibling) == (1, 2) else integer(1, 21)
+        for length in lengths:
             rollout = Rollout(
-                tokens=tuple(integer(0, VOCAB_SIZE) for _ in range(length)),
+                tokens=integers(length),
                 rollout_log_probs=(0.0,) * length,
                 text="",
                 finish_reason="stop",
                 policy_version=0,
                 advantage=float(torch.randn((), generator=generator)),
             )
-            now = log_probs(model, prompt, rollout)
-            old = now + 0.3 * torch.randn(now.shape, generator=generator)
-            engine = old + 0.01 * torch.randn(now.shape, generator=generator)
-            rollouts.append(
-                replace(rollout, old_log_probs=tuple(old.tolist()), rollout_log_probs=tuple(engine.tolist()))
-            )
+            old = noisy(log_probs(model, prompt, rollout), 0.3)
+            values = {
+                "old_log_probs": old,
+                "rollout_log_probs": noisy(old, 0.01),
+                "reference_log_probs": noisy(old, 0.2),
+            }
+            rollout = replace(rollout, **{key: tuple(value.tolist()) for key, value in values.items()})
+            if name == "routed":  # as an engine reports them: the last token has none
+                shape = (prompt_length + length - 1, 4, 8)
+                chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]
+                rollout = replace(rollout, routes=pack_routes(chosen, 8))
+            rollouts.append(rollout)
         groups.append(RolloutGroup(prompt=prompt, rollouts=rollouts))
     path.write_text("".join(json.dumps(to_row(group)) + "\n" for group in groups))
     return path

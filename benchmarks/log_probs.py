@@ -1,0 +1,167 @@
+"""Log-probs and entropy, forward and backward: ours against the naive form and against peers as they are installed.
+
+    python benchmarks/log_probs.py                 # T = 512
+    python benchmarks/log_probs.py --tokens 2048   # four times the memory of the first
+
+One thread, vocabulary 151,936, hidden size 2,048, bfloat16. Times are CPU seconds of one forward and backward pass; MB
+is the peak of memory above the inputs. "From logits" asks for log-probs with a gradient and for entropy as a metric;
+"with the output layer" starts from hidden states and the weight, and MB is beyond the gradients that are returned.
+The last columns are the largest errors of log-probs against float64: from float32 logits, or from bfloat16 operands.
+Peers: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`; what is not installed is left out.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from side_by_side import measure, print_table, run_all
+
+VOCABULARY, HIDDEN = 151_936, 2048
+Values = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def ours(logits: torch.Tensor, labels: torch.Tensor) -> Values:
+    from megatron_sspo.policy.log_probs import log_probs_and_entropy
+
+    return log_probs_and_entropy(logits, labels, temperature=1.0, vocab_size=VOCABULARY)
+
+
+def naive(logits: torch.Tensor, labels: torch.Tensor) -> Values:
+    distribution = torch.log_softmax(logits.float() if logits.dtype == torch.bfloat16 else logits, dim=-1)
+    with torch.no_grad():
+        entropy = -(distribution.exp() * distribution).sum(dim=-1)
+    return distribution.gather(1, labels[:, None])[:, 0], entropy
+
+
+def megatron(logits: torch.Tensor, labels: torch.Tensor) -> Values:
+    """Megatron's own, which has no entropy."""
+    from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+    return -vocab_parallel_cross_entropy(logits, labels), None
+
+
+def trl(logits: torch.Tensor, labels: torch.Tensor) -> Values:
+    from trl.trainer.utils import entropy_from_logits, selective_log_softmax  # pyright: ignore
+
+    with torch.no_grad():
+        entropy = entropy_from_logits(logits)
+    return selective_log_softmax(logits, labels), entropy
+
+
+def ours_recompute(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, budget: int = 0) -> Values:
+    from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
+
+    options = {"temperature": 1.0, "vocab_size": VOCABULARY, "memory_budget_bytes": budget}
+    return fused_log_probs_and_entropy(hidden, weight, labels, **options)  # pyright: ignore
+
+
+def ours_save(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> Values:
+    return ours_recompute(hidden, weight, labels, budget=1 << 40)
+
+
+def naive_head(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> Values:
+    return naive(hidden @ weight.t(), labels)
+
+
+def liger(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> Values:
+    from liger_kernel.ops.fused_linear_scaled_cross_entropy import (  # pyright: ignore
+        LigerFusedLinearScaledCrossEntropyFunction,
+    )
+
+    loss, entropy = LigerFusedLinearScaledCrossEntropyFunction.apply(hidden, weight, labels, 1.0, -100, 1, True)
+    return -loss, entropy
+
+
+FROM_LOGITS: dict[str, Callable[..., Values]] = {
+    "ours": ours,
+    "naive log_softmax": naive,
+    "megatron (no entropy)": megatron,
+    "trl": trl,
+}
+WITH_HEAD: dict[str, Callable[..., Values]] = {
+    "ours, recompute": ours_recompute,
+    "ours, save": ours_save,
+    "naive, logits in memory": naive_head,
+    "liger (its fallback)": liger,
+}
+
+
+def measure_logits(function: Callable[..., Values], tokens: int, repetitions: int) -> dict[str, float]:
+    exact = torch.randn(tokens, VOCABULARY, generator=torch.Generator().manual_seed(0)).mul_(3)
+    labels = torch.arange(tokens) * 37 % VOCABULARY
+    few = exact[:32]
+    found = function(few.clone(), labels[:32])[0].double()
+    error = float((found - torch.log_softmax(few.double(), dim=-1).gather(1, labels[:32, None])[:, 0]).abs().max())
+    logits = exact.bfloat16()
+    del exact, few
+    upstream = torch.ones(tokens)
+
+    def work() -> None:
+        # the logits of a model are an intermediate result, which may be overwritten: ours leaves the gradient
+        # there, and the next repetition finds it; times do not depend on values
+        part = logits.requires_grad_().view_as(logits)
+        values = function(part, labels)[0]
+        torch.autograd.grad(values, part, upstream.to(values.dtype))
+
+    return {**measure(work, repetitions=repetitions), "error (f32 logits)": error}
+
+
+def measure_head(function: Callable[..., Values], tokens: int, repetitions: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(tokens, HIDDEN, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(VOCABULARY, HIDDEN, generator=generator).mul_(3 / HIDDEN**0.5).bfloat16().requires_grad_()
+    labels = torch.arange(tokens) * 37 % VOCABULARY
+    with torch.no_grad():
+        logits = F.linear(hidden[:32].float(), weight.float()).double()
+        expected = torch.log_softmax(logits, dim=-1).gather(1, labels[:32, None])[:, 0]
+        found = function(hidden[:32], weight, labels[:32])[0].double()
+    error = float((found - expected).abs().max())
+    del logits
+
+    def work() -> None:
+        torch.autograd.grad(function(hidden, weight, labels)[0].sum(), (hidden, weight))
+
+    found = measure(work, repetitions=repetitions)
+    returned = (hidden.numel() + weight.numel()) * 2 / 1e6
+    return {**found, "megabytes": found["megabytes"] - returned, "error (bf16 operands)": error}
+
+
+def one_rank() -> None:
+    """Megatron's functions ask for their groups."""
+    from megatron_sspo.policy.distributed import initialize
+    from megatron_sspo.run import Parallel
+
+    initialize(Parallel(), seed=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--variant", help=argparse.SUPPRESS)
+    options: Any = parser.parse_args()
+    if options.variant:
+        torch.set_num_threads(1)
+        if options.variant.startswith("megatron"):
+            one_rank()
+        measured = (
+            measure_logits(FROM_LOGITS[options.variant], options.tokens, 3)
+            if options.variant in FROM_LOGITS
+            else measure_head(WITH_HEAD[options.variant], options.tokens, 2)
+        )
+        print(json.dumps(measured))
+        return
+    arguments = ["--tokens", str(options.tokens)]
+    for title, variants, baseline in (
+        ("from logits", FROM_LOGITS, "naive log_softmax"),
+        ("with the output layer", WITH_HEAD, "liger (its fallback)"),
+    ):
+        results = run_all(__file__, list(variants), arguments, rounds=options.rounds)
+        print_table(f"{title}, T = {options.tokens}, time relative to {baseline}", results, baseline)
+
+
+if __name__ == "__main__":
+    main()

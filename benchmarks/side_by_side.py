@@ -1,0 +1,70 @@
+"""Variants measured side by side: each in a process of its own, round after round, ratios of medians in a table."""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MEGABYTE = 1e6
+
+
+def measure(work: Callable[[], Any], *, repetitions: int) -> dict[str, float]:
+    """CPU seconds (the least of the repetitions) and the peak of resident memory above the level before it, in MB."""
+    seconds = []
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    before = _kilobytes("VmRSS")
+    for _ in range(repetitions):
+        start = time.process_time()
+        work()
+        seconds.append(time.process_time() - start)
+    return {"seconds": min(seconds), "megabytes": (_kilobytes("VmHWM") - before) * 1024 / MEGABYTE}
+
+
+def run_all(
+    script: str, variants: Sequence[str], arguments: Sequence[str], *, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Runs `script --variant NAME` for every variant in turn, `rounds` times over, and takes the medians.
+
+    A variant that cannot be measured here says why, and is left out.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    for number in range(rounds):
+        for variant in variants:
+            print(f"round {number + 1}/{rounds}  {variant}", end="\x1b[K\r", flush=True, file=sys.stderr)
+            command = [sys.executable, "-W", "ignore", script, "--variant", variant, *arguments]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode:
+                if number == 0:
+                    print(f"{variant}: left out ({done.stderr.strip().splitlines()[-1]})\x1b[K")
+                continue
+            found.setdefault(variant, []).append(json.loads(done.stdout.splitlines()[-1]))
+    print("\x1b[K", end="", file=sys.stderr)
+    medians = {}
+    for variant, results in found.items():
+        medians[variant] = {key: statistics.median(result[key] for result in results) for key in results[0]}
+    return medians
+
+
+def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline: str) -> None:
+    """A row a variant: time relative to `baseline`, seconds, memory, and whatever else it reported."""
+    others = [key for key in next(iter(results.values())) if key not in ("seconds", "megabytes")]
+    print(f"\n{title}")
+    print(f"{'':34}{'time':>8}{'seconds':>10}{'MB':>8}" + "".join(f"{key:>20}" for key in others))
+    for variant, row in results.items():
+        ratio = row["seconds"] / results[baseline]["seconds"] if baseline in results else float("nan")
+        cells = "".join(f"{row[key]:>20.1e}" for key in others)
+        print(f"{variant:34}{ratio:>8.2f}{row['seconds']:>10.3f}{row['megabytes']:>8.0f}{cells}")
+
+
+def _kilobytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,175 @@
+"""Token log-probs and entropy from hidden states and the output weight, never with all logits in memory.
+
+The loop over the vocabulary is the outer one, so each block of the weight is read once a pass, and its gradient is
+written once.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.policy.log_probs import Gradient, Statistics, columns_of_rank
+
+MEMORY_BUDGET_BYTES = 256 * 1024**2
+
+# Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
+# hidden states is read and written once a block, which asks for larger blocks where memory is faster.
+_BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
+_FEWEST_COLUMNS = 512
+
+
+def fused_log_probs_and_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    temperature: float,
+    vocab_size: int,
+    group: dist.ProcessGroup | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    grad_placeholder: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
+
+    Logits are in float32 on a GPU, whatever the operands. On a CPU, whose matrix product has no wider output, those of
+    bfloat16 operands are rounded to bfloat16; so they are in Megatron's own output layer, on either. What follows is
+    float32. The operands of the gradient's matrix products have the type of `hidden`.
+
+    A weight with a `main_grad` and Megatron's `grad_added_to_main_grad` has its gradient added there, without a
+    detour through `weight.grad`.
+
+    Args:
+        hidden: [R, H], the same on every rank of the group. Its gradient is this rank's share: sum over the group,
+            as the backward passes of Megatron's `copy_to_tensor_model_parallel_region` and
+            `gather_from_sequence_parallel_region` do.
+        weight: [V/TP, H], this rank's rows of the padded vocabulary, in the type of `hidden`.
+        labels: [R] int64, global token ids.
+        temperature: of the distribution that the responses were sampled from.
+        vocab_size: V without padding; columns beyond it have probability 0.
+        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call, with the same R,
+            zero included.
+        memory_budget_bytes: logits that fit are kept for the backward pass, which can then be run once; others are
+            computed again.
+        grad_placeholder: besides what goes to `main_grad`, zeros for `weight.grad`. Megatron's DDP wants to see one
+            where it overlaps the reduction of gradients with the backward pass.
+
+    Returns:
+        [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.
+
+    Raises:
+        ValueError: `hidden` and `weight` have different types.
+    """
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
+    num_bytes = hidden.size(0) * weight.size(0) * _product_dtype(hidden).itemsize
+    backward_follows = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    keep = backward_follows and num_bytes <= memory_budget_bytes
+    return _FusedHead.apply(  # pyright: ignore
+        hidden, weight, labels, temperature, vocab_size, group, keep, grad_placeholder
+    )
+
+
+class _FusedHead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Any,
+        weight: Any,
+        labels: Any,
+        temperature: float,
+        vocab_size: int,
+        group: Any,
+        keep: bool,
+        grad_placeholder: bool,
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        first, valid = columns_of_rank(weight.size(0), vocab_size, group)
+        local = labels - first
+        statistics = Statistics(hidden.size(0), temperature, hidden)
+        ctx.kept = [] if keep else None
+        for columns in _blocks(hidden, valid):
+            logits = _product(hidden, weight[columns].t())
+            statistics.add(logits, local - columns.start)
+            if ctx.kept is not None:
+                ctx.kept.append(logits)
+        log_probs, entropy, log_normalizer = statistics.finish(group)
+        ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer)
+        ctx.temperature, ctx.valid, ctx.grad_placeholder = temperature, valid, grad_placeholder
+        return log_probs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_log_probs: Any, grad_entropy: Any) -> Any:  # pyright: ignore
+        hidden, weight, local, log_probs, entropy, log_normalizer = ctx.saved_tensors
+        gradient = Gradient(grad_log_probs, grad_entropy, log_probs, entropy, log_normalizer, ctx.temperature)
+        grad_hidden = torch.zeros_like(hidden, dtype=entropy.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = _WeightGradient(weight, ctx.valid, ctx.grad_placeholder) if ctx.needs_input_grad[1] else None
+        for number, columns in enumerate(_blocks(hidden, ctx.valid)):
+            if ctx.kept is None:
+                logits = _product(hidden, weight[columns].t())
+            else:
+                logits, ctx.kept[number] = ctx.kept[number], None
+                if logits is None:
+                    raise RuntimeError("the backward pass overwrote the logits it kept: it cannot be run again")
+            grad_logits = logits if logits.dtype == hidden.dtype else torch.empty_like(logits, dtype=hidden.dtype)
+            gradient.write(logits, local - columns.start, out=grad_logits)
+            if grad_hidden is not None:
+                _add_product(grad_hidden, grad_logits, weight[columns])
+            if grad_weight is not None:
+                grad_weight.write(columns, grad_logits.t(), hidden)
+        return (
+            None if grad_hidden is None else grad_hidden.to(hidden.dtype),
+            None if grad_weight is None else grad_weight.returned,
+            *(None,) * 6,
+        )
+
+
+class _WeightGradient:
+    """Where the blocks of dL/dweight go: into `main_grad`, or into a tensor that autograd takes."""
+
+    def __init__(self, weight: Any, valid: int, placeholder: bool) -> None:
+        self.main_grad: torch.Tensor | None = None
+        self.returned: torch.Tensor | None = None
+        if hasattr(weight, "main_grad") and hasattr(weight, "grad_added_to_main_grad"):
+            self.main_grad = weight.main_grad
+            # Megatron's DDP then leaves weight.grad alone; where an embedding shares the weight it has set
+            # `zero_out_wgrad`, and DDP adds the embedding's share
+            weight.grad_added_to_main_grad = True
+            self.returned = torch.zeros_like(weight) if placeholder else None
+        else:
+            self.returned = torch.empty_like(weight)
+            self.returned[valid:] = 0
+
+    def write(self, rows: slice, left: torch.Tensor, right: torch.Tensor) -> None:
+        if self.main_grad is not None:
+            _add_product(self.main_grad[rows], left, right)
+        elif self.returned is not None:
+            torch.mm(left, right, out=self.returned[rows])
+
+
+def _blocks(hidden: torch.Tensor, valid: int) -> Iterator[slice]:
+    size = _BLOCK.get(hidden.device.type, _BLOCK["cuda"])
+    width = max(_FEWEST_COLUMNS, size // max(1, hidden.size(0)) // 256 * 256)
+    for start in range(0, valid, width):
+        yield slice(start, min(start + width, valid))
+
+
+def _product_dtype(operand: torch.Tensor) -> torch.dtype:
+    """float32 where the accumulator of a half-precision product can be had unrounded: on CUDA, from torch 2.8 on."""
+    wide = operand.is_cuda and operand.dtype.itemsize == 2 and "dtype" in torch.ops.aten.mm.overloads()
+    return torch.float32 if wide else operand.dtype
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    dtype = _product_dtype(left)
+    if dtype == left.dtype:
+        return torch.mm(left, right)
+    return torch.mm(left, right, out_dtype=dtype)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(_product(left, right))

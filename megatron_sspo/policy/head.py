@@ -1,0 +1,80 @@
+"""The end of the model: hidden states instead of logits from the last stage, then log-probs of the response rows."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
+
+from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
+
+
+def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
+    """The output of a pipeline stage; on the last one what its output layer would get, as [1, T, H].
+
+    Under sequence parallelism T is this rank's part of the sequence. A model in bfloat16 returns it in float32.
+
+    Args:
+        model: the model chunk with its wrappers.
+        chunk: the GPTModel within.
+    """
+    if not chunk.post_process:
+        return model(**inputs)
+    if "output_processor" in inspect.signature(chunk.forward).parameters:  # megatron-core 0.18
+        return model(**inputs, output_processor=_hidden_states)
+    with _identity(chunk.output_layer):
+        return model(**inputs)
+
+
+def response_log_probs(
+    hidden: torch.Tensor,
+    chunk: Any,
+    microbatch: Microbatch,
+    *,
+    temperature: float,
+    vocab_size: int,
+    group: dist.ProcessGroup | None,
+    overlap_grad_reduce: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies [R] of the response tokens, from what `forward_without_head` returned.
+
+    Args:
+        group: the tensor-parallel group; None where one rank has the whole vocabulary.
+    """
+    tied = chunk.share_embeddings_and_output_weights
+    weight = chunk.shared_embedding_or_output_weight() if tied else chunk.output_layer.weight
+    rows = hidden[0].to(weight.dtype)
+    # whole hidden states in; out of the backward pass, the sum of the shares of the ranks
+    if group is not None and chunk.output_layer.sequence_parallel:
+        rows = gather_from_sequence_parallel_region(rows, group=group)[microbatch.response_rows]
+    else:
+        rows = rows[microbatch.response_rows]
+        if group is not None:
+            rows = copy_to_tensor_model_parallel_region(rows, group=group)
+    return fused_log_probs_and_entropy(
+        rows,
+        weight,
+        microbatch.response_tokens,
+        temperature=temperature,
+        vocab_size=vocab_size,
+        group=group,
+        grad_placeholder=overlap_grad_reduce,
+    )
+
+
+def _hidden_states(*, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+    return hidden_states.transpose(0, 1)
+
+
+@contextmanager
+def _identity(layer: torch.nn.Module) -> Iterator[None]:
+    """Has a layer return its input. Its hooks stay in force: Megatron's DDP may wait in one for the weight."""
+    layer.forward = lambda hidden, **_: (hidden, None)
+    try:
+        yield
+    finally:
+        del layer.forward

@@ -1,0 +1,136 @@
+"""Routing replay: the experts that a token went to once are those that it goes to again.
+
+Between sampling and training, rounding alone moves some tokens to other experts, and a ratio of probabilities under
+different experts says little about the policy. R2 replays the routes of the pass that gave log π_old; R3 those that the
+engine reports. The router's weights still learn: its scores are computed afresh and gathered at the replayed experts.
+
+Megatron's own `RouterReplay` does the work in each router. What is here gives it the rows of the microbatch at hand.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
+from megatron.core.utils import unwrap_model
+
+from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.routes import RouterShape, pack_routes
+
+Mode = Literal["record", "replay"]
+
+
+class RoutingReplay:
+    """The routers of this process's model chunks. Building one is a collective.
+
+    Args:
+        chunks: built with `moe_enable_routing_replay`.
+    """
+
+    def __init__(self, chunks: Sequence[Any]) -> None:
+        RouterReplay.clear_global_router_replay_instances()  # a list that would keep every model of the process alive
+        self._chunks: list[Any] = [unwrap_model(chunk) for chunk in chunks]
+        routers = [[m for m in chunk.modules() if isinstance(m, TopKRouter)] for chunk in self._chunks]
+        self._routers: list[list[Any]] = [[router.router_replay for router in found] for found in routers]
+        numbers = [[router.layer_number for router in found] for found in routers]
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, numbers)
+        layers = sorted({number for rank in everyone for chunk in rank for number in chunk})
+        self._layers = [[layers.index(number) for number in chunk] for chunk in numbers]
+        config = self._chunks[0].config
+        self.shape = RouterShape(len(layers), config.moe_router_topk, config.num_moe_experts)
+        self._recomputes = config.recompute_granularity is not None
+        self._sequence_parallel = config.sequence_parallel
+        self._mode: Mode | None = None
+        self._recorded: list[list[torch.Tensor]] = [[] for _ in self._chunks]
+
+    @contextmanager
+    def schedule(self, mode: Mode | None) -> Iterator[None]:
+        """Around one run of the pipeline schedule. With no mode, the routers choose for themselves."""
+        self._mode = mode
+        self._recorded = [[] for _ in self._chunks]
+        try:
+            yield
+        finally:
+            self._mode = None
+            for router in (router for chunk in self._routers for router in chunk):
+                router.clear_router_replay_action()
+                router.clear_indices()
+
+    @contextmanager
+    def forward(self, chunk: Any, microbatch: Microbatch) -> Iterator[None]:
+        """Around one forward pass of an unwrapped chunk."""
+        number = next(i for i, other in enumerate(self._chunks) if other is chunk)
+        if self._mode == "replay":
+            self._set_routes(number, microbatch)
+        elif self._mode == "record":
+            for router in self._routers[number]:
+                router.set_router_replay_action(RouterReplayAction.RECORD)
+        yield
+        if self._mode == "replay":
+            for router in self._routers[number]:
+                if self._recomputes:  # the backward pass asks for the microbatches again, in the same order
+                    router.set_router_replay_action(RouterReplayAction.REPLAY_BACKWARD)
+                else:
+                    router.clear_indices()
+        elif self._mode == "record":
+            found = [router.get_recorded_indices() for router in self._routers[number]]
+            empty = torch.empty(len(microbatch.tokens), 0, self.shape.topk, dtype=torch.int64)
+            self._recorded[number].append(torch.stack(found, dim=1).cpu() if found else empty)
+
+    def _set_routes(self, number: int, microbatch: Microbatch) -> None:
+        assert microbatch.routes is not None
+        routes = microbatch.routes[self._rows(len(microbatch.routes))]
+        for router, layer in zip(self._routers[number], self._layers[number], strict=True):
+            router.set_target_indices(routes[:, layer].contiguous())
+            router.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
+
+    def _rows(self, num_tokens: int) -> slice:
+        """Which of a context-parallel rank's tokens pass this rank's routers."""
+        if not self._sequence_parallel:
+            return slice(None)
+        part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
+        first = parallel_state.get_tensor_model_parallel_rank() * part
+        return slice(first, first + part)
+
+    def recorded(
+        self, members: Sequence[Sequence[int]], microbatches: Sequence[Microbatch], lengths: Sequence[int]
+    ) -> list[str]:
+        """The routes of every sequence of the batch, after a run of the schedule that recorded. A collective.
+
+        Args:
+            members: the sequences, by number, of each of this rank's microbatches.
+            lengths: tokens of every sequence.
+        """
+        mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
+        small = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
+        for chunk, layers in enumerate(self._layers):
+            for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
+                for number, positions, rows in self._by_sequence(sequences, microbatch):
+                    mine.append((number, positions, layers, routes[rows].to(small)))
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, mine)
+        whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=small) for length in lengths]
+        for number, positions, layers, routes in (part for rank in everyone for part in rank):
+            inside = positions < lengths[number]  # beyond is padding
+            whole[number][positions[inside][:, None], torch.tensor(layers)] = routes[inside]
+        return [pack_routes(routes, self.shape.num_experts) for routes in whole]
+
+    def _by_sequence(
+        self, members: Sequence[int], microbatch: Microbatch
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """(sequence, positions in it, rows of this rank's routers) of what this rank routes of a microbatch."""
+        borders = microbatch.cu_seqlens.cpu()
+        rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
+        held = zigzag(borders.tolist(), rank, num_ranks)
+        held = held[self._rows(len(held))]
+        owner = torch.searchsorted(borders, held, right=True) - 1
+        for place, number in enumerate(members):
+            rows = (owner == place).nonzero()[:, 0]
+            if len(rows):
+                yield number, held[rows] - borders[place], rows

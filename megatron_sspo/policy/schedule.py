@@ -1,0 +1,171 @@
+"""How a batch meets Megatron's pipeline schedule: shared out, packed, run through, and brought together again."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatron_sspo.batching.microbatch import Microbatch, Sequences, make_microbatch
+from megatron_sspo.batching.pack import pack
+from megatron_sspo.policy.distributed import context_group, data_parallel_group, is_last_stage, tensor_group
+from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_log_probs
+from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
+from megatron_sspo.run import Run
+from megatron_sspo.types import RolloutGroup
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What this rank computes of a batch."""
+
+    sequences: Sequences  # of the whole batch
+    members: Sequence[Sequence[int]]  # of them, by number, those in each of this rank's microbatches
+    microbatches: Sequence[Microbatch]
+
+
+class Schedule:
+    """Runs batches through model chunks, by the schedule that Megatron has for the layout.
+
+    Args:
+        run: what of it is used: parallel, tokens_per_microbatch, the sampling temperature.
+        chunks: the wrapped model chunks.
+        vocab_size: without padding.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        transformer: TransformerConfig,
+        chunks: Sequence[Any],
+        vocab_size: int,
+        routing: RoutingReplay | None,
+        device: torch.device,
+    ) -> None:
+        self._chunks = list(chunks)
+        self._vocab_size = vocab_size
+        self._temperature = run.rollouts.sampling.temperature
+        self._parallel = run.parallel
+        self._routing = routing
+        self._device = device
+        self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
+        # every rank's part of a sequence and of a microbatch is to have whole rows
+        self._of_sequence = 2 * run.parallel.context if run.parallel.context > 1 else 1
+        whole = self._of_sequence * self._tensor_shards
+        self._max_tokens = run.tokens_per_microbatch
+        self._length = -(-run.tokens_per_microbatch // whole) * whole
+        self._one_length = not transformer.variable_seq_lengths
+        self._has_auxiliary_losses = has_auxiliary_losses(transformer)
+
+    def share(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> Share:
+        """This rank's part of the batch, the same on every rank that shares it.
+
+        Args:
+            replay: whether routes that the rollouts carry are to be replayed.
+
+        Raises:
+            UserError: a sequence does not fit into a microbatch.
+        """
+        sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
+        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
+        plan = pack(
+            [-(-length // self._of_sequence) * self._of_sequence for length in lengths],
+            num_ranks=parallel_state.get_data_parallel_world_size(),
+            max_tokens=self._max_tokens,
+            multiple_of=self._parallel.pipeline if self._parallel.virtual_pipeline > 1 else 1,
+        )
+        members = plan[parallel_state.get_data_parallel_rank()]
+        has_routes = any(rollout.routes is not None for _, rollout in sequences)
+        microbatches = [
+            make_microbatch(
+                [sequences[i] for i in chosen],
+                tensor_shards=self._tensor_shards,
+                context_rank=parallel_state.get_context_parallel_rank(),
+                context_size=self._parallel.context,
+                num_tokens=self._length if self._one_length else None,
+                router=self._routing.shape if self._routing and replay and has_routes else None,
+            ).to(self._device)
+            for chosen in members
+        ]
+        return Share(sequences, members, microbatches)
+
+    def run(self, share: Share, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
+        """What the loss function reported for each microbatch, on the last stage of the pipeline; elsewhere nothing.
+
+        Args:
+            record: the routes that the tokens take.
+        """
+        step = ForwardStep(
+            loss,
+            temperature=self._temperature,
+            vocab_size=self._vocab_size,
+            tensor_group=tensor_group(),
+            context_group=context_group() if self._parallel.context > 1 else None,
+            routing=self._routing,
+            overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
+            has_auxiliary_losses=self._has_auxiliary_losses,
+        )
+        microbatches = share.microbatches
+        mode: Mode | None = "record" if record else "replay" if microbatches[0].routes is not None else None
+        iterators = [iter(microbatches) for _ in self._chunks]
+        run_schedule: Callable[..., Any] = get_forward_backward_func()
+        with self._routing.schedule(mode) if self._routing else nullcontext():
+            return run_schedule(
+                forward_step_func=step,
+                data_iterator=iterators if len(iterators) > 1 else iterators[0],
+                model=self._chunks if len(self._chunks) > 1 else self._chunks[0],
+                num_microbatches=len(microbatches),
+                seq_length=self._length,
+                micro_batch_size=1,
+                forward_only=forward_only,
+            )
+
+    def log_probs(self, share: Share, *, record: bool = False) -> list[tuple[float, ...]]:
+        """log π_θ of the response tokens of every sequence of the batch, on every rank."""
+        reports = self.run(share, report_log_probs, forward_only=True, record=record)
+        found: dict[int, tuple[float, ...]] = {}
+        for members, report in zip(share.members, reports, strict=False):  # no reports where there is no loss
+            lengths = [len(share.sequences[i][1].tokens) for i in members]
+            for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
+                found[index] = tuple(values.tolist())
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, found)
+        by_index = {index: values for part in everyone for index, values in part.items()}
+        return [by_index[index] for index in range(len(share.sequences))]
+
+    def recorded_routes(self, share: Share) -> list[str]:
+        """The routes of every sequence of the batch, on every rank, after a run that recorded them."""
+        assert self._routing is not None
+        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in share.sequences]
+        return self._routing.recorded(share.members, share.microbatches, lengths)
+
+    def reports_of_all_ranks(self, reports: list[Report]) -> list[Report]:
+        """Every data-parallel rank's reports, in the same order on every rank of the job."""
+        on_cpu = [_to_cpu(report) for report in reports] if is_last_stage() else []
+        gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
+        dist.all_gather_object(gathered, on_cpu, group=data_parallel_group())
+        if self._parallel.pipeline > 1:
+            group: Any = parallel_state.get_pipeline_model_parallel_group()
+            last = parallel_state.get_pipeline_model_parallel_last_rank()
+            dist.broadcast_object_list(gathered, src=last, group=group)
+        return [report for part in gathered for report in part]
+
+
+def has_auxiliary_losses(transformer: TransformerConfig) -> bool:
+    """Whether the routers add losses of their own, in which padding must not count."""
+    coefficients = transformer.moe_aux_loss_coeff
+    some = any(coefficients) if isinstance(coefficients, list) else bool(coefficients)
+    return bool(transformer.num_moe_experts) and (some or bool(transformer.moe_z_loss_coeff))
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _to_cpu(item) for key, item in value.items()}
+    return value.cpu()
