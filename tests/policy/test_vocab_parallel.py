@@ -19,7 +19,7 @@ def values(logits, labels, *, temperature=1.0, vocab_size=None):
 
 def close(found, wanted, tolerance):
     assert found.shape == wanted.shape
-    difference = float((found.detach().double() - wanted.double()).abs().max()) if wanted.numel() else 0.0
+    difference = float((found.detach().double() - wanted.detach().double()).abs().max()) if wanted.numel() else 0.0
     assert difference <= tolerance, difference
 
 

@@ -20,13 +20,13 @@ def naive(logits: torch.Tensor, labels: torch.Tensor, temperature: float) -> tup
 
 
 def inputs(num_rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The weight has rows of padding up to the largest size in use, 128; they are large, so that a leak shows."""
+    """The weight has rows of padding up to the largest size in use; they are large, so that a leak shows."""
     generator = torch.Generator().manual_seed(num_rows)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    weight = normal(128, HIDDEN)
+    weight = normal(2 * VOCAB_SIZE, HIDDEN)
     weight[VOCAB_SIZE:] = 5
     labels = torch.randint(0, VOCAB_SIZE, (num_rows,), generator=generator)
     return {"hidden": normal(num_rows, HIDDEN), "weight": weight, "labels": labels, "g": normal(num_rows).double()}
