@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_policy import make_run, read_batch
+from tiny_policy import make_run, read_batch, with_first
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
@@ -75,12 +75,6 @@ def test_a_world_of_another_size(monkeypatch):
 
 def weights(policy):
     return {name: tensor.clone() for name, tensor in policy.weights()}
-
-
-def with_first(batch, **change):
-    """The batch with its first rollout changed."""
-    first, *others = batch[0].rollouts
-    return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
 
 
 @pytest.mark.parametrize("change", [{"advantage": float("nan")}, {"advantage": float("inf")}, {"old_log_probs": "nan"}])

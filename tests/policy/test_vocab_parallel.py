@@ -106,3 +106,10 @@ def test_two_ranks(two_ranks, rows, width, which, implementation):
             assert torch.equal(tensor, second[name])
             found = tensor
         close(found, wanted[name], 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["logits", *BUDGETS])
+@pytest.mark.parametrize("which", GRADIENTS)
+def test_gradcheck_on_two_ranks(two_ranks, which, implementation):
+    assert two_ranks[0]["gradcheck", which, implementation] < 1e-7

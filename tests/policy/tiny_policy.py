@@ -136,6 +136,12 @@ def read_batch(path: Path) -> list[RolloutGroup]:
     return [from_row(json.loads(line)) for line in path.read_text().splitlines()]
 
 
+def with_first(batch: list[RolloutGroup], **change: object) -> list[RolloutGroup]:
+    """The batch with its first rollout changed."""
+    first, *others = batch[0].rollouts
+    return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
+
+
 def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
     """What `Policy` reads of a run. ε of Adam is so large that rounding in a gradient near 0 is no step of size η."""
     values = {

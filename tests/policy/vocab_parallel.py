@@ -53,13 +53,22 @@ def expected(num_rows: int, which: str) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def run_fused(num_rows: int, width: int, which: str, budget: int, rank: int, group: Any) -> dict[str, torch.Tensor]:
-    """The fused head on this rank's `width` rows of the weight."""
+def run_fused(
+    num_rows: int,
+    width: int,
+    which: str,
+    budget: int,
+    rank: int,
+    group: Any,
+    moves: dict[str, torch.Tensor] | None = None,
+) -> dict[str, torch.Tensor]:
+    """The fused head on this rank's `width` rows of the weight, moved from where they are."""
     from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
-    hidden = given["hidden"].requires_grad_()
-    weight = given["weight"][rank * width : (rank + 1) * width].clone().requires_grad_()
+    hidden = (given["hidden"] + (moves["hidden"] if moves else 0)).requires_grad_()
+    weight = given["weight"][rank * width : (rank + 1) * width].clone()
+    weight = (weight + (moves["weight"] if moves else 0)).requires_grad_()
     log_probs, entropy = fused_log_probs_and_entropy(
         hidden,
         weight,
@@ -74,17 +83,62 @@ def run_fused(num_rows: int, width: int, which: str, budget: int, rank: int, gro
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def run_logits(num_rows: int, width: int, which: str, rank: int, group: Any) -> dict[str, torch.Tensor]:
-    """Log-probs of this rank's `width` columns of the logits."""
+def run_logits(
+    num_rows: int, width: int, which: str, rank: int, group: Any, move: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """Log-probs of this rank's `width` columns of the logits, moved from where they are."""
     from megatron_sspo.policy.log_probs import log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
-    logits = (given["hidden"] @ given["weight"].t())[:, rank * width : (rank + 1) * width].clone().requires_grad_()
+    logits = (given["hidden"] @ given["weight"].t())[:, rank * width : (rank + 1) * width].clone()
+    logits = (logits + (0 if move is None else move)).requires_grad_()
     log_probs, entropy = log_probs_and_entropy(
         logits, given["labels"], temperature=TEMPERATURE, vocab_size=VOCAB_SIZE, group=group
     )
     (gradient,) = torch.autograd.grad(scalar(which, log_probs, entropy, given["g"]), logits)
     return {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "logits.grad": gradient}
+
+
+def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: Any, step: float = 1e-6) -> float:
+    """How far the gradients of both ranks are, along a random direction, from the slope of the loss along it.
+
+    Args:
+        evaluate: displacements of this rank's tensors, by name -> the loss, the same on both ranks.
+        gradients: this rank's, by the same names; a replicated tensor's are shares, whose sum is the gradient.
+    """
+    import torch.distributed as dist
+
+    directions = {}
+    for name, gradient in gradients.items():
+        seed = 7 if name == "hidden" else 7 + dist.get_rank(group)  # replicated: the same on both ranks
+        draws = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        directions[name] = draws
+    slope = sum((gradient * directions[name]).sum() for name, gradient in gradients.items())
+    assert isinstance(slope, torch.Tensor)
+    dist.all_reduce(slope, group=group)
+    ahead, behind = (evaluate({n: sign * step * d for n, d in directions.items()}) for sign in (1, -1))
+    return abs(float(slope) - (ahead - behind) / (2 * step)) / abs(float(slope))
+
+
+def gradcheck(which: str, implementation: str, rank: int, group: Any) -> float:
+    """`finite_difference` of one implementation, with 37 rows and 49 columns a rank."""
+    found = run_logits(37, 49, which, rank, group)
+    if implementation == "logits":
+
+        def evaluate(moves: dict[str, torch.Tensor]) -> float:
+            moved = run_logits(37, 49, which, rank, group, moves["logits"])
+            return float(scalar(which, moved["log_probs"], moved["entropy"], inputs(37, torch.float64)["g"]))
+
+        return finite_difference(evaluate, {"logits": found["logits.grad"]}, group)
+    budget = BUDGETS[implementation]
+    found = run_fused(37, 49, which, budget, rank, group)
+
+    def evaluate_fused(moves: dict[str, torch.Tensor]) -> float:
+        moved = run_fused(37, 49, which, budget, rank, group, moves)
+        return float(scalar(which, moved["log_probs"], moved["entropy"], inputs(37, torch.float64)["g"]))
+
+    gradients = {"hidden": found["hidden.grad"], "weight": found["weight.grad"]}
+    return finite_difference(evaluate_fused, gradients, group)
 
 
 # rows, columns of a rank: ragged; a second rank of nothing but padding; no rows
@@ -107,6 +161,11 @@ def main(results: Path) -> None:
             found[rows, which, "logits"] = run_logits(rows, width, which, rank, group)
             for mode, budget in BUDGETS.items():
                 found[rows, which, mode] = run_fused(rows, width, which, budget, rank, group)
+    found |= {
+        ("gradcheck", which, name): gradcheck(which, name, rank, group)
+        for which in GRADIENTS
+        for name in ("logits", *BUDGETS)
+    }
     torch.save(found, results / f"rank{rank}.pt")
     dist.destroy_process_group()
 

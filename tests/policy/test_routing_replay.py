@@ -1,0 +1,108 @@
+"""Routing replay on one process: against Transformers with the same experts, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_policy import log_probs, make_run, read_batch, reference, with_first
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import sspo
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.routes import RouterShape, pack_routes, unpack_routes
+
+SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
+
+
+@pytest.fixture(scope="module")
+def routed(batches):
+    """A batch whose tokens have random experts on record."""
+    return read_batch(batches["moe"].with_name("moe routed.jsonl"))
+
+
+def make(folders, device, replay="R3", **fields):
+    return Policy(make_run(routing_replay=replay, **fields), folders["moe"], device)
+
+
+def all_old_log_probs(batch):
+    return torch.cat([torch.tensor(r.old_log_probs) for group in batch for r in group.rollouts])
+
+
+def force(model, routes):
+    """Has every router of the Transformers model choose `routes` [tokens, layers, topk]."""
+    for number, layer in enumerate(model.model.layers):
+
+        def forward(hidden, gate=layer.mlp.gate, chosen=routes[:, number]):
+            logits = F.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight)
+            scores = logits.softmax(dim=-1).gather(1, chosen)
+            return logits, scores / scores.sum(dim=-1, keepdim=True), chosen
+
+        layer.mlp.gate.forward = forward
+
+
+def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, device, routed):
+    found = make(folders, device).old_log_probs(routed)
+    model = reference(folders["moe"])
+    for group, wanted_of in zip(found, routed, strict=True):
+        for rollout, wanted in zip(group.rollouts, wanted_of.rollouts, strict=True):
+            routes = unpack_routes(wanted.routes, SHAPE)
+            force(model, torch.cat([routes, torch.tensor([0, 1]).expand(1, 4, 2)]))  # of the last token, which has none
+            with torch.no_grad():
+                expected = log_probs(model, group.prompt, rollout)
+            torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
+
+
+def test_other_experts_are_another_policy(folders, device, routed):
+    with_routes, without = (make(folders, device, replay).old_log_probs(routed) for replay in ("R3", "none"))
+    assert (all_old_log_probs(with_routes) - all_old_log_probs(without)).abs().max() > 0.01
+
+
+def test_replaying_ones_own_routes_changes_nothing(folders, device, batches):
+    """R2 records the routes of π_old: while the policy has not moved, ρ stays 1 to the bit."""
+    policy = make(folders, device, "R2")
+    noted = policy.old_log_probs(read_batch(batches["moe"]))
+    assert all(rollout.routes for group in noted for rollout in group.rollouts)
+    record = policy.gradient(noted, sspo())
+    assert not record.tokens["log_ratio"].any()
+
+
+def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batches):
+    policy = make(folders, device, "R2")
+    noted = policy.old_log_probs(read_batch(batches["moe"]))
+    with torch.no_grad():
+        for name, parameter in policy.chunks[0].named_parameters():
+            if "router" in name:
+                parameter.copy_(-parameter)  # every token would go to the experts that it liked least
+    again = policy.old_log_probs(noted)
+    assert [r.routes for g in again for r in g.rollouts] != [r.routes for g in noted for r in g.rollouts]
+    policy.run = replace(policy.run, routing_replay="R3")
+    kept = policy.old_log_probs(noted)
+    assert [r.routes for g in kept for r in g.rollouts] == [r.routes for g in noted for r in g.rollouts]
+    assert (all_old_log_probs(kept) - all_old_log_probs(again)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("num_experts", [8, 256, 257, 1000])
+def test_packed_routes_come_back(num_experts):
+    shape = RouterShape(num_layers=3, topk=2, num_experts=num_experts)
+    routes = torch.randint(0, num_experts, (5, 3, 2), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(unpack_routes(pack_routes(routes, num_experts), shape), routes)
+    assert unpack_routes(pack_routes(routes[:0], num_experts), shape).shape == (0, 3, 2)
+
+
+def test_routes_that_cannot_be_are_refused(folders, device, routed):
+    with pytest.raises(ValueError, match="8 choices a token do not divide"):
+        unpack_routes(pack_routes(torch.zeros(3, 3, 2), 8), SHAPE)
+    with pytest.raises(ValueError, match="experts 0 to 9 of 8"):
+        unpack_routes(pack_routes(torch.arange(8).view(1, 4, 2) + torch.tensor([0, 2]), 16), SHAPE)
+    policy = make(folders, device)
+    too_few = pack_routes(torch.zeros(2, 4, 2), 8)
+    with pytest.raises(ValueError, match="routes of 2 tokens, and 11 tokens"):
+        policy.update(with_first(routed, routes=too_few), sspo())
+    with pytest.raises(ValueError, match="a rollout has no routes to replay"):
+        policy.update(with_first(routed, routes=None), sspo())
+
+
+def test_a_model_without_experts_has_nothing_to_replay(folders, device):
+    with pytest.raises(UserError, match="routing_replay is on, and the model at hand has no experts"):
+        Policy(make_run(routing_replay="R2"), folders["dense"], device)
