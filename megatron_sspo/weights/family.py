@@ -8,7 +8,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve, short_names
-from megatron_sspo.weights.table import Row, qkv, row_parallel, vocab, whole
+from megatron_sspo.weights.table import Row, gate_up, qkv, row_parallel, vocab, whole
 
 _FOLDER = "weights/families"
 
@@ -162,7 +162,7 @@ def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[C
     ]
 
 
-def attention_rows(config: Config, layer: int, *, qk_layernorm: bool) -> list[Row]:
+def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> list[Row]:
     """The rows of one layer's attention and of its two norms."""
     hidden = size(config, "hidden_size")
     num_heads, num_groups, head_dim = attention_sizes(config)
@@ -171,16 +171,21 @@ def attention_rows(config: Config, layer: int, *, qk_layernorm: bool) -> list[Ro
         whole(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
         for x in ("q", "k")
     ]
-    return [
-        whole(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
-        qkv(
-            f"{megatron}.self_attention.linear_qkv.weight",
-            (f"{hf}.self_attn.q_proj.weight", f"{hf}.self_attn.k_proj.weight", f"{hf}.self_attn.v_proj.weight"),
+
+    def linear_qkv(what: str, inputs: tuple[int, ...]) -> Row:
+        return qkv(
+            f"{megatron}.self_attention.linear_qkv.{what}",
+            (f"{hf}.self_attn.q_proj.{what}", f"{hf}.self_attn.k_proj.{what}", f"{hf}.self_attn.v_proj.{what}"),
             num_heads=num_heads,
             num_groups=num_groups,
             head_dim=head_dim,
-            inputs=(hidden,),
-        ),
+            inputs=inputs,
+        )
+
+    return [
+        whole(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
+        linear_qkv("weight", (hidden,)),
+        *([linear_qkv("bias", ())] if qkv_bias else []),
         *(norms if qk_layernorm else []),
         row_parallel(
             f"{megatron}.self_attention.linear_proj.weight",
@@ -189,6 +194,21 @@ def attention_rows(config: Config, layer: int, *, qk_layernorm: bool) -> list[Ro
             "num_attention_heads * head_dim",
         ),
         whole(f"{megatron}.pre_mlp_layernorm.weight", f"{hf}.post_attention_layernorm.weight", (hidden,)),
+    ]
+
+
+def gated_mlp_rows(config: Config, layer: int) -> list[Row]:
+    """The rows of one layer's dense MLP."""
+    hidden, width = size(config, "hidden_size"), size(config, "intermediate_size")
+    megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
+    return [
+        gate_up(
+            f"{megatron}.linear_fc1.weight",
+            (f"{hf}.gate_proj.weight", f"{hf}.up_proj.weight"),
+            (width, hidden),
+            "intermediate_size",
+        ),
+        row_parallel(f"{megatron}.linear_fc2.weight", f"{hf}.down_proj.weight", (hidden, width), "intermediate_size"),
     ]
 
 

@@ -15,7 +15,7 @@ from megatron_sspo.rollout import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 
-every_kind = pytest.mark.parametrize("kind", ["moe", "dense", "tied", "one_group"])
+every_kind = pytest.mark.parametrize("kind", ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral"])
 
 
 @pytest.fixture(scope="module")

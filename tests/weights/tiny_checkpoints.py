@@ -3,7 +3,18 @@
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from transformers.modeling_utils import PreTrainedModel
 
 _SHAPE = {
@@ -14,8 +25,8 @@ _SHAPE = {
     "num_attention_heads": 8,
 }
 
-KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group")
-DIVISIBLE = ("qwen3_moe", "llama", "llama_tied")  # those with 4 key-value heads
+KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral")
+DIVISIBLE = ("qwen3_moe", "llama", "llama_tied", "qwen3", "qwen2", "mixtral")  # those with 4 key-value heads
 
 
 def build(kind: str) -> PreTrainedModel:
@@ -32,6 +43,13 @@ def build(kind: str) -> PreTrainedModel:
             norm_topk_prob=True,
         )
         model = Qwen3MoeForCausalLM(config)
+    elif kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, num_key_value_heads=4, head_dim=6))
+    elif kind == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE, num_key_value_heads=4, tie_word_embeddings=True))
+    elif kind == "mixtral":
+        experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
+        model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))
     else:
         groups = 1 if kind == "llama_one_group" else 4
         model = LlamaForCausalLM(

@@ -10,12 +10,12 @@ from megatron_sspo.weights.family import (
     decoder_fields,
     decoder_rows,
     embedding_fields,
+    gated_mlp_rows,
     require,
     require_rope,
     rope,
-    size,
 )
-from megatron_sspo.weights.table import Row, gate_up, row_parallel
+from megatron_sspo.weights.table import Row
 
 # The scaling of Llama 3.1: Megatron takes the factor, the rest is written into its RotaryEmbedding.
 _LLAMA3 = {
@@ -49,18 +49,7 @@ def rows(config: Config, padded_vocab_size: int) -> list[Row]:
 
 
 def _layer_rows(config: Config, layer: int) -> list[Row]:
-    hidden, width = size(config, "hidden_size"), size(config, "intermediate_size")
-    megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
-    return [
-        *attention_rows(config, layer, qk_layernorm=False),
-        gate_up(
-            f"{megatron}.linear_fc1.weight",
-            (f"{hf}.gate_proj.weight", f"{hf}.up_proj.weight"),
-            (width, hidden),
-            "intermediate_size",
-        ),
-        row_parallel(f"{megatron}.linear_fc2.weight", f"{hf}.down_proj.weight", (hidden, width), "intermediate_size"),
-    ]
+    return [*attention_rows(config, layer), *gated_mlp_rows(config, layer)]
 
 
 def _is_llama3(config: Config) -> bool:
