@@ -182,7 +182,9 @@ def start_script(tmp_path: Path, last_line: str) -> tuple[subprocess.Popen, int]
     file = tmp_path / "pid"
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"import signal, sys; sys.path[:] = {sys.path!r}\n"
+        # a shell that runs the tests in its background has its children ignore Ctrl-C
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tests.reward import pool_jobs\n"
         "from megatron_sspo.reward.pool import DeadlinePool\n"
         "pool = DeadlinePool(pool_jobs.work, 1, 500.0, None)\n" + last_line.format(file=str(file))
