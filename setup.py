@@ -21,6 +21,7 @@ setup(
         "transformers>=5.19,<6",
         "tokenizers",
         "safetensors",
+        "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of
         "pyarrow",
         "math-verify==0.9.0",  # what the reward tests were written against
         "antlr4-python3-runtime==4.13.2",  # math-verify takes whatever is there, and its grammar wants this one

@@ -1,4 +1,4 @@
-"""`megatron-sspo`: train, evaluate, plot."""
+"""`megatron-sspo`: train, evaluate, convert, verify, plot."""
 
 import argparse
 import os
@@ -46,6 +46,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_set(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
+    convert = commands.add_parser("convert", help="a Hugging Face folder to a Megatron checkpoint, or the reverse")
+    convert.add_argument(
+        "source", metavar="SRC", help="a Hugging Face folder, a torch_dist folder, or a checkpoint of a run"
+    )
+    convert.add_argument("destination", metavar="DST", help="the folder to make")
+    convert.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="default: every byte as it is")
+    _add_config(convert)
+    convert.add_argument("--to", choices=("megatron", "hf"), help="refuses a source of the other kind")
+    convert.add_argument("--threads", type=int, metavar="N", help="default: as many as cores, at most 4")
+    convert.set_defaults(run=_convert)
+
+    verify = commands.add_parser("verify", help="compares two model folders of either kind, bit by bit")
+    verify.add_argument("first", metavar="A")
+    verify.add_argument("second", metavar="B")
+    _add_config(verify)
+    verify.set_defaults(run=_verify)
+
     plot = commands.add_parser("plot", help="curves of one or several runs, or `plot gates`")
     plot.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, or the word gates")
     plot.add_argument("--output", type=Path, metavar="PNG", help="default: curves.png in the (first) run, or gates.png")
@@ -56,6 +73,15 @@ def _parser() -> argparse.ArgumentParser:
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="changes the recipe: rollouts.group_size=16"
+    )
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json",
     )
 
 
@@ -83,6 +109,37 @@ def _evaluate(options: argparse.Namespace, _: list[str]) -> int:
     evaluate_folder(
         load_recipe(options.recipe, options.set), options.model, samples=options.samples, output=options.output
     )
+    return 0
+
+
+def _convert(options: argparse.Namespace, _: list[str]) -> int:
+    import torch
+
+    from megatron_sspo.weights.convert import convert
+
+    summary = convert(
+        options.source,
+        options.destination,
+        dtype=getattr(torch, options.dtype) if options.dtype else None,
+        companions=options.config,
+        to=options.to,
+        num_threads=options.threads,
+    )
+    kind = "Megatron checkpoint" if summary.direction == "megatron" else "Hugging Face folder"
+    print(f"{options.destination}: a {kind} of {summary.num_tensors:,} tensors, {summary.num_bytes / 1e9:.2f} GB")
+    return 0
+
+
+def _verify(options: argparse.Namespace, _: list[str]) -> int:
+    from megatron_sspo.weights.verify import verify
+
+    found = verify(options.first, options.second, companions=options.config)
+    for difference in found.differences:
+        print(difference)
+    if found.differences:
+        print(f"{len(found.differences):,} tensors differ")
+        return 1
+    print(f"equal to the bit: {found.num_tensors:,} tensors, {found.num_bytes / 1e9:.2f} GB")
     return 0
 
 

@@ -16,7 +16,7 @@ from megatron_sspo.run import Run
 from megatron_sspo.state import to_row, write_rows
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.types import Prompt, RolloutGroup
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.open_folder import open_folder
 
 
 def evaluate(
@@ -71,7 +71,7 @@ def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None)
     """
     if run.evaluation is None:
         raise UserError(f"the recipe {run.name} has no evaluation prompts: give it evaluation=Evaluation(prompts=...)")
-    folder = HFFolder(model)
+    folder = open_folder(model)
     prompts = prompt_stream(run.evaluation.prompts, load_tokenizer(model), seed=run.seed, shuffle=False).prompts
     build_reward = resolve("reward", run.reward, "reward")
     build_engine = resolve("rollout", run.rollouts.engine, "engine")

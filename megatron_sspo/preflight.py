@@ -15,7 +15,7 @@ from megatron_sspo.state import checkpoints, read_checkpoint
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import demonstration
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.table import check_coverage
 
 
@@ -35,7 +35,7 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
     if run.model.init == "pretrained":
-        with HFFolder(model_path) as folder:
+        with open_folder(model_path) as folder:
             family = load_family(folder.config)
             check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
     else:

@@ -133,7 +133,7 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
             transformer, use_transformer_engine=has_transformer_engine(), normalization="RMSNorm", vp_stage=stage
         )
         if not has_transformer_engine():
-            _use_own_modules(spec, qk_layernorm=transformer.qk_layernorm)
+            _use_own_modules(spec, qk_layernorm=transformer.qk_layernorm, has_experts=bool(transformer.num_moe_experts))
         chunks.append(
             GPTModel(
                 config=transformer,
@@ -150,11 +150,15 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
     return chunks
 
 
-def _use_own_modules(spec: Any, *, qk_layernorm: bool) -> None:
+def _use_own_modules(spec: Any, *, qk_layernorm: bool, has_experts: bool) -> None:
     """Puts attention for packed sequences, and norms for sequence parallelism, into the local layer spec."""
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+        if has_experts:
+            # The norm before experts keeps its own name in checkpoints, as in Transformer Engine's specification: the
+            # local one gives it that of a norm fused into a dense MLP.
+            parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
         attention = parts.self_attention.submodules
         attention.core_attention = PackedAttention
         if qk_layernorm:

@@ -19,8 +19,10 @@ from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import check_cuts, load_folder, make_gather
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
+from megatron_sspo.weights.companions import copy_companions, write_config
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import HFFolder, write_folder
+from megatron_sspo.weights.hf_folder import write_folder
+from megatron_sspo.weights.open_folder import open_folder
 
 Batch = Sequence[RolloutGroup]
 
@@ -30,7 +32,7 @@ class Policy:
 
     Args:
         run: what of it is used: model, parallel, optimizer, seed, tokens_per_microbatch, the sampling temperature.
-        model_path: the Hugging Face folder that the weights come from.
+        model_path: the folder that the weights come from, of Hugging Face's kind or Megatron's.
         device: what `initialize` returned.
     """
 
@@ -38,7 +40,7 @@ class Policy:
         checkpoint.check_requirements()
         self.run = run
         self.device = device
-        self.folder = HFFolder(model_path)
+        self.folder = open_folder(model_path)
         self.family = load_family(self.folder.config)
         dtype = getattr(torch, run.model.dtype)
         self.transformer = transformer_config(
@@ -149,8 +151,11 @@ class Policy:
         dist.barrier()
 
     def save(self, path: Path) -> None:
-        """Model, optimizer, schedule and random states into `path`."""
+        """Model, optimizer, schedule and random states into `path`, and what a converter has to know of the model."""
         self._finish_step()
+        if dist.get_rank() == 0:
+            copy_companions(self.folder.companions, path)
+            write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
         checkpoint.save(path, self.chunks, self.optimizer, self.scheduler)
 
     def load(self, path: Path) -> None:

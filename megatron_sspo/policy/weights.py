@@ -10,7 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.gather import Gather, Shard
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.table import Row, check_coverage
 
 
@@ -36,8 +36,8 @@ def check_cuts(rows: Sequence[Row], parallel: Parallel) -> None:
 
 
 @torch.no_grad()
-def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: HFFolder) -> None:
-    """Fills the model from a Hugging Face folder; each rank reads only its own slices.
+def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: ModelFolder) -> None:
+    """Fills the model from a folder of weights; each rank reads only its own slices.
 
     Raises:
         UserError: the folder and the table do not cover each other exactly, by name and shape, or a parameter of the

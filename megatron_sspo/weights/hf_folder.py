@@ -1,4 +1,4 @@
-"""A Hugging Face folder as a stream: slices are read where they lie, tensors are written as they come."""
+"""A Hugging Face folder: slices are read where they lie, tensors are written as they come."""
 
 import json
 import os
@@ -10,49 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.weights.companions import copy_companions, read_json, sync, write_config
+from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.safetensors_file import read_header
+from megatron_sspo.weights.stored import Stored
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-# What travels with the weights. Everything else of the source folder describes the old weights, or is weights.
-_COPIED = (
-    "generation_config.json",
-    "tokenizer*",
-    "vocab.*",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "*.tiktoken",
-    "LICENSE*",
-)
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 
 
-class HFFolder:
-    """A folder of config.json and safetensors. Files are mapped into memory once, and only what is read is loaded.
+class HFFolder(ModelFolder):
+    """A folder of config.json and safetensors.
 
     Attributes:
-        path: the folder.
-        config: the content of config.json.
         index: tensor name -> name of the file that holds it.
 
     Raises:
@@ -60,88 +34,45 @@ class HFFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        super().__init__()
+        self.path = self.companions = Path(path)
         if not self.path.is_dir():
             raise UserError(
                 f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
             )
-        self._files: dict[str, Any] = {}
-        self.config: dict[str, Any] = _read_json(self.path / "config.json")
+        self.config: dict[str, Any] = read_json(self.path / "config.json")
         self.index: dict[str, str] = self._read_index()
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Tensor name -> shape, from the headers of all files."""
-        return {name: shape for name, (shape, _) in self._headers.items()}
-
-    def dtypes(self) -> dict[str, torch.dtype]:
-        """Tensor name -> dtype, from the headers of all files."""
-        return {name: dtype for name, (_, dtype) in self._headers.items()}
-
-    def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
-        """The slice [start, stop) along `dim` of a tensor, contiguous; the whole tensor without `start` and `stop`.
-
-        It may be backed by the file: do not write into it.
-
-        Raises:
-            UserError: no such tensor, or its file cannot be read.
-        """
-        if name not in self.index:
-            raise UserError(f"{self.path} has no tensor {name}")
-        file = self._open(self.index[name])
-        try:
-            if start is None and stop is None:
-                return file.get_tensor(name)
-            return file.get_slice(name)[(*(slice(None),) * dim, slice(start, stop))].contiguous()
-        except SafetensorError as error:
-            raise UserError(f"cannot read {name} from {self.path / self.index[name]}: {error}") from error
-
-    def close(self) -> None:
-        """Lets go of the files. A later read opens them again."""
-        self._files.clear()
-
-    def __enter__(self) -> "HFFolder":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     @cached_property
-    def _headers(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Tensor name -> (shape, dtype). Checks the index against the files, both ways."""
-        found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    def stored(self) -> Mapping[str, Stored]:
+        """Tensor name -> where it is, from the headers. Checks the index against the files, both ways."""
+        found: dict[str, Stored] = {}
         names_of: dict[str, set[str]] = {}
         for name, file_name in self.index.items():
             names_of.setdefault(file_name, set()).add(name)
         for file_name, indexed in names_of.items():
-            file = self._open(file_name)
-            stored = set(file.keys())
-            if lost := sorted(indexed - stored):
+            header = read_header(self.path / file_name)
+            if lost := sorted(indexed - header.keys()):
                 raise UserError(
-                    f"{self.path / file_name} lacks {lost[0]}, which {_INDEX} places there; download it again"
+                    f"{self.path / file_name} lacks {lost[0]}, which {INDEX} places there; download it again"
                 )
-            if strays := sorted(stored - indexed):
-                raise UserError(f"{self.path / file_name} holds {strays[0]}, which {_INDEX} does not place there")
-            for name in indexed:
-                entry = file.get_slice(name)
-                if entry.get_dtype() not in _DTYPES:
-                    raise UserError(
-                        f"{name} of {self.path / file_name} has dtype {entry.get_dtype()}, which is not supported"
-                    )
-                found[name] = (tuple(entry.get_shape()), _DTYPES[entry.get_dtype()])
+            if strays := sorted(header.keys() - indexed):
+                raise UserError(f"{self.path / file_name} holds {strays[0]}, which {INDEX} does not place there")
+            found |= header
         return {name: found[name] for name in self.index}
 
     def _read_index(self) -> dict[str, str]:
-        single, index = self.path / _SINGLE, self.path / _INDEX
+        single, index = self.path / SINGLE, self.path / INDEX
         if single.exists() and index.exists():
-            raise UserError(f"{self.path} holds both {_SINGLE} and {_INDEX}, two checkpoints; remove one of them")
+            raise UserError(f"{self.path} holds both {SINGLE} and {INDEX}, two checkpoints; remove one of them")
         if single.exists():
-            return dict.fromkeys(sorted(self._open(_SINGLE).keys()), _SINGLE)
+            return dict.fromkeys(sorted(read_header(single)), SINGLE)
         if not index.exists():
             raise UserError(
-                f"{self.path} holds no safetensors: neither {_SINGLE} nor {_INDEX}; "
+                f"{self.path} holds no safetensors: neither {SINGLE} nor {INDEX}; "
                 "load the model with Transformers and save it with save_pretrained"
             )
-        weight_map = _read_json(index).get("weight_map")
+        weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, Mapping) or not weight_map:
             raise UserError(f"{index} has no weight_map; download it again")
         for file_name in sorted(set(weight_map.values())):
@@ -149,22 +80,12 @@ class HFFolder:
                 raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
         return dict(weight_map)
 
-    def _open(self, file_name: str) -> Any:
-        if file_name not in self._files:
-            try:
-                self._files[file_name] = safe_open(self.path / file_name, framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise UserError(
-                    f"cannot read {self.path / file_name}: {error}; it is truncated or damaged, get it again"
-                ) from error
-        return self._files[file_name]
-
 
 def write_folder(
     path: str | Path,
     tensors: Iterable[tuple[str, Tensor]],
     *,
-    source: HFFolder,
+    source: ModelFolder,
     dtype: torch.dtype | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> None:
@@ -191,12 +112,12 @@ def write_folder(
     partial.mkdir()
     try:
         dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
-        _copy_companions(source, partial)
-        _write_config(source, partial, dtypes)
+        copy_companions(source.companions, partial)
+        write_config(source.config, partial, dtypes)
         for file in [*partial.rglob("*"), partial]:
-            _sync(file)
+            sync(file)
         partial.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
     except BaseException:
         shutil.rmtree(partial)
         raise
@@ -236,7 +157,7 @@ def _write_weights(
     if not seen:
         raise ValueError("there are no tensors to write")
     flush()
-    _name_shards(folder, shards, total_bytes)
+    name_shards(folder, shards, total_bytes)
     return dtypes
 
 
@@ -247,10 +168,10 @@ def _let_others_read(file: Path) -> None:
     file.chmod(0o666 & ~mask)
 
 
-def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
+def name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
     """Renames the numbered files to what Transformers expects, now that their count is known, and writes the index."""
     if len(shards) == 1:
-        (folder / "1.safetensors").rename(folder / _SINGLE)
+        (folder / "1.safetensors").rename(folder / SINGLE)
         return
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
@@ -258,44 +179,4 @@ def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> Non
         (folder / f"{number}.safetensors").rename(folder / file_name)
         weight_map.update(dict.fromkeys(names, file_name))
     index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _copy_companions(source: HFFolder, folder: Path) -> None:
-    for pattern in _COPIED:
-        for file in source.path.glob(pattern):
-            if file.is_file():
-                target = folder / file.relative_to(source.path)
-                target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, target)
-
-
-def _write_config(source: HFFolder, folder: Path, dtypes: set[torch.dtype]) -> None:
-    """Copies config.json. Where all tensors have one dtype, it is the one that config.json names."""
-    config = dict(source.config)
-    if len(dtypes) == 1:
-        # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
-        fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
-        config.update(dict.fromkeys(fields, str(dtypes.pop()).removeprefix("torch.")))
-    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object")
-    return content
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")

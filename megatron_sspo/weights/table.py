@@ -6,7 +6,7 @@ a shard, read backwards it puts the tensors together again. Rows know no process
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -40,7 +40,7 @@ class Cut(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         """What the number of shards must divide, and the configuration field that it comes from."""
         ...
 
@@ -55,7 +55,7 @@ class Whole:
 
     dim: int = 0
 
-    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         return 0, ""  # every number divides 0
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
@@ -73,7 +73,7 @@ class Even:
     dim: int
     field: str
 
-    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         return sizes[0], self.field
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
@@ -85,20 +85,26 @@ class Grouped:
     """A shard is its groups in turn: group g is [piece g of source 0; piece g of source 1; ...] of `num_groups`.
 
     With the sources q, k, v and one group a key-value head this is Megatron's `linear_qkv`: the query heads of a group,
-    then its key, then its value.
+    then its key, then its value. With more shards than groups a group goes on from one shard to the next, and Megatron
+    puts it together again.
     """
 
     num_groups: int
     field: str
     dim: int = 0
 
-    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
-        return self.num_groups, self.field
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
+        num_heads = sizes[0] * self.num_groups // sizes[1]
+        if num_shards % self.num_groups:
+            return self.num_groups, self.field
+        if num_heads % num_shards:
+            return num_heads, "num_attention_heads"
+        return sum(sizes), "the number of query, key and value rows"
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
-        per_shard = self.num_groups // num_shards
-        groups = range(shard * per_shard, (shard + 1) * per_shard)
-        return tuple(block for group in groups for block in _pieces(sizes, group, self.num_groups))
+        whole = [block for group in range(self.num_groups) for block in _pieces(sizes, group, self.num_groups)]
+        size = sum(sizes) // num_shards
+        return tuple(_slice(whole, shard * size, (shard + 1) * size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class Padded:
     padded_size: int
     dim: int = 0
 
-    def num_pieces(self, sizes: Sequence[int]) -> tuple[int, str]:
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         return self.padded_size, "the padded vocabulary size"
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
@@ -146,7 +152,7 @@ class Row:
         if not 0 <= shard < num_shards:
             raise ValueError(f"{self.name} has no shard {shard} of {num_shards}")
         sizes = [shape[self.dim] for shape in self.hf_shapes]
-        num_pieces, field = self.cut.num_pieces(sizes)
+        num_pieces, field = self.cut.num_pieces(sizes, num_shards)
         if num_pieces % num_shards:
             kind = f"{self.group.replace('_', ' ')} parallel"
             others = f" or another divisor of {num_pieces}" if num_pieces > 1 else ""
@@ -274,9 +280,12 @@ def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder
         UserError: a copy differs.
     """
     for row in rows:
+        size, step = row.hf_shapes[0][0], 1024  # not the whole of it at a time: it is a model's largest tensor
         for copy in row.copies:
-            size = row.hf_shapes[0][0]
-            if copy in names and not torch.equal(read(copy, 0, 0, size), read(row.hf[0], 0, 0, size)):
+            if copy in names and not all(
+                torch.equal(read(copy, 0, start, stop), read(row.hf[0], 0, start, stop))
+                for start, stop in ((start, min(start + step, size)) for start in range(0, size, step))
+            ):
                 raise UserError(
                     f"{folder} ties {copy} to {row.hf[0]} (tie_word_embeddings) but their values differ; "
                     "set tie_word_embeddings to false in config.json, or remove the one that is stale"
@@ -289,6 +298,16 @@ def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, .
         Block(source, piece * (size // num_pieces), (piece + 1) * (size // num_pieces))
         for source, size in enumerate(sizes)
     )
+
+
+def _slice(blocks: Sequence[Block], start: int, stop: int) -> Iterator[Block]:
+    """The rows [start, stop) of what the blocks make up."""
+    at = 0
+    for block in blocks:
+        first, last = max(start - at, 0), min(stop - at, block.size)
+        if first < last:
+            yield Block(block.source, block.start + first, block.start + last)
+        at += block.size
 
 
 def _join(parts: Sequence[Tensor], dim: int) -> Tensor:

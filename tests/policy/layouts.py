@@ -85,6 +85,7 @@ LAYOUTS = {
     "moe routed": replace(_replay(), tokens=4096),
     "dense": Layout(kind="dense", tokens=4096),
     "tied": Layout(kind="tied", tokens=4096),
+    "one_group": Layout(kind="one_group", tokens=4096),
     "moe, many microbatches": Layout(kind="moe", tokens=32, every_objective=True),
     "tied, many microbatches": Layout(kind="tied", tokens=32),
     "moe, recompute": Layout(kind="moe", megatron=RECOMPUTE),
@@ -114,6 +115,7 @@ LAYOUTS = {
     "dense TP2": Layout(kind="dense", parallel=TP2, every_objective=True),
     "dense TP2 SP": Layout(kind="dense", parallel=TP2_SP),
     "tied TP2 SP": Layout(kind="tied", parallel=TP2_SP),
+    "one_group TP2 SP": Layout(kind="one_group", parallel=TP2_SP),  # the one key-value head is cut in two
     "tied PP2": Layout(kind="tied", parallel=PP2),
     "tied PP2 VPP2": Layout(kind="tied", parallel=PP2_VPP2),
     "moe CP2": Layout(kind="moe", parallel=CP2, every_objective=True),

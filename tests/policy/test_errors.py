@@ -46,8 +46,8 @@ def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, wor
 @pytest.mark.parametrize(
     ("kind", "parallel", "words"),
     [
-        ("one_group", Parallel(tensor=2), "num_key_value_heads 1 cannot be cut into 2 tensor-parallel shards"),
-        ("dense", Parallel(tensor=4), "num_key_value_heads 2 cannot be cut into 4 tensor-parallel shards"),
+        ("one_group", Parallel(tensor=3), "num_attention_heads 4 cannot be cut into 3 tensor-parallel shards"),
+        ("dense", Parallel(tensor=3), "num_key_value_heads 2 cannot be cut into 3 tensor-parallel shards"),
         ("moe", Parallel(tensor=2, data=5, expert_tensor=5), "moe_intermediate_size 48 cannot be cut into 5 expert"),
     ],
 )
@@ -59,8 +59,8 @@ def test_weights_that_cannot_be_cut(folders, kind, parallel, words):
 
 
 def test_a_policy_checks_the_cuts_before_it_builds(folders, device):
-    with pytest.raises(UserError, match="num_key_value_heads"):
-        Policy(make_run(Parallel(tensor=2)), folders["one_group"], device)
+    with pytest.raises(UserError, match="moe_intermediate_size 48 cannot be cut"):
+        Policy(make_run(Parallel(tensor=2, sequence=True, expert_tensor=5)), folders["moe"], device)
 
 
 def test_options_of_megatron_win(folders):

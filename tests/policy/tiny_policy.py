@@ -28,7 +28,7 @@ from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.state import from_row, to_row
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
-KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "qwen3", "qwen2", "mixtral")
+KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor ranks pad it
 TEMPERATURE = 0.7
 _SIZES = {
@@ -48,9 +48,12 @@ _SIZES = {
 def build(kind: str) -> PreTrainedModel:
     """A model with random weights, far enough from uniform that a misplaced one shows."""
     sizes = {**_SIZES, "num_hidden_layers": 2} if kind == "moe_shallow" else _SIZES
-    sizes = {**sizes, "num_key_value_heads": 1} if kind == "one_group" else sizes
+    sizes = {**sizes, "num_key_value_heads": 1} if kind in ("one_group", "moe_odd") else sizes
     torch.manual_seed(1 if kind == "mixtral" else 0)  # with 0, rounding decides between two experts of one token
-    if kind.startswith("moe"):
+    if kind == "moe_odd":
+        experts = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": False}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=24, tie_word_embeddings=True, **experts, **sizes))
+    elif kind.startswith("moe"):
         experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, **experts, **sizes))
     elif kind == "qwen3":

@@ -31,6 +31,7 @@ ROWS = [
     row_parallel("fc2", "a", (5, 8), "intermediate_size"),
     gate_up("fc1", ("gate", "up"), (8, 5), "intermediate_size"),
     qkv("qkv", ("q", "k", "v"), num_heads=8, num_groups=4, head_dim=3, inputs=(5,)),
+    qkv("qkv with more shards than groups", ("q", "k", "v"), num_heads=8, num_groups=2, head_dim=6, inputs=(5,)),
     qkv("qkv bias", ("q", "k", "v"), num_heads=8, num_groups=4, head_dim=3, inputs=()),
     vocab("embedding", "a", (97, 5), 100),
     vocab("embedding with shards of padding alone", "a", (9, 5), 40),
@@ -100,9 +101,16 @@ def test_padding_is_zeros_and_of_the_same_dtype():
     ("row", "num_shards", "message"),
     [
         (
+            qkv("x", ("q", "k", "v"), num_heads=12, num_groups=4, head_dim=2, inputs=(5,)),
+            6,
+            "num_key_value_heads 4 cannot be cut into 6 tensor-parallel shards (x); use tensor parallel size 1 or "
+            "another divisor of 4",
+        ),
+        (
             qkv("x", ("q", "k", "v"), num_heads=4, num_groups=1, head_dim=2, inputs=(5,)),
-            2,
-            "num_key_value_heads 1 cannot be cut into 2 tensor-parallel shards (x); use tensor parallel size 1",
+            3,
+            "num_attention_heads 4 cannot be cut into 3 tensor-parallel shards (x); use tensor parallel size 1 or "
+            "another divisor of 4",
         ),
         (
             row_parallel("x", "a", (5, 6), "moe_intermediate_size", "expert_tensor"),

@@ -1,0 +1,211 @@
+"""Tensors from files into files, by several threads, in memory for a few blocks: what a conversion does all day."""
+
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from isal.isal_zlib import crc32
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.journal import Journal, Progress
+from megatron_sspo.weights.stored import Files, Stored
+from megatron_sspo.weights.torch_record import Frame
+
+BLOCK_BYTES = 1024**2  # read, summed and written at a time: what a core's cache holds
+_STEP_BYTES = 8 * 1024**2  # between two lines of the journal about one tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rows [start, stop) of a tensor."""
+
+    stored: Stored
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A tensor to be written: its sources' rows, one behind the other."""
+
+    name: str
+    sources: tuple[Source, ...]
+    dtype: torch.dtype
+    file: str  # of the destination
+    offset: int  # of its bytes in there
+    frame: Frame | None = None  # what to write around them
+
+    @property
+    def num_rows(self) -> int:
+        return sum(source.stop - source.start for source in self.sources)
+
+    @property
+    def row_bytes(self) -> int:
+        stored = self.sources[0].stored
+        return stored.row_bytes // stored.dtype.itemsize * self.dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_rows * self.row_bytes
+
+
+class Copy:
+    """Writes the targets into files of a folder, and keeps a journal of it.
+
+    Args:
+        folder: where the files are; they may be there already, from an earlier attempt.
+        targets: what is to be written.
+        files: (name, size in bytes) of every file.
+        journal: where to note what is done.
+        advance: called with the number of bytes of every block that was written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        targets: Sequence[Target],
+        files: Sequence[tuple[str, int]],
+        journal: Path,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._targets, self._advance = targets, advance
+        self._paths = {name: folder / name for name, _ in files}
+        self._descriptors: dict[str, int] = {}
+        # the kernel lets one thread at a time write to a file, and has the others burn a core while they wait
+        self._locks = {name: threading.Lock() for name, _ in files}
+        for name, num_bytes in files:
+            descriptor = self._descriptors[name] = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+            if os.fstat(descriptor).st_size != num_bytes:
+                os.truncate(descriptor, num_bytes)
+        self._journal = Journal(journal, self._flush)
+        self._files = Files()
+        self._stop = threading.Event()
+
+    @property
+    def bytes_done(self) -> int:
+        """By earlier attempts."""
+        return sum(p.rows * self._targets[number].row_bytes for number, p in self._journal.done.items())
+
+    def run(self, num_threads: int) -> list[int]:
+        """Does what is left to do, and flushes it to the disk. Returns the CRC-32 of every target's bytes."""
+        done = [self._journal.done.get(number, Progress()) for number in range(len(self._targets))]
+        work = _Work((target.file, number) for number, target in enumerate(self._targets) if not done[number].finished)
+
+        def copy() -> None:
+            with work.worker() as take:
+                while not self._stop.is_set() and (number := take()) is not None:
+                    done[number] = self._copy(number, done[number])
+
+        with ThreadPoolExecutor(num_threads) as pool:
+            futures = [pool.submit(copy) for _ in range(num_threads)]
+            try:
+                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    future.result()
+            except BaseException:
+                self._stop.set()
+                raise
+        self._journal.close()  # flushes the rest
+        return [progress.crc for progress in done]
+
+    def _flush(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.fsync(descriptor)
+
+    def write(self, file: str, offset: int, data: bytes | memoryview) -> None:
+        """Writes bytes into one of the files."""
+        view = memoryview(data).cast("B")
+        try:
+            with self._locks[file]:
+                while view:
+                    count = os.pwrite(self._descriptors[file], view, offset)
+                    view, offset = view[count:], offset + count
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self._paths[file]}: {error.strerror}; what is done is kept, run the same command again"
+            ) from error
+
+    def close(self) -> None:
+        self._journal.close()
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+    def _copy(self, number: int, progress: Progress) -> Progress:
+        target = self._targets[number]
+        row, crc, noted = progress.rows, progress.crc, progress.rows
+        dtype = target.sources[0].stored.dtype
+        num_rows = max(1, BLOCK_BYTES // max(target.row_bytes, target.sources[0].stored.row_bytes))
+        buffer = np.empty((min(num_rows, target.num_rows), target.sources[0].stored.row_bytes), dtype=np.uint8)
+        while row < target.num_rows and not self._stop.is_set():
+            block = buffer[: target.num_rows - row]
+            self._read(target, row, block)
+            data = block.data if dtype == target.dtype else _cast(block, dtype, target.dtype)
+            crc = crc32(data, crc)
+            self.write(target.file, target.offset + row * target.row_bytes, data)
+            row += len(block)
+            if (row - noted) * target.row_bytes >= _STEP_BYTES and row < target.num_rows:
+                self._journal.note(number, Progress(row, crc), (row - noted) * target.row_bytes)
+                noted = row
+            self._advance(len(block) * target.row_bytes)
+        if row < target.num_rows:
+            return Progress(row, crc)  # another thread has failed, and `run` says so
+        if target.frame is not None:
+            head = target.frame.head(crc)
+            self.write(target.file, target.offset - len(head), head)
+            self.write(target.file, target.offset + target.num_bytes, target.frame.tail(crc))
+        finished = Progress(row, crc, finished=True)
+        self._journal.note(number, finished, (row - noted) * target.row_bytes)
+        return finished
+
+    def _read(self, target: Target, start: int, block: np.ndarray) -> None:
+        """A target's rows from `start` on, as bytes."""
+        stop, first = start + len(block), 0
+        for source in target.sources:
+            last = first + source.stop - source.start
+            begin, end = max(start, first), min(stop, last)
+            if begin < end:
+                shift = source.start - first
+                self._files.read(source.stored, begin + shift, end + shift, block[begin - start : end - start])
+            first = last
+
+
+class _Work:
+    """What is left to write, handed out file by file: threads that write to one file wait for each other."""
+
+    def __init__(self, items: Iterable[tuple[str, int]]) -> None:
+        self._left: dict[str, deque[int]] = {}
+        for file, number in items:
+            self._left.setdefault(file, deque()).append(number)
+        self._workers = Counter[str]()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def worker(self) -> Iterator[Callable[[], int | None]]:
+        """A function that gives the next number, or None when there is nothing left."""
+        file = ""
+
+        def take() -> int | None:
+            nonlocal file
+            with self._lock:
+                if file not in self._left:  # the file is done: on to the one with the fewest workers and the most work
+                    self._workers[file] -= 1
+                    if not self._left:
+                        return None
+                    file = min(self._left, key=lambda name: (self._workers[name], -len(self._left[name])))
+                    self._workers[file] += 1
+                number = self._left[file].popleft()
+                if not self._left[file]:
+                    del self._left[file]
+                return number
+
+        yield take
+
+
+def _cast(block: np.ndarray, dtype: torch.dtype, to: torch.dtype) -> memoryview:
+    return torch.from_numpy(block.reshape(-1)).view(dtype).to(to).view(torch.uint8).numpy().data

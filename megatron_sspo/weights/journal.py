@@ -1,0 +1,104 @@
+"""What a long copy has done so far, on disk, so that a killed one goes on where it was."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one tensor is."""
+
+    rows: int = 0
+    crc: int = 0  # CRC-32 of the bytes of these rows
+    finished: bool = False
+
+
+class Journal:
+    """A file of one line a step, and a thread that sees to it that what was written gets to the disk.
+
+    A step is noted when its bytes are with the operating system, which a kill does not undo. A crash of the machine
+    does: what another boot has noted is believed only as far as it was also flushed to the disk.
+
+    Args:
+        path: the file; what is there already is read.
+        flush: waits until all that was written is on the disk.
+        every: bytes between two flushes.
+    """
+
+    def __init__(self, path: Path, flush: Callable[[], None], *, every: int = 512 * 1024**2) -> None:
+        self._flush, self._every = flush, every
+        self._boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+        self.done: dict[int, Progress] = self._read(path)
+        self._changed = threading.Condition()
+        self._unflushed, self._closed = 0, False
+        # written anew, so that what is not believed now is not believed by a later reader either
+        temporary = path.with_name(f"{path.name}.new")
+        self._file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        self._steps = 0
+        self._write({"boot": self._boot})
+        for number, progress in self.done.items():
+            self._note(number, progress)
+        os.fsync(self._file)
+        temporary.rename(path)
+        self._thread = threading.Thread(target=self._flush_now_and_then, daemon=True)
+        self._thread.start()
+
+    def _read(self, path: Path) -> dict[int, Progress]:
+        """The last step of every tensor. Of another boot: the last one before a flush."""
+        steps: list[tuple[int, Progress]] = []
+        boot, flushed = self._boot, 0
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # cut by a kill: its step is done again
+            if "boot" in entry:
+                boot = entry["boot"]
+            elif "flushed" in entry:
+                flushed = entry["flushed"]
+            else:
+                steps.append((entry["tensor"], Progress(entry["rows"], entry["crc"], entry["finished"])))
+        return dict(steps if boot == self._boot else steps[:flushed])
+
+    def note(self, number: int, progress: Progress, num_bytes: int) -> None:
+        """A step of tensor `number` is done: it is at `progress` after `num_bytes` more."""
+        with self._changed:
+            self._note(number, progress)
+            self._unflushed += num_bytes
+            if self._unflushed >= self._every:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Flushes what is left to flush. More than one call does no harm."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        os.close(self._file)
+
+    def _flush_now_and_then(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._unflushed >= self._every)
+                closed, steps, self._unflushed = self._closed, self._steps, 0
+            self._flush()
+            self._write({"flushed": steps})
+            if closed:
+                return
+
+    def _note(self, number: int, progress: Progress) -> None:
+        self._write(
+            {"tensor": number, "rows": progress.rows, "crc": progress.crc, "finished": progress.finished},
+        )
+        self._steps += 1
+
+    def _write(self, entry: dict[str, object]) -> None:
+        os.write(self._file, (json.dumps(entry) + "\n").encode())

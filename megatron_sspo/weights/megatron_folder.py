@@ -1,0 +1,153 @@
+"""A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.companions import read_json
+from megatron_sspo.weights.family import load_family, size
+from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.stored import Part, Stored
+from megatron_sspo.weights.table import Padded, Row
+from megatron_sspo.weights.torch_dist import GlobalTensor, Place, Places, read_index
+
+# What a checkpoint holds besides the model. Optimizers of Megatron-Core name their tensors so.
+_NOT_OF_THE_MODEL = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+
+
+class MegatronFolder(ModelFolder):
+    """A checkpoint that the converter, the trainer or Megatron-LM wrote, saved in any layout.
+
+    The optimizer's state and random states in it are left aside.
+
+    Args:
+        path: the folder with `.metadata`.
+        companions: where config.json and the tokenizer are; None: in the folder itself.
+
+    Raises:
+        UserError: the checkpoint is damaged, or it and the weight table of its family do not cover each other exactly.
+    """
+
+    def __init__(self, path: str | Path, companions: Path | None = None) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self.companions = companions or self.path
+        if not (self.companions / "config.json").is_file():
+            raise UserError(
+                f"{self.companions} has no config.json, and a torch_dist checkpoint does not say what model it is of; "
+                "name the Hugging Face folder of the model with --config"
+            )
+        self.config: dict[str, Any] = read_json(self.companions / "config.json")
+        family = load_family(self.config)
+        # the vocabulary as it is: whatever rows the checkpoint has beyond it are padding
+        self._rows = family.rows(self.config, size(self.config, "vocab_size"))
+        self._tensors = read_index(self.path)
+        self._places = self._match()
+
+    @cached_property
+    def stored(self) -> Mapping[str, Stored]:
+        """Hugging Face name -> where its bytes are."""
+        found: dict[str, Stored] = {}
+        pieces = {key: _pieces_by_index(self.path, tensor, depth) for key, depth, tensor in self._used()}
+        for row in self._rows:
+            place = self._places[row.name]
+            tensor = self._tensors[place.key]
+            parts = pieces[place.key].get(place.index, ())
+            whole = Stored(row.name, tensor.shape[len(place.index) :], tensor.dtype, tuple(parts))
+            if sum(part.num_rows * part.width for part in whole.parts) != whole.num_bytes:
+                raise UserError(f"{self.path} does not hold all of {row.name} ({place.key} {list(place.index)})")
+            for name, shape, parts in zip(row.hf, row.hf_shapes, _split(row, whole), strict=True):
+                found[name] = Stored(name, shape, tensor.dtype, tuple(parts))
+        return found
+
+    def _used(self) -> Iterator[tuple[str, int, GlobalTensor]]:
+        for place in {place.key: place for place in self._places.values()}.values():
+            yield place.key, len(place.index), self._tensors[place.key]
+
+    def _match(self) -> dict[str, Place]:
+        """The place of every row. Checks names, shapes and dtypes, both ways, before a byte is read."""
+        places = Places(row.name for row in self._rows)
+        leading = places.leading_sizes()
+        found: dict[str, Place] = {}
+        known: set[str] = set()
+        missing, wrong = [], {}
+        for row in self._rows:
+            present = [place for place in places.of(row.name) if place.key in self._tensors]
+            known |= {place.key for place in present}
+            if not present:
+                missing.append(f"{row.name} ({places.of(row.name)[0].key})")
+                continue
+            place = found[row.name] = present[0]
+            tensors = [self._tensors[other.key] for other in present]
+            if any(tensor.pieces != tensors[0].pieces for tensor in tensors):
+                wrong[place.key] = f"{row.name} is there twice, as {' and '.join(other.key for other in present)}"
+            elif not _fits(row, leading[place.key], tensors[0].shape):
+                wrong[place.key] = (
+                    f"{place.key} {list(tensors[0].shape)} instead of {[*leading[place.key], *row.shape(1)]}"
+                )
+            elif not tensors[0].dtype.is_floating_point:
+                wrong[place.key] = f"{place.key} of {tensors[0].dtype}"
+        left = [key for key in self._tensors if key not in known and not _NOT_OF_THE_MODEL.match(key)]
+        mismatches = {
+            "missing": missing,
+            "without a row in the weight table": left,
+            "of the wrong shape or dtype": list(wrong.values()),
+        }
+        listed = "; ".join(f"{len(x)} {what}: {', '.join(x[:10])}" for what, x in mismatches.items() if x)
+        if listed:
+            raise UserError(
+                f"{self.path} does not hold the parameters of its model family: {listed}; "
+                f"check that {self.companions / 'config.json'} belongs to this checkpoint"
+            )
+        return found
+
+
+def _fits(row: Row, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    expected = (*leading, *row.shape(1))
+    if isinstance(row.cut, Padded):
+        return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
+    return shape == expected
+
+
+def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[Part]]:
+    """Index into the first `depth` dimensions -> what is stored of that slice, as rectangles of bytes."""
+    found: dict[tuple[int, ...], list[Part]] = {}
+    for piece in tensor.pieces:
+        sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
+        num_rows = sizes.pop(0)
+        width = torch.Size(sizes).numel() * tensor.dtype.itemsize
+        # behind the rows a tensor has one dimension or none
+        column = offsets[1] * tensor.dtype.itemsize if sizes else 0
+        leading = product(*(range(o, o + s) for o, s in zip(piece.offsets[:depth], piece.sizes[:depth], strict=True)))
+        for number, index in enumerate(leading):
+            part = Part(
+                folder / piece.file,
+                number * num_rows * width,
+                offsets[0],
+                num_rows,
+                column,
+                width,
+                (piece.offset, piece.length),
+            )
+            found.setdefault(index, []).append(part)
+    return found
+
+
+def _split(row: Row, whole: Stored) -> list[list[Part]]:
+    """What is stored of each Hugging Face tensor of a row, from what is stored of the Megatron parameter."""
+    if row.dim:  # cut by columns: there is one source, whole
+        return [list(whole.parts)]
+    found: list[list[Part]] = [[] for _ in row.hf]
+    start = 0
+    for block in row.blocks(0, 1):
+        if block.source is not None:
+            clipped = (part.clipped(start, start + block.size) for part in whole.parts)
+            found[block.source] += [part.moved(block.start - start) for part in clipped if part is not None]
+        start += block.size
+    return found

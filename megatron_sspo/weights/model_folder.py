@@ -1,0 +1,71 @@
+"""What the kinds of model folders have in common: tensors under Hugging Face names, of which slices are read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.stored import Files, Stored
+
+
+class ModelFolder:
+    """A folder of a model on disk, whatever its format: Hugging Face-named tensors, of which slices are read.
+
+    Attributes:
+        path: the folder.
+        config: the content of config.json.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    companions: Path  # where config.json, tokenizer and chat template are
+
+    def __init__(self) -> None:
+        self.files = Files()
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        """Tensor name -> where it is."""
+        raise NotImplementedError
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor name -> shape."""
+        return {name: tensor.shape for name, tensor in self.stored.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Tensor name -> dtype."""
+        return {name: tensor.dtype for name, tensor in self.stored.items()}
+
+    def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
+        """The slice [start, stop) along `dim` of a tensor, contiguous; the whole tensor without `start` and `stop`.
+
+        Raises:
+            UserError: no such tensor, or its file cannot be read.
+        """
+        if name not in self.stored:
+            raise UserError(f"{self.path} has no tensor {name}")
+        tensor = self.stored[name]
+        first, last = (0, tensor.num_rows)
+        if dim == 0:
+            first, last = slice(start, stop).indices(tensor.num_rows)[:2]
+        shape = (max(last - first, 0), *tensor.shape[1:]) if tensor.shape else ()
+        if 0 in shape:
+            rows = torch.empty(shape, dtype=tensor.dtype)
+        else:
+            data = torch.empty((last - first, tensor.row_bytes), dtype=torch.uint8)
+            self.files.read(tensor, first, last, data.numpy())
+            rows = data.view(-1).view(tensor.dtype).view(shape)
+        return rows if dim == 0 else rows[(*(slice(None),) * dim, slice(start, stop))].contiguous()
+
+    def close(self) -> None:
+        """Lets go of the files. A later read opens them again."""
+        self.files.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

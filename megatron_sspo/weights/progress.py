@@ -1,0 +1,59 @@
+"""How far a conversion is: bytes per second and time left."""
+
+import sys
+import threading
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+_SECONDS = 10  # between two lines where there is no terminal
+
+
+class Meter:
+    """A bar on a terminal, a line now and then elsewhere, on stderr. May be advanced by several threads.
+
+    Args:
+        what: the title.
+        total: bytes.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._done, self._before = what, total, 0, 0
+        self._console = Console(stderr=True)
+        self._lock = threading.Lock()
+        self._bar: Progress | None = None
+
+    def start(self, done: int) -> None:
+        """With `done` bytes done by earlier attempts."""
+        self._began = self._said = time.monotonic()
+        self._done = self._before = done
+        resumed = f", {done / 1e9:.2f} GB of it done already" if done else ""
+        print(f"{self._what}: {self._total / 1e9:.2f} GB{resumed}", file=sys.stderr, flush=True)
+        if self._console.is_terminal:
+            columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console)
+            self._bar.add_task("", total=self._total, completed=done)
+            self._bar.start()
+
+    def advance(self, num_bytes: int) -> None:
+        """So many bytes more are done."""
+        with self._lock:
+            self._done += num_bytes
+            now = time.monotonic()
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=self._done)
+            elif now - self._said >= _SECONDS:
+                self._said = now
+                rate = (self._done - self._before) / (now - self._began)
+                left = (self._total - self._done) / max(rate, 1)
+                print(
+                    f"{self._done / 1e9:.2f} of {self._total / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    def end(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()

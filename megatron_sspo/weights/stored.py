@@ -1,0 +1,146 @@
+"""Where the bytes of a tensor lie in files, and how they get into memory."""
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights import torch_record
+
+_OPEN_FILES = 64  # a thread; a checkpoint of many ranks has more files than a process may open
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A rectangle of a tensor's bytes, seen as rows of bytes, that lies in one piece in a file."""
+
+    file: Path
+    offset: int  # where the rectangle starts in the file, or in the payload of a record
+    row: int  # its place in the tensor: first row, number of rows
+    num_rows: int
+    column: int  # and the first byte and number of bytes of each of these rows
+    width: int
+    record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
+
+    def clipped(self, start: int, stop: int) -> "Part | None":
+        """What of it falls into the rows [start, stop), if anything."""
+        first, last = max(self.row, start), min(self.row + self.num_rows, stop)
+        if first >= last:
+            return None
+        offset = self.offset + (first - self.row) * self.width
+        return Part(self.file, offset, first, last - first, self.column, self.width, self.record)
+
+    def moved(self, rows: int) -> "Part":
+        """The same bytes, `rows` further down in a tensor."""
+        return Part(self.file, self.offset, self.row + rows, self.num_rows, self.column, self.width, self.record)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor on disk. Its bytes are rows: the first dimension, and all others together."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[Part, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return torch.Size(self.shape[1:]).numel() * self.dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_rows * self.row_bytes
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold it, in order."""
+        return list(dict.fromkeys(part.file for part in self.parts))
+
+
+class Files:
+    """Open files, by thread, the longest unused closed first. Reads at offsets: nothing is mapped into memory."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def read(self, stored: Stored, start: int, stop: int, into: np.ndarray) -> None:
+        """The rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
+
+        Raises:
+            UserError: a file has gone or ends too early, or a record in it is not that of a tensor.
+        """
+        for part in stored.parts:
+            found = part.clipped(start, stop)
+            if found is not None:
+                self._read_part(stored, found, into[found.row - start : found.row - start + found.num_rows])
+
+    def _read_part(self, stored: Stored, part: Part, rows: np.ndarray) -> None:
+        offset = part.offset
+        if part.record is not None:
+            offset += self._payload(stored, part.file, *part.record)
+        if part.width == stored.row_bytes:
+            self._fill(stored.name, part.file, offset, rows)
+        else:
+            piece = np.empty((part.num_rows, part.width), dtype=np.uint8)
+            self._fill(stored.name, part.file, offset, piece)
+            rows[:, part.column : part.column + part.width] = piece
+
+    def _fill(self, name: str, file: Path, offset: int, into: np.ndarray) -> None:
+        view = into.reshape(-1).data if into.size else memoryview(b"")
+        try:
+            descriptor = self._descriptor(file)
+            while view:
+                count = os.preadv(descriptor, [view], offset)
+                if not count:
+                    raise UserError(f"cannot read {name} from {file}: the file ends too early; get it again")
+                view, offset = view[count:], offset + count
+        except OSError as error:
+            raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
+
+    def _payload(self, stored: Stored, file: Path, offset: int, length: int) -> int:
+        """Where in the file the bytes of a record's tensor start. The records of a thread's last tensors are known."""
+        known: OrderedDict[Any, int] = self._state("payloads")
+        if (file, offset) not in known:
+            try:
+                record = torch_record.locate(self._descriptor(file), offset, length)
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"cannot read {stored.name} from {file}: {error}; it is damaged, get it again"
+                ) from error
+            if record.dtype != stored.dtype:
+                raise UserError(f"{stored.name} of {file} is {record.dtype}, and {stored.dtype} by the file .metadata")
+            known[file, offset] = record.payload
+            if len(known) > _OPEN_FILES:
+                known.popitem(last=False)
+        return known[file, offset]
+
+    def _descriptor(self, file: Path) -> int:
+        opened: OrderedDict[Path, int] = self._state("descriptors")
+        if file in opened:
+            opened.move_to_end(file)
+        else:
+            opened[file] = os.open(file, os.O_RDONLY)
+            if len(opened) > _OPEN_FILES:
+                os.close(opened.popitem(last=False)[1])
+        return opened[file]
+
+    def _state(self, name: str) -> OrderedDict[Any, int]:
+        return self._local.__dict__.setdefault(name, OrderedDict())
+
+    def close(self) -> None:
+        """Closes what this thread has open. A later read opens it again."""
+        for descriptor in self._state("descriptors").values():
+            os.close(descriptor)
+        self._local.__dict__.clear()

@@ -1,0 +1,229 @@
+"""One tensor as `torch.save` writes it: a zip archive of a short pickle and the plain bytes.
+
+`torch_dist` checkpoints are files full of such records. Here they are taken apart and put together without the tensor:
+what is in front of its bytes and behind them is a few hundred bytes that follow from dtype and shape.
+"""
+
+import io
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._utils import _rebuild_tensor_v2
+
+_STORAGES = {
+    torch.float64: "DoubleStorage",
+    torch.float32: "FloatStorage",
+    torch.float16: "HalfStorage",
+    torch.bfloat16: "BFloat16Storage",
+}
+_DTYPES = {name: dtype for dtype, name in _STORAGES.items()}
+_ALIGNMENT = 64  # of the bytes within a record, as torch.save aligns them
+_ROOT = "archive"
+_DATE = 0x21  # the first day that a zip file knows
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A record's tensor: its dtype and shape, and where in the file its bytes start."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    payload: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What surrounds a tensor's bytes in a record. Only a checksum of the bytes has to be filled in."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the tensor."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def head(self, crc: int) -> bytes:
+        """The bytes in front; `crc` is the CRC-32 of the tensor's bytes. Its length does not depend on it."""
+        return self._head(crc)[0]
+
+    def tail(self, crc: int) -> bytes:
+        """The bytes behind."""
+        head, entries = self._head(crc)
+        offset = len(head) + self.num_bytes
+        version = _entry("version", b"3\n")
+        entries.append((version, offset))
+        directory = b"".join(entry.central(at) for entry, at in entries)
+        start = offset + len(version.local()) + len(version.content)
+        end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, len(entries), len(entries), len(directory), start, 0)
+        return version.local() + version.content + directory + end
+
+    def _head(self, crc: int) -> tuple[bytes, list[tuple["_Entry", int]]]:
+        written, entries = b"", []
+        for name, content in (("data.pkl", _pickled(self.dtype, self.shape)), ("byteorder", b"little")):
+            entry = _entry(name, content)
+            entries.append((entry, len(written)))
+            written += entry.local() + entry.content
+        bare = _Entry(f"{_ROOT}/data/0".encode(), crc, self.num_bytes, b"", b"")
+        # an extra field has four bytes of its own
+        padding = -(len(written) + len(bare.local()) + 4) % _ALIGNMENT
+        data = _Entry(bare.name, crc, self.num_bytes, struct.pack("<HH", 0x4246, padding) + b"Z" * padding, b"")
+        entries.append((data, len(written)))
+        return written + data.local(), entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One file of a zip archive, stored without compression."""
+
+    name: bytes
+    crc: int
+    size: int
+    extra: bytes
+    content: bytes
+
+    def local(self) -> bytes:
+        fields = (20, 0, 0, 0, _DATE, self.crc, self.size, self.size, len(self.name), len(self.extra))
+        return struct.pack("<IHHHHHIIIHH", 0x04034B50, *fields) + self.name + self.extra
+
+    def central(self, offset: int) -> bytes:
+        fields = (20, 20, 0, 0, 0, _DATE, self.crc, self.size, self.size, len(self.name), 0, 0, 0, 0, 0, offset)
+        return struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, *fields) + self.name
+
+
+def _entry(name: str, content: bytes) -> _Entry:
+    return _Entry(f"{_ROOT}/{name}".encode(), zlib.crc32(content), len(content), b"", content)
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, numel = [], 1
+    for size in reversed(shape):
+        strides.append(numel)
+        numel *= size
+    return tuple(reversed(strides))
+
+
+class _Storage:
+    """Stands for the storage in a pickle."""
+
+
+class _Tensor:
+    """Stands for the tensor in a pickle."""
+
+
+def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """What torch.save pickles for a contiguous tensor with a storage of its own."""
+    numel = torch.Size(shape).numel()
+    storage = _Storage()
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return ("storage", getattr(torch, _STORAGES[dtype]), "0", "cpu", numel) if obj is storage else None
+
+        def reducer_override(self, obj: Any) -> Any:
+            if not isinstance(obj, _Tensor):
+                return NotImplemented
+            arguments = (storage, 0, tuple(shape), _strides(shape), False, OrderedDict())
+            return _rebuild_tensor_v2, arguments
+
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol=2).dump(_Tensor())
+    return buffer.getvalue()
+
+
+def locate(descriptor: int, offset: int, length: int) -> Located:
+    """Takes a record apart that lies at `offset` in a file.
+
+    Raises:
+        ValueError: it is no record of one contiguous tensor of floating-point numbers.
+        OSError: the file cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(_Window(descriptor, offset, length)) as archive:
+            [pickled] = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
+            found = _Unpickler(io.BytesIO(archive.read(pickled))).load()
+            if not isinstance(found, _Found):
+                raise ValueError("the record is not a tensor")
+            data = archive.getinfo(pickled.filename.removesuffix("data.pkl") + f"data/{found.key}")
+    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"there is no tensor at byte {offset} ({error})") from error
+    if data.compress_type != zipfile.ZIP_STORED or found.strides != _strides(found.shape):
+        raise ValueError(f"the tensor at byte {offset} is compressed or not contiguous")
+    numel = torch.Size(found.shape).numel()
+    if data.file_size < (found.start + numel) * found.dtype.itemsize:
+        raise ValueError(f"the tensor at byte {offset} is cut off")
+    name_length, extra_length = struct.unpack("<HH", os.pread(descriptor, 4, offset + data.header_offset + 26))
+    payload = offset + data.header_offset + 30 + name_length + extra_length + found.start * found.dtype.itemsize
+    return Located(found.dtype, found.shape, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    dtype: torch.dtype
+    key: str
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a tensor's pickle, and nothing else that a pickle can do."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _found
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module == "torch" and name in _DTYPES:
+            return _DTYPES[name]
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        _, dtype, key, _, _ = pid
+        return dtype, key
+
+
+def _found(
+    storage: tuple[torch.dtype, str], start: int, shape: Sequence[int], strides: Sequence[int], *_: Any
+) -> _Found:
+    dtype, key = storage
+    return _Found(dtype, key, start, tuple(shape), tuple(strides))
+
+
+class _Window(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, descriptor: int, offset: int, length: int) -> None:
+        self._descriptor, self._offset, self._length, self._at = descriptor, offset, length, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
+        if start + offset < 0:
+            raise OSError("a seek before the start")  # as of a file: zipfile looks for one
+        self._at = start + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._length - self._at, 0)
+        data = os.pread(
+            self._descriptor, left if size is None or size < 0 else min(size, left), self._offset + self._at
+        )
+        self._at += len(data)
+        return data

@@ -1,0 +1,73 @@
+"""Two model folders of whatever kind, compared tensor by tensor and bit by bit."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.open_folder import open_folder
+from megatron_sspo.weights.progress import Meter
+from megatron_sspo.weights.stored import Stored
+
+_BLOCK_BYTES = 1024**2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found."""
+
+    num_tensors: int  # that both have
+    num_bytes: int
+    differences: list[str]  # a sentence each
+
+
+def verify(first: str | Path, second: str | Path, *, companions: Path | None = None) -> Comparison:
+    """Compares names, shapes, dtypes and every bit of the tensors, under their Hugging Face names.
+
+    Args:
+        companions: for a Megatron checkpoint without a config.json of its own, the Hugging Face folder that has it.
+
+    Raises:
+        UserError: one of the two cannot be read.
+    """
+    a, b = open_folder(first, companions), open_folder(second, companions)
+    differences = [f"{name} is only in {a.path}" for name in a.stored if name not in b.stored]
+    differences += [f"{name} is only in {b.path}" for name in b.stored if name not in a.stored]
+    pairs = [(a.stored[name], b.stored[name]) for name in a.stored if name in b.stored]
+    alike = []
+    for x, y in pairs:
+        if (x.shape, x.dtype) == (y.shape, y.dtype):
+            alike.append((x, y))
+        else:
+            differences.append(f"{x.name} is {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
+    total = sum(x.num_bytes for x, _ in alike)
+    meter = Meter(f"{a.path} = {b.path}?", total)
+    meter.start(0)
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        counts = pool.map(lambda pair: _num_different((a, b), pair, meter), alike)
+        for (x, _), count in zip(alike, counts, strict=True):
+            if count:
+                differences.append(f"{x.name} differs in {count:,} of {x.num_bytes:,} bytes")
+    meter.end()
+    return Comparison(len(pairs), total, differences)
+
+
+def _num_different(folders: tuple[ModelFolder, ModelFolder], pair: tuple[Stored, Stored], meter: Meter) -> int:
+    count = 0
+    for start, stop in _blocks(pair[0]):
+        blocks = np.empty((2, stop - start, pair[0].row_bytes), dtype=np.uint8)
+        for folder, stored, block in zip(folders, pair, blocks, strict=True):
+            folder.files.read(stored, start, stop, block)
+        count += int(np.count_nonzero(blocks[0] != blocks[1]))
+        meter.advance(blocks[0].nbytes)
+    return count
+
+
+def _blocks(stored: Stored) -> Iterator[tuple[int, int]]:
+    step = max(1, _BLOCK_BYTES // max(1, stored.row_bytes))
+    for start in range(0, stored.num_rows, step):
+        yield start, min(start + step, stored.num_rows)

@@ -1,0 +1,13 @@
+"""A Megatron `torch_dist` checkpoint, or a run's, to a Hugging Face folder: no GPU, no model, one process.
+
+    python tools/convert_megatron_to_hf.py SRC DST [--dtype bfloat16] [--config DIR] [--threads N]
+
+The same as `megatron-sspo convert --to hf`; docs/checkpoints.md says what it guarantees.
+"""
+
+import sys
+
+from megatron_sspo.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main(["convert", "--to", "hf", *sys.argv[1:]]))
