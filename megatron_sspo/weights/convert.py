@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.weights import torch_dist
 from megatron_sspo.weights.companions import copy_companions, sync, write_config
 from megatron_sspo.weights.copy import Copy, Source, Target
@@ -83,7 +83,18 @@ def convert(
     Raises:
         UserError: whatever is wrong with source or destination; names the file and the tensor.
     """
-    destination = Path(destination).resolve()
+    with naming_the_file():
+        return _convert(source, Path(destination).resolve(), dtype, companions, to, num_threads or _default_threads())
+
+
+def _convert(
+    source: str | Path,
+    destination: Path,
+    dtype: torch.dtype | None,
+    companions: Path | None,
+    to: Direction | None,
+    num_threads: int,
+) -> Summary:
     check_destination(destination)
     folder = open_folder(source, companions)
     direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
@@ -100,7 +111,7 @@ def convert(
             meter.start(done)
             for file, header in plan.headers:
                 copy.write(file, 0, header)
-            checksums = copy.run(num_threads or min(4, os.cpu_count() or 1))
+            checksums = copy.run(num_threads)
         finally:
             copy.close()
             meter.end()
@@ -108,6 +119,10 @@ def convert(
         _finish(folder, partial, destination, plan, checksums)
     num_bytes = sum(target.num_bytes for target in plan.targets)
     return Summary(direction, len(plan.targets), num_bytes, num_bytes - done)
+
+
+def _default_threads() -> int:
+    return min(4, os.cpu_count() or 1)
 
 
 def check_destination(path: Path) -> None:
@@ -119,7 +134,7 @@ def check_destination(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
     parent = next(parent for parent in path.parents if parent.exists())
-    if not os.access(parent, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
         raise UserError(f"{parent} cannot be written: no permission; write somewhere else")
 
 
@@ -276,11 +291,8 @@ def _fingerprint(folder: ModelFolder, plan: Plan) -> str:
 def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Any:
     """Makes the folder of an unfinished conversion, or takes up the one that is there, and keeps others out."""
     note = partial / "fingerprint"
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(note, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename}: {error.strerror}") from error
+    partial.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(note, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -314,19 +326,16 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
     """Everything but the tensors; then the destination gets its name."""
     entries = [{**entry, "crc32": f"{crc:08x}"} for entry, crc in zip(plan.manifest["tensors"], checksums, strict=True)]
     manifest = {**plan.manifest, "source": str(folder.path.resolve()), "tensors": entries}
-    try:
-        if plan.tensors:
-            torch_dist.write_index(partial, plan.tensors, plan.same, plan.empty)
-        copy_companions(folder.companions, partial)
-        write_config(folder.config, partial, {target.dtype for target in plan.targets})
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-        for name in (_JOURNAL, "fingerprint"):
-            (partial / name).unlink()
-        for file in [*partial.rglob("*"), partial]:
-            sync(file)
-        if destination.exists():
-            destination.rmdir()  # empty
-        partial.rename(destination)
-        sync(destination.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename}: {error.strerror}") from error
+    if plan.tensors:
+        torch_dist.write_index(partial, plan.tensors, plan.same, plan.empty)
+    copy_companions(folder.companions, partial)
+    write_config(folder.config, partial, {target.dtype for target in plan.targets})
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    for name in (_JOURNAL, "fingerprint"):
+        (partial / name).unlink()
+    for file in [*partial.rglob("*"), partial]:
+        sync(file)
+    if destination.exists():
+        destination.rmdir()  # empty
+    partial.rename(destination)
+    sync(destination.parent)

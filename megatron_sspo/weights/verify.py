@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megatron_sspo.errors import naming_the_file
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
@@ -34,7 +35,8 @@ def verify(first: str | Path, second: str | Path, *, companions: Path | None = N
     Raises:
         UserError: one of the two cannot be read.
     """
-    a, b = open_folder(first, companions), open_folder(second, companions)
+    with naming_the_file():
+        a, b = open_folder(first, companions), open_folder(second, companions)
     differences = [f"{name} is only in {a.path}" for name in a.stored if name not in b.stored]
     differences += [f"{name} is only in {b.path}" for name in b.stored if name not in a.stored]
     pairs = [(a.stored[name], b.stored[name]) for name in a.stored if name in b.stored]

@@ -1,0 +1,98 @@
+"""What a journal believes after a kill, and after a crash of the machine."""
+
+import threading
+
+import pytest
+
+from megatron_sspo.weights import journal as journal_module
+from megatron_sspo.weights.journal import Journal, Progress
+
+
+@pytest.fixture
+def boot(tmp_path, monkeypatch):
+    """boot(name): from here on the machine has been booted anew."""
+    path = tmp_path / "boot_id"
+
+    def set_boot(name):
+        path.write_text(name)
+        monkeypatch.setattr(journal_module, "_BOOT_ID", path)
+
+    set_boot("first")
+    return set_boot
+
+
+def killed(journal):
+    """The state of the file as a kill leaves it: nothing more is written, and nothing flushed."""
+    journal._flush = lambda: None
+    with journal._changed:
+        journal._write = lambda entry: None
+    journal.close()
+
+
+def test_a_killed_copy_goes_on_where_it_was(tmp_path, boot):
+    path = tmp_path / "journal"
+    first = Journal(path, lambda: None)
+    first.note(3, Progress(10, 77), 1)
+    first.note(3, Progress(20, 78), 1)
+    first.note(5, Progress(4, 79, finished=True), 1)
+    killed(first)
+    second = Journal(path, lambda: None)
+    assert second.done == {3: Progress(20, 78), 5: Progress(4, 79, finished=True)}
+    second.close()
+
+
+def test_a_line_cut_in_two_is_a_step_that_was_not_done(tmp_path, boot):
+    path = tmp_path / "journal"
+    first = Journal(path, lambda: None)
+    first.note(1, Progress(10, 77), 1)
+    first.note(1, Progress(20, 78), 1)
+    killed(first)
+    path.write_bytes(path.read_bytes()[:-9])
+    second = Journal(path, lambda: None)
+    assert second.done == {1: Progress(10, 77)}
+    second.close()
+
+
+def test_after_a_crash_only_what_was_flushed_is_believed(tmp_path, boot):
+    path = tmp_path / "journal"
+    flushed = threading.Event()
+    first = Journal(path, flushed.set, every=100)
+    first.note(1, Progress(10, 77), 100)
+    assert flushed.wait(10)
+    while '"flushed"' not in path.read_text():
+        pass
+    first.note(1, Progress(20, 78), 99)
+    killed(first)
+    boot("second")
+    second = Journal(path, lambda: None)
+    assert second.done == {1: Progress(10, 77)}
+    second.note(1, Progress(15, 80), 1)
+    killed(second)
+    third = Journal(path, lambda: None)
+    assert third.done == {1: Progress(15, 80)}, "what was not believed once must not come back"
+    third.close()
+
+
+def test_without_a_flush_a_crash_leaves_nothing(tmp_path, boot):
+    path = tmp_path / "journal"
+    first = Journal(path, lambda: None)
+    first.note(1, Progress(10, 77, finished=True), 5)
+    killed(first)
+    boot("second")
+    second = Journal(path, lambda: None)
+    assert second.done == {}
+    second.close()
+
+
+def test_what_is_closed_is_flushed(tmp_path, boot):
+    path = tmp_path / "journal"
+    flushes = []
+    first = Journal(path, lambda: flushes.append(1))
+    first.note(1, Progress(10, 77, finished=True), 5)
+    first.close()
+    first.close()
+    assert flushes == [1]
+    boot("second")
+    second = Journal(path, lambda: None)
+    assert second.done == {1: Progress(10, 77, finished=True)}
+    second.close()

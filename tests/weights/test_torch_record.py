@@ -1,0 +1,97 @@
+"""Records: what torch.load reads of ours, what we find in torch.save's, and what is refused."""
+
+import io
+import os
+import pickle
+import zipfile
+import zlib
+
+import pytest
+import torch
+
+from megatron_sspo.weights.torch_record import Frame, locate
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+SHAPES = [(), (9,), (3, 5), (1, 1, 7, 4), (0, 3)]
+
+
+def raw(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def located(tmp_path, record, before=13, after=7):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * before + record + b"y" * after)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        found = locate(descriptor, before, len(record))
+        num_bytes = torch.Size(found.shape).numel() * found.dtype.itemsize
+        return found, os.pread(descriptor, num_bytes, found.payload)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torch_loads_a_framed_tensor(tmp_path, dtype, shape):
+    tensor = torch.randn(shape).to(dtype)
+    frame, crc = Frame(dtype, shape), zlib.crc32(raw(tensor))
+    record = frame.head(crc) + raw(tensor) + frame.tail(crc)
+    loaded = torch.load(io.BytesIO(record), weights_only=True)
+    assert loaded.dtype == dtype and loaded.shape == shape and torch.equal(loaded, tensor)
+    assert zipfile.ZipFile(io.BytesIO(record)).testzip() is None, "a checksum is wrong"
+    assert len(frame.head(0)) == len(frame.head(crc)) and len(frame.head(0)) % 64 == 0
+    assert len(frame.tail(0)) == len(frame.tail(crc))
+    found, content = located(tmp_path, record)
+    assert (found.dtype, found.shape, content) == (dtype, shape, raw(tensor))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_finds_the_bytes_of_what_torch_saved(tmp_path, dtype, shape):
+    tensor = torch.randn(shape).to(dtype)
+    found, content = located(tmp_path, saved(tensor))
+    assert (found.dtype, found.shape, content) == (dtype, shape, raw(tensor))
+
+
+def test_a_view_into_a_larger_storage(tmp_path):
+    whole = torch.arange(24.0).view(6, 4)
+    found, content = located(tmp_path, saved(whole[2:5]))
+    assert found.shape == (3, 4) and content == raw(whole[2:5])
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/megatron_sspo_was_here",)
+
+
+def cut_off():
+    record = saved(torch.zeros(1000))
+    return record[:-500]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"not a zip file at all",
+        cut_off(),
+        saved(torch.zeros(4, 3).t()),
+        saved(torch.zeros(3, dtype=torch.int64)),
+        saved([torch.zeros(3)]),
+        saved({"a": 1}),
+        saved(Evil()),
+        pickle.dumps(Evil()),
+    ],
+    ids=["empty", "no zip", "cut off", "transposed", "integers", "list", "dict", "evil", "evil pickle"],
+)
+def test_what_is_no_tensor_is_refused(tmp_path, record):
+    with pytest.raises(ValueError):
+        located(tmp_path, record)
+    assert not os.path.exists("/tmp/megatron_sspo_was_here")
