@@ -43,6 +43,7 @@ test-layout: install
 benchmark: install
 	$(BIN)/python benchmarks/log_probs.py
 	$(BIN)/python benchmarks/sspo_loss.py
+	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
 
 clean:
 	rm -rf .venv build *.egg-info runs

@@ -18,12 +18,12 @@ def measure(work: Callable[[], Any], *, repetitions: int) -> dict[str, float]:
     """CPU seconds (the least of the repetitions) and the peak of resident memory above the level before it, in MB."""
     seconds = []
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
-    before = _kilobytes("VmRSS")
+    before = kilobytes("VmRSS")
     for _ in range(repetitions):
         start = time.process_time()
         work()
         seconds.append(time.process_time() - start)
-    return {"seconds": min(seconds), "megabytes": (_kilobytes("VmHWM") - before) * 1024 / MEGABYTE}
+    return {"seconds": min(seconds), "megabytes": (kilobytes("VmHWM") - before) * 1024 / MEGABYTE}
 
 
 def run_all(
@@ -63,7 +63,8 @@ def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline
         print(f"{variant:34}{ratio:>8.2f}{row['seconds']:>10.3f}{row['megabytes']:>8.0f}{cells}")
 
 
-def _kilobytes(name: str) -> int:
+def kilobytes(name: str) -> int:
+    """A line of this process's status: VmRSS, VmHWM."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
