@@ -3,12 +3,14 @@ PYTHON ?= python3
 # 2.13.0: the release that the tests were written against. On a machine with GPUs any CUDA build from 2.6 on will do.
 TORCH ?= torch==2.13.0
 SEED ?= 0
+# Who generates the quickstart's responses: embedded (Transformers, in process) or sglang (after make install-sglang).
+ENGINE ?= embedded
 
 BIN := .venv/bin
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install quickstart check test test-fast test-layout benchmark clean
+.PHONY: install install-sglang quickstart check test test-fast test-layout benchmark clean
 
 install: .venv/installed
 
@@ -19,10 +21,25 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# SGLang's server on a CPU, in an environment of its own: its pins are not the trainer's. On a machine with GPUs take
+# SGLang as its makers install it, and name its interpreter: rollouts.options.python.
+install-sglang: .venv-sglang/installed
+
+.venv-sglang/installed: sglang_cpu/requirements.txt
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23 torchvision==0.15.2
+	echo $(TORCH) > .venv-sglang/constraints.txt
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check \
+		-c .venv-sglang/constraints.txt -r sglang_cpu/requirements.txt
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps ./sglang_cpu
+	touch $@
+
 # A mixture-of-experts model learns to add, on two processes: runs/tiny_moe-seed$(SEED)
 quickstart: install
 	rm -rf runs/tiny_moe-seed$(SEED)
-	$(BIN)/megatron-sspo train examples/tiny_moe.py --set seed=$(SEED) --set name=tiny_moe-seed$(SEED)
+	$(BIN)/megatron-sspo train examples/tiny_moe.py --set seed=$(SEED) --set name=tiny_moe-seed$(SEED) \
+		--set rollouts.engine=$(ENGINE)
 
 check: install
 	$(BIN)/ruff format --check .
@@ -46,4 +63,4 @@ benchmark: install
 	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
 
 clean:
-	rm -rf .venv build *.egg-info runs
+	rm -rf .venv .venv-sglang build *.egg-info runs

@@ -28,6 +28,7 @@ setup(
         "reasoning-gym>=0.1.25",
         "matplotlib",
         "rich",
+        "aiohttp",  # to the rollout servers
     ],
     extras_require={
         "dev": [

@@ -1,5 +1,6 @@
 """`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
 
+import inspect
 import json
 import shutil
 import time
@@ -86,7 +87,10 @@ class Job:
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
         what = f"the engine {run.rollouts.engine!r}"
-        self.engine = call_with_options(self._build_engine, run.rollouts.options, what, Path(run.model.path))
+        options = dict(run.rollouts.options)
+        if "run_folder" in inspect.signature(self._build_engine).parameters:  # of an engine that has something to leave
+            options["run_folder"] = self.folder
+        self.engine = call_with_options(self._build_engine, options, what, Path(run.model.path))
         stack.callback(self.engine.close)
         positions: dict[str, int] = {}
         if self._found:

@@ -50,8 +50,8 @@ def fused_log_probs_and_entropy(
         vocab_size: V without padding; columns beyond it have probability 0.
         group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call, with the same R,
             zero included.
-        memory_budget_bytes: logits that fit are kept for the backward pass, which can then be run once; others are
-            computed again.
+        memory_budget_bytes: as many blocks of logits as fit are kept for the backward pass, which can then be run
+            once; the others are computed again.
         grad_placeholder: besides what goes to `main_grad`, zeros for `weight.grad`. Megatron's DDP wants to see one
             where it overlaps the reduction of gradients with the backward pass.
 
@@ -63,11 +63,10 @@ def fused_log_probs_and_entropy(
     """
     if hidden.dtype != weight.dtype:
         raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
-    num_bytes = hidden.size(0) * weight.size(0) * _product_dtype(hidden).itemsize
     backward_follows = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    keep = backward_follows and num_bytes <= memory_budget_bytes
+    keep_bytes = memory_budget_bytes if backward_follows else 0
     return _FusedHead.apply(  # pyright: ignore
-        hidden, weight, labels, temperature, vocab_size, group, keep, grad_placeholder
+        hidden, weight, labels, temperature, vocab_size, group, keep_bytes, grad_placeholder
     )
 
 
@@ -81,18 +80,19 @@ class _FusedHead(torch.autograd.Function):
         temperature: float,
         vocab_size: int,
         group: Any,
-        keep: bool,
+        keep_bytes: int,
         grad_placeholder: bool,
     ) -> Any:
         ctx.set_materialize_grads(False)
         first, valid = columns_of_rank(weight.size(0), vocab_size, group)
         local = labels - first
         statistics = Statistics(hidden.size(0), temperature, hidden)
-        ctx.kept = [] if keep else None
+        ctx.kept = []  # the logits of the first blocks
         for columns in _blocks(hidden, valid):
             logits = _product(hidden, weight[columns].t())
             statistics.add(logits, local - columns.start)
-            if ctx.kept is not None:
+            keep_bytes -= logits.nbytes
+            if keep_bytes >= 0:
                 ctx.kept.append(logits)
         log_probs, entropy, log_normalizer = statistics.finish(group)
         ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer)
@@ -106,7 +106,7 @@ class _FusedHead(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden, dtype=entropy.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = _WeightGradient(weight, ctx.valid, ctx.grad_placeholder) if ctx.needs_input_grad[1] else None
         for number, columns in enumerate(_blocks(hidden, ctx.valid)):
-            if ctx.kept is None:
+            if number >= len(ctx.kept):
                 logits = _product(hidden, weight[columns].t())
             else:
                 logits, ctx.kept[number] = ctx.kept[number], None

@@ -143,7 +143,7 @@ def gradcheck(which: str, implementation: str, rank: int, group: Any) -> float:
 
 # rows, columns of a rank: ragged; a second rank of nothing but padding; no rows
 SHAPES = ((37, 49), (5, 97), (0, 49))
-BUDGETS = {"recompute": 0, "save": 1 << 30}
+BUDGETS = {"recompute": 0, "save some": 10_000, "save": 1 << 30}
 
 
 def main(results: Path) -> None:

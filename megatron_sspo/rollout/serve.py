@@ -1,0 +1,33 @@
+"""Starts SGLang's server, in the server's own environment: it imports the standard library and sglang alone.
+
+    python serve.py --model-path ... (the arguments of sglang.launch_server)
+
+The key comes by the environment, because arguments are for everybody to read in `ps`. The process dies with the one
+that started it, and SGLang's workers die with the process.
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+KEY = "MEGATRON_SSPO_SERVER_KEY"
+PARENT = "MEGATRON_SSPO_SERVER_PARENT"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    """Becomes the server."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(os.environ.pop(PARENT)):  # it died before the line above
+            sys.exit(1)
+    sys.path.pop(0)  # this file's folder, where another module is called sglang
+    key = os.environ.pop(KEY)
+    sys.argv += ["--api-key", key, "--admin-api-key", key]
+    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

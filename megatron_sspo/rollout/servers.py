@@ -1,0 +1,138 @@
+"""SGLang servers that a run owns: started, watched, restarted, and gone when the run is."""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import serve
+
+_GRACE_SECONDS = 10.0
+
+
+class ServerProcess:
+    """One server on this machine, on loopback, with a key of its own.
+
+    Args:
+        python: the interpreter of the environment that SGLang is installed in.
+        model_path: config.json and tokenizer; weights are not read, they come from the trainer.
+        arguments: further options of SGLang's server: {"tp_size": 2} is `--tp-size 2`, and true is a flag alone.
+        environment: further environment variables, such as CUDA_VISIBLE_DEVICES.
+        log: the file that the server's output goes to.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        model_path: Path,
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self.log = log
+        self._python, self._arguments = python, arguments
+        self._model_path, self._environment = model_path, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Starts it, on a free port. It answers some seconds or minutes later."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        given = {
+            "model_path": str(self._model_path),
+            "host": "127.0.0.1",
+            "port": port,
+            "load_format": "dummy",
+            **self._arguments,
+        }
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(self._python), serve.__file__, *command_line(given)],
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",  # pools of several threads spin on the cores that the trainer needs
+                    **self._environment,
+                    serve.KEY: self.key,
+                    serve.PARENT: str(os.getpid()),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the trainer, and `stop` reaches the server's own processes
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def ended(self) -> str:
+        """How it ended, with the last lines of its log; "" while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return ""
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"the server {self.url} {how}; the end of {self.log}: {self.last_lines()}"
+
+    def last_lines(self, count: int = 5) -> str:
+        """Of the log, as one line."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()
+            return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+        return ""
+
+    def stop(self) -> None:
+        """Ends it and everything that it started."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """{"tp_size": 2, "skip_warmup": True} -> --tp-size 2 --skip-warmup."""
+    found: list[str] = []
+    for name, value in arguments.items():
+        option = "--" + name.replace("_", "-")
+        if value is True:
+            found.append(option)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            found += [option, *map(str, value)]
+        elif value is not False and value is not None:
+            found += [option, str(value)]
+    return found
+
+
+def find_python(given: str | None) -> Path:
+    """The interpreter that has SGLang: the given one, or that of `make install-sglang`.
+
+    Raises:
+        UserError: there is none.
+    """
+    here = Path(__file__).parents[2] / ".venv-sglang" / "bin" / "python"
+    python = Path(given) if given else here
+    if not python.exists():
+        raise UserError(
+            f"there is no {python}, which is to run SGLang's server: `make install-sglang` makes an environment for "
+            "CPUs, or name an interpreter that has sglang: rollouts.options.python"
+        )
+    return python

@@ -1,0 +1,86 @@
+"""One SGLang server, as seen over HTTP."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+_CONNECT_SECONDS = 10.0
+
+
+class ServerError(Exception):
+    """A request that a server did not answer as it should.
+
+    Attributes:
+        is_final: the server has looked at the request and refuses it: no other server will do otherwise.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+class Client:
+    """Requests to one server, with its key on every one of them.
+
+    Args:
+        url: such as http://127.0.0.1:30000.
+        key: what the server was started with; "" for a server without one.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, content: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+        """The JSON object that the server answers with.
+
+        Raises:
+            ServerError: it does not answer in time, or not with success.
+        """
+        return await self._request("POST", path, content, seconds)
+
+    async def get(self, path: str, *, seconds: float) -> dict[str, Any]:
+        """As `post`; an answer without content is an empty object."""
+        return await self._request("GET", path, None, seconds)
+
+    async def is_healthy(self, *, seconds: float) -> bool:
+        """Whether the server generates a token in time."""
+        try:
+            await self.get("/health_generate", seconds=seconds)
+        except ServerError:
+            return False
+        return True
+
+    async def _request(self, method: str, path: str, content: Any, seconds: float) -> dict[str, Any]:
+        if self._session is None:  # here, because it belongs to the loop that it is made in
+            self._session = aiohttp.ClientSession(
+                headers=self._headers, connector=aiohttp.TCPConnector(limit=0), json_serialize=json.dumps
+            )
+        timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
+        try:
+            async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
+                text = await response.text()
+        except TimeoutError:
+            raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+            raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
+        if response.status != 200:
+            is_final = response.status in (400, 401, 403, 404, 422)
+            raise ServerError(f"{self.url}{path} answered {response.status}: {text[:500]}", is_final=is_final)
+        try:
+            found = json.loads(text) if text else {}
+        except ValueError as error:
+            raise ServerError(f"{self.url}{path} answered what is no JSON: {text[:200]!r}") from error
+        if not isinstance(found, dict):
+            raise ServerError(f"{self.url}{path} answered no JSON object: {text[:200]!r}")
+        if found.get("success") is False:
+            raise ServerError(f"{self.url}{path}: {found.get('message') or found.get('error_message')}", is_final=True)
+        return found
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
