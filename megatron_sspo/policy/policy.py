@@ -153,10 +153,10 @@ class Policy:
     def save(self, path: Path) -> None:
         """Model, optimizer, schedule and random states into `path`, and what a converter has to know of the model."""
         self._finish_step()
-        if dist.get_rank() == 0:
+        checkpoint.save(path, self.chunks, self.optimizer, self.scheduler)
+        if dist.get_rank() == 0:  # behind it: Megatron wants an empty folder
             copy_companions(self.folder.companions, path)
             write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
-        checkpoint.save(path, self.chunks, self.optimizer, self.scheduler)
 
     def load(self, path: Path) -> None:
         """The reverse of `save`, in the same layout."""

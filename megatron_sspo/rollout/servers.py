@@ -6,15 +6,12 @@ import secrets
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import serve
-
-_GRACE_SECONDS = 10.0
 
 
 class ServerProcess:
@@ -94,14 +91,9 @@ class ServerProcess:
         return ""
 
     def stop(self) -> None:
-        """Ends it and everything that it started."""
+        """Ends it and everything that it started, at once: it has nothing to save."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
