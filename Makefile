@@ -10,7 +10,7 @@ BIN := .venv/bin
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang quickstart check test test-fast test-layout benchmark clean
+.PHONY: install install-sglang quickstart check test test-fast test-layout test-sglang benchmark clean
 
 install: .venv/installed
 
@@ -47,12 +47,16 @@ check: install
 	$(BIN)/pyright
 
 test: install
-	$(TEST)
+	$(TEST) -m "not sglang"
 
 test-fast: install
-	$(TEST) -m "not slow"
+	$(TEST) -m "not slow and not sglang"
 
-# One global batch in seventy layouts: the table of docs/layouts.md
+# With real SGLang servers on this machine's CPU
+test-sglang: install install-sglang
+	$(TEST) tests/sglang
+
+# One global batch in 71 layouts: the table of docs/layouts.md
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 

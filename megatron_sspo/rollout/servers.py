@@ -54,7 +54,8 @@ class ServerProcess:
             **self._arguments,
         }
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as output:
+        # for the owner alone, as its environment is: SGLang writes its options there, the key among them
+        with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._process = subprocess.Popen(
                 [str(self._python), serve.__file__, *command_line(given)],
                 env={
@@ -87,7 +88,7 @@ class ServerProcess:
         """Of the log, as one line."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").splitlines()
-            return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+            return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self.key, "***")
         return ""
 
     def stop(self) -> None:

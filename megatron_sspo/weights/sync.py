@@ -10,6 +10,7 @@ import torch
 
 Named = tuple[str, torch.Tensor]
 _SECONDS = 600.0  # for one request
+_ALIGNMENT = 16  # bytes
 
 
 class Server(Protocol):
@@ -77,11 +78,14 @@ def serialize(bucket: Sequence[Named]) -> bytes:
 
     SGLang's class for the latter is named in it and not imported: the trainer has no SGLang.
     """
-    flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in bucket])
-    metadata, start = [], 0
+    metadata, size = [], 0
     for name, tensor in bucket:
-        metadata.append(_Metadata(name, tensor.shape, tensor.dtype, start, start + tensor.nbytes, tensor.nbytes))
-        start += tensor.nbytes
+        start = -(-size // _ALIGNMENT) * _ALIGNMENT  # the receiver views the bytes in place
+        size = start + tensor.nbytes
+        metadata.append(_Metadata(name, tensor.shape, tensor.dtype, start, size, tensor.nbytes))
+    flat = torch.zeros(size, dtype=torch.uint8)
+    for (_, tensor), entry in zip(bucket, metadata, strict=True):
+        flat[entry.start_idx : entry.end_idx] = tensor.reshape(-1).view(torch.uint8)
     # protocol 2 writes the name of a class as text, once, and here before the bytes of the tensors
     pickled = pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2)
     return pickled.replace(_OURS, _THEIRS, 1)

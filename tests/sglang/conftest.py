@@ -1,0 +1,50 @@
+"""Real SGLang servers on this machine's CPU: `make install-sglang` brings them, `make test-sglang` runs these tests."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # its tiny models
+
+from megatron_sspo.rollout import sglang
+from megatron_sspo.run import Parallel
+from tests.policy import tiny_policy
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.sglang)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Kind -> the Hugging Face folder of that tiny model."""
+    root = tmp_path_factory.mktemp("models")
+    return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense")}
+
+
+@pytest.fixture(scope="session")
+def engines(folders, tmp_path_factory):
+    """Kind -> an engine with a server of its own, started when it is first asked for."""
+    started = {}
+
+    def of(kind):
+        if kind not in started:
+            folder = tmp_path_factory.mktemp("run")
+            started[kind] = sglang.engine(folders[kind], run_folder=folder, routes=kind == "moe")
+        return started[kind]
+
+    yield of
+    for engine in started.values():
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def device():
+    """This process as a job of one."""
+    from megatron_sspo.policy.distributed import initialize, shutdown
+
+    yield initialize(Parallel(), seed=0)
+    shutdown()

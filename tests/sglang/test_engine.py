@@ -1,0 +1,166 @@
+"""What a server generates is what the trainer computes, after every sync; and nobody else gives it weights."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import sspo
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.rollout.sglang_client import Client, ServerError
+from megatron_sspo.run import Optimizer
+from megatron_sspo.types import Prompt
+from tests.policy.tiny_policy import TEMPERATURE, make_run
+
+PROMPTS = [Prompt(id=str(n), tokens=tuple(range(n + 2, 2 * n + 5)), answer="") for n in range(6)]
+
+
+@pytest.fixture(scope="module")
+def policies(folders, device):
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            replay = "R2" if kind == "moe" else "none"
+            run = make_run(optimizer=Optimizer(lr=3e-3, clip_grad=1.0), routing_replay=replay)
+            made[kind] = Policy(run, folders[kind], device)
+        return made[kind]
+
+    return of
+
+
+def generate(engine, policy, **changes):
+    sampling = replace(policy.run.rollouts.sampling, max_tokens=24, **changes)
+    return engine.generate(PROMPTS, sampling, group_size=4, seed=0)
+
+
+def largest_difference(policy, groups):
+    return max(
+        abs(a - b)
+        for group in policy.old_log_probs(groups)
+        for rollout in group.rollouts
+        for a, b in zip(rollout.old_log_probs, rollout.rollout_log_probs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_log_probs_are_the_trainers_after_every_sync(engines, policies, kind):
+    engine, policy = engines(kind), policies(kind)
+    assert policy.run.rollouts.sampling.temperature == TEMPERATURE
+    stale = None
+    for version in range(3):
+        engine.load_weights(policy.weights(), version)
+        groups = generate(engine, policy)
+        assert [group.prompt for group in groups] == PROMPTS
+        assert {rollout.policy_version for group in groups for rollout in group.rollouts} == {version}
+        assert all(len(group.rollouts) == 4 and all(r.tokens for r in group.rollouts) for group in groups)
+        assert largest_difference(policy, groups) < 1e-4
+        if stale is not None:  # the weights have moved so far that old ones would show
+            assert largest_difference(policy, stale) > 1e-3
+        stale = groups
+        advantages = [[replace(r, advantage=float(n % 2) - 0.5) for n, r in enumerate(g.rollouts)] for g in groups]
+        batch = [replace(g, rollouts=rollouts) for g, rollouts in zip(groups, advantages, strict=True)]
+        policy.update(batch, sspo())
+
+
+def test_routes_are_those_that_the_trainer_takes(engines, policies):
+    engine, policy = engines("moe"), policies("moe")
+    engine.load_weights(policy.weights(), 0)
+    groups = generate(engine, policy)
+    recorded = policy.old_log_probs(
+        [replace(g, rollouts=[replace(r, routes=None) for r in g.rollouts]) for g in groups]
+    )
+    for group, own in zip(groups, recorded, strict=True):
+        for rollout, mine in zip(group.rollouts, own.rollouts, strict=True):
+            assert choices(rollout.routes) == choices(mine.routes)[: len(choices(rollout.routes))]
+
+
+def choices(routes):
+    """The experts of each token and layer, whatever their order."""
+    from megatron_sspo.routes import RouterShape, unpack_routes
+
+    return unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)).sort(dim=-1).values.tolist()
+
+
+def test_greedy_is_the_most_likely_token(engines, policies, folders):
+    from tests.policy.tiny_policy import reference
+
+    engine, policy = engines("dense"), policies("dense")
+    engine.load_weights(policy.weights(), 0)
+    policy.export(folders["dense"].with_name("greedy"))
+    model = reference(folders["dense"].with_name("greedy"))
+    for group in generate(engine, policy, temperature=0.0):
+        rollout = group.rollouts[0]
+        tokens = torch.tensor([group.prompt.tokens + rollout.tokens])
+        with torch.no_grad():
+            logits = model(tokens).logits[0, len(group.prompt.tokens) - 1 : -1]
+        assert logits.argmax(dim=-1).tolist() == list(rollout.tokens)
+
+
+def test_a_stop_string_ends_a_response_and_is_kept(engines, policies):
+    engine, policy = engines("dense"), policies("dense")
+    engine.load_weights(policy.weights(), 0)
+    stopped = [r for g in generate(engine, policy, stop=("w1",), temperature=1.5) for r in g.rollouts]
+    ended = [rollout for rollout in stopped if "w1" in rollout.text]
+    assert ended and all(r.finish_reason == "stop" for r in ended)
+    assert all(rollout.text.rindex("w1") >= len(rollout.text) - 4 for rollout in ended)
+    assert all(len(rollout.tokens) == 24 or rollout.finish_reason == "stop" for rollout in stopped)
+
+
+@pytest.mark.parametrize("key", ["", "wrong"])
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/begin_weight_update", {}),
+        ("/update_weights_from_tensor", {"serialized_named_tensors": [""]}),
+        ("/update_weights_from_disk", {"model_path": "/tmp"}),
+        ("/init_weights_update_group", {"master_address": "x", "master_port": 1, "rank_offset": 1, "world_size": 2}),
+        ("/update_weight_version", {"new_version": "x"}),
+        ("/abort_request", {"abort_all": True}),
+        ("/generate", {"input_ids": [3, 4]}),
+    ],
+)
+def test_without_the_key_a_server_does_nothing(engines, key, path, content):
+    async def call():
+        client = Client(engines("dense")._clients[0].url, key)
+        try:
+            await client.post(path, content, seconds=20)
+        finally:
+            await client.close()
+
+    with pytest.raises(ServerError, match="answered 401") as raised:
+        asyncio.run(call())
+    assert raised.value.is_final
+
+
+def test_the_key_is_not_for_everybody_to_read(engines):
+    """It is not in the arguments of the server's processes, and SGLang's log, which has it, is the owner's alone."""
+    import psutil
+
+    process = engines("dense")._processes[0]
+    assert process.log.stat().st_mode & 0o777 == 0o600
+    assert process.key not in process.last_lines(10_000)
+
+    for one in psutil.process_iter(["cmdline"]):
+        assert process.key not in " ".join(one.info["cmdline"] or [])
+
+
+def test_a_prompt_that_does_not_fit(engines, policies):
+    engine, policy = engines("dense"), policies("dense")
+    engine.load_weights(policy.weights(), 0)
+    long = Prompt(id="long", tokens=(3,) * 128, answer="")
+    with pytest.raises(UserError, match="prompt long has 128 tokens and the model 128 positions"):
+        engine.generate([long], policy.run.rollouts.sampling, group_size=1, seed=0)
+
+
+def test_weights_that_lack_one(engines, policies):
+    engine, policy = engines("dense"), policies("dense")
+    unknown = [*((n, t.clone()) for n, t in policy.weights()), ("model.surprise.weight", torch.zeros(3))]
+    try:
+        engine.load_weights(unknown, 1)
+    except UserError as error:
+        assert "did not reach a rollout server" in str(error)
+    engine.load_weights(policy.weights(), 2)
+    assert largest_difference(policy, generate(engine, policy)) < 1e-4

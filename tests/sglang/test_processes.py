@@ -1,0 +1,57 @@
+"""Servers do not outlive the run, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import sglang
+
+
+def servers_of(folder):
+    """The processes that were started for this run folder, and theirs."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or []) and "serve.py" in " ".join(process.info["cmdline"]):
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
+    model = tmp_path / "model"
+    model.symlink_to(folders["dense"])
+    program = (
+        "import sys, time; from pathlib import Path; from megatron_sspo.rollout import sglang\n"
+        f"engine = sglang.engine(Path({str(model)!r}), run_folder=Path({str(tmp_path)!r}))\n"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout.readline() == "up\n"
+    started = servers_of(model)
+    ports = {c.laddr.port for p in started for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
+    assert len(started) >= 3 and ports
+    os.kill(trainer.pid, how)
+    trainer.wait(timeout=10)
+    deadline = time.monotonic() + 15
+    while any(process.is_running() for process in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [process for process in started if process.is_running()]
+    listening = {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
+    assert not ports & listening
+
+
+def test_a_server_that_does_not_start_says_why(folders, tmp_path):
+    with pytest.raises(UserError, match=r"a rollout server did not start: .* ended with exit code") as raised:
+        sglang.engine(folders["dense"], run_folder=tmp_path, server={"no_such_option": 1})
+    assert "no-such-option" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_no_environment_for_the_server(folders, tmp_path):
+    with pytest.raises(UserError, match="make install-sglang"):
+        sglang.engine(folders["dense"], run_folder=tmp_path, python=str(tmp_path / "python"))
