@@ -1,6 +1,6 @@
 """How good a policy is on held-out prompts: greedy pass@1, sampled avg@k, format rate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +25,14 @@ def evaluate(
     prompts: Sequence[Prompt],
     sampling: Sampling,
     *,
+    sync: Callable[[], None],
     samples: int = 0,
     seed: int = 0,
 ) -> tuple[dict[str, float], list[RolloutGroup]]:
     """Answers the prompts under the engine's weights.
 
     Args:
+        sync: gives the engine the weights, again.
         sampling: of training; pass@1 is greedy whatever its temperature.
         samples: k > 0 adds avg@k, the mean correctness over k sampled answers. A reward without the part "answer" has
             neither pass@1 nor avg@k.
@@ -39,7 +41,9 @@ def evaluate(
         Numbers by name (`pass@1`, `format_rate`, `avg@k`, the mean reward and the mean of its other parts), and the
         greedy responses. The same on every process.
     """
-    greedy = collect(engine, reward, prompts, replace(sampling, temperature=0.0, top_p=1.0), group_size=1, seed=seed)
+    greedy = collect(
+        engine, reward, prompts, replace(sampling, temperature=0.0, top_p=1.0), group_size=1, seed=seed, sync=sync
+    )
     rollouts = [group.rollouts[0] for group in greedy]
     numbers: dict[str, float] = {}
     for part in sorted({name for rollout in rollouts for name in rollout.reward_parts}):
@@ -51,7 +55,7 @@ def evaluate(
         else:
             numbers[part] = _mean(values)
     if samples and "pass@1" in numbers:
-        sampled = collect(engine, reward, prompts, sampling, group_size=samples, seed=seed)
+        sampled = collect(engine, reward, prompts, sampling, group_size=samples, seed=seed, sync=sync)
         correct = [r.reward_parts.get("answer", 0.0) == 1.0 for group in sampled for r in group.rollouts]
         numbers[f"avg@{samples}"] = _mean(correct)
     numbers["reward"] = _mean([rollout.reward for rollout in rollouts])
@@ -83,8 +87,14 @@ def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None)
         what = f"the engine {run.rollouts.engine!r}"
         engine = call_with_options(build_engine, run.rollouts.options, what, model)
         stack.callback(engine.close)
-        engine.load_weights(((name, folder.read(name)) for name in folder.shapes()), 0)
-        numbers, responses = evaluate(engine, reward, prompts, run.rollouts.sampling, samples=samples, seed=run.seed)
+
+        def sync() -> None:
+            engine.load_weights(((name, folder.read(name)) for name in folder.shapes()), 0)
+
+        sync()
+        numbers, responses = evaluate(
+            engine, reward, prompts, run.rollouts.sampling, sync=sync, samples=samples, seed=run.seed
+        )
     if output is not None:
         write_rows(output, map(to_row, responses))
     display.table(str(model), ["", "value"], [(name, f"{value:.3f}") for name, value in numbers.items()])

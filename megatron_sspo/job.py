@@ -145,6 +145,10 @@ class Job:
 
     # ------------------------------------------------------------------ what the loop calls
 
+    def sync(self) -> None:
+        """Gives the engine the policy's weights. A collective."""
+        self.engine.load_weights(self.policy.weights(), self.state.update)
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds the time spent inside to the next row's `seconds/<name>`."""
@@ -211,12 +215,13 @@ class Job:
         options = self.run.evaluation
         if options is None:
             return
-        self.engine.load_weights(self.policy.weights(), self.state.update)
+        self.sync()
         numbers, responses = evaluate(
             self.engine,
             self.reward,
             self.held_out,
             self.run.rollouts.sampling,
+            sync=self.sync,
             samples=options.samples,
             seed=self.run.seed,
         )

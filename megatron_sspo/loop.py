@@ -22,22 +22,23 @@ def train(run: Run, *, resume: Path | None = None) -> None:
         UserError: something that the user can mend, in one sentence.
     """
     with Job(run, resume) as job:
-        policy, engine, state = job.policy, job.engine, job.state
+        policy, state = job.policy, job.state
         rollouts, mu = run.rollouts, run.updates_per_sync
 
         while state.update < run.num_updates:
             if not state.batches:
                 with job.phase("sync"):
-                    engine.load_weights(policy.weights(), state.update)
+                    job.sync()
                 with job.phase("rollout"):
                     prompts = job.prompts.take(rollouts.prompts_per_update * mu)
                     groups = collect(
-                        engine,
+                        job.engine,
                         job.reward,
                         prompts,
                         rollouts.sampling,
                         group_size=rollouts.group_size,
                         seed=run.seed * 1_000_003 + state.update,
+                        sync=job.sync,
                         with_routes=run.routing_replay == "R3",
                     )
                 with job.phase("old_log_probs"):

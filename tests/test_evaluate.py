@@ -52,9 +52,15 @@ PROMPTS = [Prompt(id=id, tokens=(1,), answer="1") for id in "abcd"]
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=9)
 
 
+def no_sync() -> None:
+    raise AssertionError("no engine has lost its weights")
+
+
 def test_the_numbers_are_shares_of_the_prompts() -> None:
     engine = Script()
-    numbers, responses = evaluate(engine, Reward("answer", "format", "style"), PROMPTS, SAMPLING, samples=4)  # type: ignore[arg-type]
+    numbers, responses = evaluate(
+        engine, Reward("answer", "format", "style"), PROMPTS, SAMPLING, sync=no_sync, samples=4
+    )  # type: ignore[arg-type]
     assert numbers == {
         "pass@1": 0.5,
         "format_rate": 0.5,
@@ -69,11 +75,11 @@ def test_the_numbers_are_shares_of_the_prompts() -> None:
 
 def test_nothing_is_sampled_that_is_not_asked_for() -> None:
     engine = Script()
-    numbers, _ = evaluate(engine, Reward("answer"), PROMPTS, SAMPLING)  # type: ignore[arg-type]
+    numbers, _ = evaluate(engine, Reward("answer"), PROMPTS, SAMPLING, sync=no_sync)  # type: ignore[arg-type]
     assert set(numbers) == {"pass@1", "reward", "response_tokens"}
     assert len(engine.calls) == 1
 
 
 def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
-    numbers, _ = evaluate(Script(), Reward("style"), PROMPTS, SAMPLING, samples=2)  # type: ignore[arg-type]
+    numbers, _ = evaluate(Script(), Reward("style"), PROMPTS, SAMPLING, sync=no_sync, samples=2)  # type: ignore[arg-type]
     assert set(numbers) == {"style", "reward", "response_tokens"}

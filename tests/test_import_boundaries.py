@@ -55,6 +55,10 @@ def test_nemo_run_is_the_launchers_affair() -> None:
     assert offenders("nemo_run", outside("launch")) == []
 
 
+def test_http_is_the_clients_affair() -> None:
+    assert offenders("aiohttp", outside("rollout/sglang_client.py")) == []
+
+
 @pytest.mark.parametrize("module", ["megatron", "torch.distributed", "torch.multiprocessing"])
 def test_the_maths_of_losses_and_weights_knows_no_processes(module: str) -> None:
     pure = under("objective", "weights/table.py", "weights/families", "weights/family.py")

@@ -1,7 +1,7 @@
 """One cycle's rollouts: prompts shared out over the processes, answered, scored, and brought together again."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.resolve import resolve
 from megatron_sspo.reward.protocol import Reward, checked_score
-from megatron_sspo.rollout.engine import RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import NeedsWeights, RolloutEngine, Sampling
 from megatron_sspo.types import Prompt, RolloutGroup
 
 
@@ -24,12 +24,16 @@ def collect(
     *,
     group_size: int,
     seed: int,
+    sync: Callable[[], None],
     with_routes: bool = False,
 ) -> list[RolloutGroup]:
     """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
 
     Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
     the prompt alone decide a response, so the shares may be cut anyhow.
+
+    Args:
+        sync: gives the engine the policy's weights, again. A collective.
 
     Raises:
         UserError: routes are wanted, and the engine reports none.
@@ -39,7 +43,15 @@ def collect(
         mine = prompts[rank::world_size]
     else:
         mine = prompts if rank == 0 else []
-    groups = engine.generate(mine, sampling, group_size=group_size, seed=seed) if mine else []
+    while True:
+        try:
+            groups = engine.generate(mine, sampling, group_size=group_size, seed=seed) if mine else []
+            has_weights = True
+        except NeedsWeights:
+            groups, has_weights = [], False
+        if engine.replicated or _from_rank_0(has_weights):
+            break
+        sync()
     if with_routes and any(rollout.routes is None for group in groups for rollout in group.rollouts):
         raise UserError(
             "routing_replay is R3, and the rollout engine reports no routes: choose an engine that does, or R2"
@@ -56,6 +68,15 @@ def collect(
     for number, share in enumerate(shares):
         in_order[number::world_size] = share
     return in_order
+
+
+def _from_rank_0(value: bool) -> bool:
+    """Rank 0's value, on every process."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def score(reward: Reward, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:

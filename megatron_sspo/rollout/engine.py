@@ -19,6 +19,13 @@ class Sampling:
     stop: tuple[str, ...] = ()  # strings that end a response; the string itself is kept
 
 
+class NeedsWeights(Exception):
+    """`generate` cannot go on before `load_weights` is called again: servers have failed, and others have come up.
+
+    What is generated already is kept. The next call of `generate`, with the same arguments, goes on from there.
+    """
+
+
 class RolloutEngine(Protocol):
     """Generates responses under the weights that it was last given."""
 
@@ -32,6 +39,9 @@ class RolloutEngine(Protocol):
 
         The same weights, prompt, sampling and seed give the same response, whatever else is in the batch, up to the
         rounding that a batch's shape brings.
+
+        Raises:
+            NeedsWeights: an engine that is not replicated has lost them.
         """
         ...
 

@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from megatron_sspo.errors import UserError
 from megatron_sspo.metrics import reward_metrics
 from megatron_sspo.rollout.collect import collect, resolve_advantage, with_advantages
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engine import NeedsWeights, Sampling
 from megatron_sspo.rollout.scripted import ScriptedEngine
 from megatron_sspo.types import Prompt
 
@@ -37,6 +37,10 @@ class Length:
         pass
 
 
+def no_sync():
+    raise AssertionError("no engine has lost its weights")
+
+
 def prompts(ids: str) -> list[Prompt]:
     return [Prompt(id=id, tokens=(ord(id),), answer="") for id in ids]
 
@@ -48,7 +52,9 @@ def scripted(script=lambda prompt, index: prompt.id * (index + 1)) -> ScriptedEn
 
 
 def collected(ids: str, engine=None, group_size: int = 2):
-    return collect(engine or scripted(), Length(), prompts(ids), Sampling(), group_size=group_size, seed=0)
+    return collect(
+        engine or scripted(), Length(), prompts(ids), Sampling(), group_size=group_size, seed=0, sync=no_sync
+    )
 
 
 def texts(groups) -> list[list[str]]:
@@ -118,3 +124,23 @@ def share(rank: int, world_size: int, path: str) -> None:
 @pytest.mark.slow
 def test_processes_share_the_prompts_and_all_get_the_same_list(tmp_path) -> None:
     mp.spawn(share, (2, str(tmp_path / "store")), nprocs=2)  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
+    class Forgetful:
+        replicated = False
+        has_weights, calls = False, 0
+
+        def generate(self, given, sampling, *, group_size, seed):
+            self.calls += 1
+            if not self.has_weights:
+                raise NeedsWeights
+            return scripted().generate(given, sampling, group_size=group_size, seed=seed)
+
+    engine = Forgetful()
+
+    def sync():
+        engine.has_weights = engine.calls == 2  # once is not always enough
+
+    found = collect(engine, Length(), prompts("ab"), Sampling(), group_size=2, seed=0, sync=sync)
+    assert engine.calls == 3 and [group.prompt.id for group in found] == ["a", "b"]

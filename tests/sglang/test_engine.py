@@ -9,6 +9,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
@@ -45,9 +46,24 @@ def largest_difference(policy, groups):
     )
 
 
+@pytest.fixture
+def using(folders, monkeypatch):
+    """using(engine, kind, transport): weights go that way, in many small buckets."""
+
+    def use(engine, kind, transport):
+        options = replace(engine._options, bucket_bytes=50_000)
+        made = sglang._TRANSPORTS[transport](options, folders[kind])
+        monkeypatch.setattr(engine, "_transport", made)
+        return made
+
+    return use
+
+
+@pytest.mark.parametrize("transport", ["tensor", "disk", "distributed"])
 @pytest.mark.parametrize("kind", ["moe", "dense"])
-def test_log_probs_are_the_trainers_after_every_sync(engines, policies, kind):
+def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, kind, transport):
     engine, policy = engines(kind), policies(kind)
+    made = using(engine, kind, transport)
     assert policy.run.rollouts.sampling.temperature == TEMPERATURE
     stale = None
     for version in range(3):
@@ -63,6 +79,8 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, kind):
         advantages = [[replace(r, advantage=float(n % 2) - 0.5) for n, r in enumerate(g.rollouts)] for g in groups]
         batch = [replace(g, rollouts=rollouts) for g, rollouts in zip(groups, advantages, strict=True)]
         policy.update(batch, sspo())
+    made.close()
+    assert not list(engine._options.log_folder.glob("weights-*")), "weights were left on the disk"
 
 
 def test_routes_are_those_that_the_trainer_takes(engines, policies):
@@ -124,7 +142,7 @@ def test_a_stop_string_ends_a_response_and_is_kept(engines, policies):
 )
 def test_without_the_key_a_server_does_nothing(engines, key, path, content):
     async def call():
-        client = Client(engines("dense")._clients[0].url, key)
+        client = Client(engines("dense").pool.servers[0].client.url, key)
         try:
             await client.post(path, content, seconds=20)
         finally:
@@ -139,7 +157,7 @@ def test_the_key_is_not_for_everybody_to_read(engines):
     """It is not in the arguments of the server's processes, and SGLang's log, which has it, is the owner's alone."""
     import psutil
 
-    process = engines("dense")._processes[0]
+    process = engines("dense").pool.servers[0].process
     assert process.log.stat().st_mode & 0o777 == 0o600
     assert process.key not in process.last_lines(10_000)
 

@@ -5,7 +5,8 @@ import pickle
 
 import torch
 
-from megatron_sspo.weights.sync import buckets, serialize
+from megatron_sspo.weights.sync.session import buckets
+from megatron_sspo.weights.sync.tensor import serialize
 
 
 class Theirs:

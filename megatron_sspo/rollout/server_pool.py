@@ -1,0 +1,141 @@
+"""The servers of a run: which of them are up, which hold the current weights, and what becomes of one that fails."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.servers import ServerProcess
+from megatron_sspo.rollout.sglang_client import Client
+
+_log = logging.getLogger(__name__)
+
+_START_SECONDS = 900.0  # a large model's server compiles and captures graphs for minutes
+_POLL_SECONDS = 0.5
+_WATCH_SECONDS = 2.0  # between two looks at a server at work
+
+
+@dataclass(eq=False)
+class Server:
+    """A place for a server. When the process in it fails, another is started."""
+
+    client: Client
+    process: ServerProcess | None  # None: somebody else's
+    is_up: bool = False
+    version: int | None = None  # of the weights that it holds
+    failure: str = ""  # why it was taken out last
+    num_restarts: int = 0
+    started: float = field(default_factory=time.monotonic)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is taken out
+
+
+class ServerPool:
+    """Watches servers, takes out those that fail, and starts the run's own again.
+
+    What starts a process is called from the thread that made the pool: the kernel ends a server together with the
+    thread that started it. What asks a server anything is a coroutine of the engine's loop.
+
+    Args:
+        fewest: with fewer servers than this that are up or may come up again, the run ends.
+        max_restarts: of each server.
+        health_seconds: within which a server has to generate a token.
+    """
+
+    def __init__(self, servers: Sequence[Server], *, fewest: int, max_restarts: int, health_seconds: float) -> None:
+        self.servers = list(servers)
+        self._fewest, self._max_restarts, self._health_seconds = fewest, max_restarts, health_seconds
+
+    def ready(self, version: int | None) -> list[Server]:
+        """Those that are up and hold these weights."""
+        return [server for server in self.servers if server.is_up and server.version == version]
+
+    def up(self) -> list[Server]:
+        """Those that answer, with whatever weights."""
+        return [server for server in self.servers if server.is_up]
+
+    # ------------------------------------------------------------------ in the engine's loop
+
+    async def check(self) -> None:
+        """Looks at every server once."""
+        await asyncio.gather(*(self._look(server) for server in self.servers))
+
+    async def await_any(self) -> None:
+        """Waits until a server is up, or no server can come up again."""
+        while not self.up():
+            await asyncio.gather(*(self._greet(server) for server in self.servers))
+            if not any(self._may_come_up(server) for server in self.servers):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def await_all(self) -> None:
+        """Waits until every server is up or has failed."""
+        while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
+            await asyncio.gather(*(self._greet(server) for server in waiting))
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def watch(self) -> None:
+        """Looks after all servers until it is cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    async def suspect(self, server: Server, reason: str) -> None:
+        """Takes a server out if it is not well; a request to it has failed."""
+        if server.is_up and not await server.client.is_healthy(seconds=self._health_seconds):
+            self.take_out(server, reason)
+
+    def take_out(self, server: Server, reason: str) -> None:
+        """No more requests to it; those that it was at are asked for elsewhere."""
+        server.is_up, server.version, server.failure = False, None, reason
+        server.gone.set()
+
+    async def _look(self, server: Server) -> None:
+        if not server.is_up:
+            await self._greet(server)
+        elif server.process is not None and (how := server.process.ended()):
+            self.take_out(server, how)
+        elif not await server.client.is_healthy(seconds=self._health_seconds) and server.is_up:
+            self.take_out(server, f"the server {server.client.url} did not generate a token in time")
+
+    async def _greet(self, server: Server) -> None:
+        """Notes that a server has come up, or that it will not."""
+        if server.is_up or (server.failure and server.process is not None):
+            return  # a failed one of the run's own is first to be started again
+        if server.process is not None and (how := server.process.ended()):
+            server.failure = how
+        elif await server.client.is_healthy(seconds=5.0):
+            server.is_up, server.failure, server.gone = True, "", asyncio.Event()
+        elif time.monotonic() - server.started > _START_SECONDS:
+            server.failure = f"the server {server.client.url} did not answer within {_START_SECONDS:.0f} s of its start"
+
+    def _may_come_up(self, server: Server) -> bool:
+        return server.is_up or not server.failure or server.num_restarts < self._max_restarts
+
+    # ------------------------------------------------------------------ in the thread that made the pool
+
+    def restart_failed(self) -> list[Client]:
+        """Starts again what has failed and may be. Returns the clients of those that failed, to be closed.
+
+        Raises:
+            UserError: too few servers are left.
+        """
+        left = [server for server in self.servers if self._may_come_up(server)]
+        if len(left) < self._fewest:
+            failures = "; ".join(server.failure for server in self.servers if server.failure)
+            raise UserError(
+                f"{len(left)} of {len(self.servers)} rollout servers are left, and {self._fewest} are needed: "
+                f"{failures}"
+            )
+        clients = []
+        for server in left:
+            if server.failure and server.process is not None:
+                _log.warning("a rollout server is started again: %s", server.failure)
+                clients.append(server.client)
+                server.process.stop()  # it may hang, and not be gone
+                server.process.start()
+                server.client = Client(server.process.url, server.process.key)
+                server.failure, server.started = "", time.monotonic()
+                server.num_restarts += 1
+        return clients

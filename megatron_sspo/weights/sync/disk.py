@@ -1,0 +1,43 @@
+"""Weights through a folder that trainer and servers both see: slow, and independent of everything else."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from megatron_sspo.weights.companions import read_json
+from megatron_sspo.weights.hf_folder import write_folder
+from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.sync.session import Named, Session
+
+
+class DiskTransport:
+    """A Hugging Face folder a sync, of which the servers load the weights; then it is removed.
+
+    Args:
+        folder: where the folders are made.
+        model_path: config.json and tokenizer.
+    """
+
+    def __init__(self, folder: Path, model_path: Path) -> None:
+        self._folder = folder.resolve()
+        self._source = ModelFolder()
+        self._source.companions = model_path
+        self._source.config = read_json(model_path / "config.json")
+
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+        """Replaces all weights of the session's servers."""
+
+        def counted() -> Iterable[Named]:
+            for name, tensor in tensors:
+                session.num_bytes += tensor.nbytes
+                yield name, tensor.detach().cpu().clone()
+
+        path = self._folder / f"weights-{version}"
+        shutil.rmtree(path, ignore_errors=True)
+        write_folder(path, counted(), source=self._source)
+        content = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
+        session.post("/update_weights_from_disk", content)
+        shutil.rmtree(path)
+
+    def close(self) -> None:
+        """There is nothing to give back."""

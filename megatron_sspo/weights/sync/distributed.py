@@ -1,0 +1,116 @@
+"""Weights by broadcast, over a group of the trainer and all ranks of all servers: NCCL on GPUs, gloo on CPUs."""
+
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Backend
+from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
+
+from megatron_sspo.weights.sync.session import Named, Session, buckets
+
+_TIMEOUT = timedelta(seconds=300)
+
+
+class DistributedTransport:
+    """Buckets of tensors, flattened to bytes, one broadcast each; rank 0 of the trainer sends.
+
+    The group is made for the servers of a session and kept for as long as they are the same: one that fails takes it
+    with it.
+
+    Args:
+        bucket_bytes: of tensors in one broadcast, unless one tensor is larger.
+        tp_size: tensor-parallel ranks of a server.
+        address: of this host, as the servers reach it.
+    """
+
+    def __init__(self, *, bucket_bytes: int, tp_size: int, address: str = "127.0.0.1") -> None:
+        self._bucket_bytes, self._tp_size, self._address = bucket_bytes, tp_size, address
+        self._backend = "nccl" if torch.cuda.is_available() else "gloo"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        self._group: Any = None
+        self._name = ""
+        self._members: list[Any] = []  # the clients that are in the group
+
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+        """Replaces all weights of the session's servers."""
+        session.post("/begin_weight_update", {})
+        if self._members != list(session.servers.values()):
+            self._make_group(session)
+        for bucket in buckets(tensors, self._bucket_bytes):
+            session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
+            if session.servers and self._members == list(session.servers.values()):
+                self._broadcast(session, bucket)
+        session.post("/end_weight_update", {})
+        session.post("/flush_cache", {})
+        session.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    def close(self) -> None:
+        """Leaves the group."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group, self._members = None, []
+
+    def _broadcast(self, session: Session, bucket: list[Named]) -> None:
+        # one type after the other: the receiver lays the tensors out without gaps, and each must be aligned
+        bucket = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
+        flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in bucket]).to(self._device)
+        content = {
+            "names": [name for name, _ in bucket],
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in bucket],
+            "shapes": [list(tensor.shape) for _, tensor in bucket],
+            "group_name": self._name,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        request = session.start("/update_weights_from_distributed", content)
+        try:
+            dist.broadcast(flat, src=0, group=self._group)
+        except RuntimeError:  # a server has gone; its request says so
+            self.close()
+        session.finish(request)
+
+    def _make_group(self, session: Session) -> None:
+        """A new group with the servers of the session. On the servers its name can never be used again."""
+        self.close()
+        self._name = f"weights-{secrets.token_hex(8)}"
+        with socket.socket() as probe:
+            probe.bind((self._address, 0))
+            port = probe.getsockname()[1]
+        size = 1 + self._tp_size * len(session.servers)
+        contents = {
+            key: {
+                "master_address": self._address,
+                "master_port": port,
+                "rank_offset": 1 + number * self._tp_size,
+                "world_size": size,
+                "group_name": self._name,
+                "backend": self._backend,
+            }
+            for number, key in enumerate(session.servers)
+        }
+        request = session.start_each("/init_weights_update_group", contents)
+        try:
+            self._group = _join(self._address, port, size, self._name, self._backend)
+        except (RuntimeError, TimeoutError):  # a server has gone; its request says so
+            self._group = None
+        session.finish(request)
+        self._members = list(session.servers.values()) if self._group is not None else []
+
+
+def _join(address: str, port: int, size: int, name: str, backend: str) -> Any:
+    """Rank 0 of a group besides the trainer's own, by the way that SGLang's side takes.
+
+    torch.distributed has no public function for a group with processes outside of the default one.
+    """
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        address, port, size, is_master=True, timeout=_TIMEOUT
+    )
+    make: Callable[..., Any] = _new_process_group_helper
+    group, _ = make(size, 0, [], Backend(backend), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
+    _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
+    return group
