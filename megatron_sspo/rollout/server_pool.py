@@ -84,7 +84,8 @@ class ServerPool:
     async def suspect(self, server: Server, reason: str) -> None:
         """Takes a server out if it is not well; a request to it has failed."""
         if server.is_up and not await server.client.is_healthy(seconds=self._health_seconds):
-            self.take_out(server, reason)
+            how = server.process.ended() if server.process is not None else ""
+            self.take_out(server, how or reason)
 
     def take_out(self, server: Server, reason: str) -> None:
         """No more requests to it; those that it was at are asked for elsewhere."""

@@ -35,7 +35,12 @@ class DiskTransport:
         path = self._folder / f"weights-{version}"
         shutil.rmtree(path, ignore_errors=True)
         write_folder(path, counted(), source=self._source)
-        content = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
+        content = {
+            "model_path": str(path),
+            "load_format": "safetensors",  # the servers were started without reading any weights
+            "weight_version": str(version),
+            "flush_cache": True,
+        }
         session.post("/update_weights_from_disk", content)
         shutil.rmtree(path)
 
