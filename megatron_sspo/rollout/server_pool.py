@@ -57,9 +57,13 @@ class ServerPool:
 
     # ------------------------------------------------------------------ in the engine's loop
 
-    async def check(self) -> None:
-        """Looks at every server once."""
-        await asyncio.gather(*(self._look(server) for server in self.servers))
+    async def check(self, *, ask: bool = True) -> None:
+        """Looks at every server once.
+
+        Args:
+            ask: those that are up for a token, which takes them a second.
+        """
+        await asyncio.gather(*(self._look(server, ask=ask) for server in self.servers))
 
     async def await_any(self) -> None:
         """Waits until a server is up, or no server can come up again."""
@@ -92,12 +96,12 @@ class ServerPool:
         server.is_up, server.version, server.failure = False, None, reason
         server.gone.set()
 
-    async def _look(self, server: Server) -> None:
+    async def _look(self, server: Server, *, ask: bool) -> None:
         if not server.is_up:
             await self._greet(server)
         elif server.process is not None and (how := server.process.ended()):
             self.take_out(server, how)
-        elif not await server.client.is_healthy(seconds=self._health_seconds) and server.is_up:
+        elif ask and not await server.client.is_healthy(seconds=self._health_seconds) and server.is_up:
             self.take_out(server, f"the server {server.client.url} did not generate a token in time")
 
     async def _greet(self, server: Server) -> None:

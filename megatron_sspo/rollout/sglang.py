@@ -174,7 +174,7 @@ class SGLangEngine:
             for _ in tensors:
                 pass
         else:
-            self._run(self.pool.check())
+            self._run(self.pool.check(ask=False))  # one that is frozen shows when it is sent something
             self._restart_failed()
             self._run(self.pool.await_any(), mend=True)
             session = Session({server: server.client for server in self.pool.up()}, self._submit)

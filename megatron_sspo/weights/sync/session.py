@@ -14,6 +14,7 @@ Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
 
 _SECONDS = 600.0  # for one request
+_FIRST_SECONDS = 60.0  # for the first one, which moves nothing: a server that hangs is to be found soon
 T = TypeVar("T")
 
 
@@ -71,7 +72,8 @@ async def _post_all(
 ) -> dict[Any, ServerError]:
     """One request to each server. Returns the errors."""
     keys = list(servers)
-    sent = [servers[key].post(path, contents[key], seconds=_SECONDS) for key in keys]
+    seconds = _FIRST_SECONDS if path == "/begin_weight_update" else _SECONDS
+    sent = [servers[key].post(path, contents[key], seconds=seconds) for key in keys]
     answers = await asyncio.gather(*sent, return_exceptions=True)
     found = {}
     for key, answer in zip(keys, answers, strict=True):
