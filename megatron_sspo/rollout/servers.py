@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -12,6 +13,8 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import serve
+
+_PORT_TAKEN = "address already in use"  # SGLang says so in its log, and does not end
 
 
 class ServerProcess:
@@ -42,9 +45,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Starts it, on a free port. It answers some seconds or minutes later."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         given = {
             "model_path": str(self._model_path),
@@ -79,6 +80,8 @@ class ServerProcess:
     def ended(self) -> str:
         """How it ended, with the last lines of its log; "" while it runs."""
         code = None if self._process is None else self._process.poll()
+        if code is None and self._process is not None and _PORT_TAKEN in self.last_lines():
+            return f"the server {self.url} found its port taken, and waits for nothing; see {self.log}"
         if code is None:
             return ""
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -99,6 +102,15 @@ class ServerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+
+def _free_port() -> int:
+    """A port of this machine that nobody listens on, and none of those that the kernel hands out to connections."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:

@@ -381,6 +381,6 @@ _TRANSPORTS: dict[str, Callable[[_Options, Path], Transport]] = {
     "distributed": lambda options, _: DistributedTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
 }
 
-# What a server on a CPU needs to be told: how much memory is its cache's, and that nothing is to be captured.
-_ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32"}
+# What a server on a CPU needs to be told: how much memory is its cache's, and not to burn a core while it waits.
+_ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"SGLANG_CPU_OMP_THREADS_BIND": "0", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
