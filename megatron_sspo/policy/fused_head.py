@@ -4,7 +4,6 @@ The loop over the vocabulary is the outer one, so each block of the weight is re
 written once.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -87,16 +86,19 @@ class _FusedHead(torch.autograd.Function):
         first, valid = columns_of_rank(weight.size(0), vocab_size, group)
         local = labels - first
         statistics = Statistics(hidden.size(0), temperature, hidden)
-        ctx.kept = []  # the logits of the first blocks
-        for columns in _blocks(hidden, valid):
+        blocks = _blocks(hidden, valid)
+        ctx.kept = {}  # block -> its logits
+        first_kept = _first_kept(hidden, blocks, keep_bytes)
+        for number, columns in enumerate(blocks):
             logits = _product(hidden, weight[columns].t())
             statistics.add(logits, local - columns.start)
-            keep_bytes -= logits.nbytes
-            if keep_bytes >= 0:
-                ctx.kept.append(logits)
+            if number >= first_kept:
+                ctx.kept[number] = logits
+            del logits  # or two blocks are in memory while the next is computed
         log_probs, entropy, log_normalizer = statistics.finish(group)
         ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer)
         ctx.temperature, ctx.valid, ctx.grad_placeholder = temperature, valid, grad_placeholder
+        ctx.blocks, ctx.first_kept = blocks, first_kept
         return log_probs, entropy
 
     @staticmethod
@@ -105,19 +107,17 @@ class _FusedHead(torch.autograd.Function):
         gradient = Gradient(grad_log_probs, grad_entropy, log_probs, entropy, log_normalizer, ctx.temperature)
         grad_hidden = torch.zeros_like(hidden, dtype=entropy.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = _WeightGradient(weight, ctx.valid, ctx.grad_placeholder) if ctx.needs_input_grad[1] else None
-        for number, columns in enumerate(_blocks(hidden, ctx.valid)):
-            if number >= len(ctx.kept):
-                logits = _product(hidden, weight[columns].t())
-            else:
-                logits, ctx.kept[number] = ctx.kept[number], None
-                if logits is None:
-                    raise RuntimeError("the backward pass overwrote the logits it kept: it cannot be run again")
+        if len(ctx.kept) != len(ctx.blocks) - ctx.first_kept:
+            raise RuntimeError("the backward pass overwrote the logits it kept: it cannot be run again")
+        for number, columns in reversed(list(enumerate(ctx.blocks))):
+            logits = ctx.kept.pop(number) if number >= ctx.first_kept else _product(hidden, weight[columns].t())
             grad_logits = logits if logits.dtype == hidden.dtype else torch.empty_like(logits, dtype=hidden.dtype)
             gradient.write(logits, local - columns.start, out=grad_logits)
             if grad_hidden is not None:
                 _add_product(grad_hidden, grad_logits, weight[columns])
             if grad_weight is not None:
                 grad_weight.write(columns, grad_logits.t(), hidden)
+            del logits, grad_logits
         return (
             None if grad_hidden is None else grad_hidden.to(hidden.dtype),
             None if grad_weight is None else grad_weight.returned,
@@ -148,11 +148,19 @@ class _WeightGradient:
             torch.mm(left, right, out=self.returned[rows])
 
 
-def _blocks(hidden: torch.Tensor, valid: int) -> Iterator[slice]:
+def _blocks(hidden: torch.Tensor, valid: int) -> list[slice]:
     size = _BLOCK.get(hidden.device.type, _BLOCK["cuda"])
     width = max(_FEWEST_COLUMNS, size // max(1, hidden.size(0)) // 256 * 256)
-    for start in range(0, valid, width):
-        yield slice(start, min(start + width, valid))
+    return [slice(start, min(start + width, valid)) for start in range(0, valid, width)]
+
+
+def _first_kept(hidden: torch.Tensor, blocks: list[slice], keep_bytes: int) -> int:
+    """The last blocks are kept and used first: one of them is in memory anyway when the forward pass ends."""
+    for number, columns in reversed(list(enumerate(blocks))):
+        keep_bytes -= hidden.size(0) * (columns.stop - columns.start) * _product_dtype(hidden).itemsize
+        if keep_bytes < 0:
+            return number + 1
+    return 0
 
 
 def _product_dtype(operand: torch.Tensor) -> torch.dtype:
