@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live bar on a terminal, a line a cycle elsewhere, a table at the end."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +23,10 @@ class Display:
         self._progress: Progress | None = None
         self._started = time.monotonic()
         self._log: Path | None = None
+        logger = logging.getLogger("megatron_sspo")
+        logger.handlers = [_Handler(self)]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
     def log_to(self, path: Path) -> None:
         """From here on, lines and tables are appended to this file as well."""
@@ -69,6 +75,18 @@ class Display:
         if self._log is not None:
             with self._log.open("a") as file:
                 file.write(f"{line}\n")
+
+
+class _Handler(logging.Handler):
+    """What other parts of the package have to say, in its place among the lines."""
+
+    def __init__(self, display: Display) -> None:
+        super().__init__()
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        self._display.say(escape(record.getMessage()))
 
 
 def summary(row: Mapping[str, float]) -> str:

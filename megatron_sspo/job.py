@@ -22,6 +22,7 @@ from megatron_sspo.policy.distributed import initialize, shutdown
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.resolve import call_with_options, resolve
+from megatron_sspo.rollout.cycles import Cycles
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
     State,
@@ -88,15 +89,20 @@ class Job:
         stack.callback(self.reward.close)
         what = f"the engine {run.rollouts.engine!r}"
         options = dict(run.rollouts.options)
-        if "run_folder" in inspect.signature(self._build_engine).parameters:  # of an engine that has something to leave
+        known = inspect.signature(self._build_engine).parameters
+        if "run_folder" in known:  # of an engine that has something to leave
             options["run_folder"] = self.folder
+        if "routes" in known and run.routing_replay == "R3":
+            options.setdefault("routes", True)
         self.engine = call_with_options(self._build_engine, options, what, Path(run.model.path))
         stack.callback(self.engine.close)
+        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync)
         positions: dict[str, int] = {}
         if self._found:
             self.state, extra = read_checkpoint(self._found[-1])
             self.policy.load(self._found[-1] / "trainer")
             self.prompts.restore(extra["prompts"])
+            self.cycles.restore(extra["cycles"])
             positions = extra["positions"]
             self._saved = self.state.update
         if self.is_main:
@@ -163,6 +169,8 @@ class Job:
             "update": self.state.update,
             **reward_metrics(batch, policy_version=version),
             **update_metrics(record),
+            **self.cycles.metrics(),
+            **self.engine.metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
@@ -225,6 +233,7 @@ class Job:
             samples=options.samples,
             seed=self.run.seed,
         )
+        self.engine.rest()
         row = {"update": self.state.update, **numbers}
         self._evaluations.append(row)
         self.display.say("evaluation  " + "  ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
@@ -241,6 +250,7 @@ class Job:
         if self.is_main:
             extra = {
                 "prompts": self.prompts.state(),
+                "cycles": self.cycles.state(),
                 "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
             }
             finish_checkpoint(temporary, self.state, extra, kept=self.run.checkpoints_kept)

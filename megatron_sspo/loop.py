@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from megatron_sspo.job import Job
-from megatron_sspo.rollout.collect import collect, with_advantages
+from megatron_sspo.rollout.collect import with_advantages
 from megatron_sspo.run import Run
 
 
@@ -23,28 +23,17 @@ def train(run: Run, *, resume: Path | None = None) -> None:
     """
     with Job(run, resume) as job:
         policy, state = job.policy, job.state
-        rollouts, mu = run.rollouts, run.updates_per_sync
 
         while state.update < run.num_updates:
             if not state.batches:
                 with job.phase("sync"):
                     job.sync()
                 with job.phase("rollout"):
-                    prompts = job.prompts.take(rollouts.prompts_per_update * mu)
-                    groups = collect(
-                        job.engine,
-                        job.reward,
-                        prompts,
-                        rollouts.sampling,
-                        group_size=rollouts.group_size,
-                        seed=run.seed * 1_000_003 + state.update,
-                        sync=job.sync,
-                        with_routes=run.routing_replay == "R3",
-                    )
+                    groups = job.cycles.next(state.update)
                 with job.phase("old_log_probs"):
                     if run.penalties.kl_coef:
                         groups = policy.reference_log_probs(groups)
-                    first, *later = split(with_advantages(groups, run.advantage), mu)
+                    first, *later = split(with_advantages(groups, run.advantage), run.updates_per_sync)
                     # the first batch is on-policy: its π_old is π_θ itself, ρ = 1, and there is nothing to note
                     state.batches = [first, *map(policy.old_log_probs, later)]
 

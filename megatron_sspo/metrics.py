@@ -46,7 +46,9 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
         "response/tokens_max": float(lengths.max()),
         "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
         "response/empty": _mean([not rollout.tokens for rollout in rollouts]),
-        "rollout/staleness": _mean([policy_version - rollout.policy_version for rollout in rollouts]),
+        "rollout/staleness": sum(r.staleness(policy_version) * len(r.tokens) for r in rollouts)
+        / max(1, sum(len(r.tokens) for r in rollouts)),
+        "rollout/staleness_max": float(max(policy_version - rollout.policy_version for rollout in rollouts)),
     }
 
 

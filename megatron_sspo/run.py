@@ -61,6 +61,13 @@ class Rollouts:
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
     prompts_per_update: int = 16
     group_size: int = 8  # G, responses a prompt
+    # updates that a rollout's weights may lag behind those that its cycle starts from: 0 generates, then trains;
+    # k × updates_per_sync generates k cycles ahead, while the trainer works
+    max_staleness: int = 0
+    refills: int = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
+    oversampling: float = 1.0  # prompts begun for one that is needed; the slowest are given up, and begun again later
+    overlong_buffer: int = 0  # a penalty grows over the last so many of sampling.max_tokens; 0: none
+    overlong_penalty: float = 1.0  # at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -174,6 +181,10 @@ def _check_numbers(run: Run) -> None:
             raise UserError(f"{name} is {value}: it has to be 1 or more")
     not_negative = {
         "seed": run.seed,
+        "rollouts.max_staleness": rollouts.max_staleness,
+        "rollouts.refills": rollouts.refills,
+        "rollouts.overlong_buffer": rollouts.overlong_buffer,
+        "rollouts.overlong_penalty": rollouts.overlong_penalty,
         "checkpoint_every": run.checkpoint_every,
         "evaluation.every": evaluation.every if evaluation else 0,
         "evaluation.samples": evaluation.samples if evaluation else 0,
@@ -194,6 +205,18 @@ def _check_rollouts(run: Run) -> None:
         raise UserError(
             f"rollouts.sampling.temperature is {rollouts.sampling.temperature}: training needs sampled responses, "
             "so set it above 0 (evaluation is greedy by itself)"
+        )
+    if 0 < rollouts.max_staleness < run.updates_per_sync:
+        raise UserError(
+            f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
+            f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
+        )
+    if rollouts.oversampling < 1:
+        raise UserError(f"rollouts.oversampling is {rollouts.oversampling}: it has to be 1 or more")
+    if rollouts.overlong_buffer > rollouts.sampling.max_tokens:
+        raise UserError(
+            f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
+            f"{rollouts.sampling.max_tokens}: every response would be punished"
         )
     if not 0 < rollouts.sampling.top_p <= 1:
         raise UserError(f"rollouts.sampling.top_p is {rollouts.sampling.top_p}: it has to lie in (0, 1]")

@@ -24,6 +24,16 @@ class State:
     batches: list[list[RolloutGroup]] = field(default_factory=list)  # of the current cycle, still to be learned from
 
 
+def prompt_row(prompt: Prompt) -> dict[str, Any]:
+    """A prompt as JSON values; what JSON has no word for, such as a date in its metadata, becomes text."""
+    return json.loads(json.dumps(asdict(prompt), default=str))
+
+
+def prompt_from_row(row: dict[str, Any]) -> Prompt:
+    """The reverse of `prompt_row`."""
+    return Prompt(**_tupled(row))
+
+
 def to_row(group: RolloutGroup) -> dict[str, Any]:
     """A group as JSON values. Floats keep every bit: Python writes the shortest text that reads back the same."""
     return {"prompt": asdict(group.prompt), "rollouts": [asdict(rollout) for rollout in group.rollouts]}
@@ -31,13 +41,16 @@ def to_row(group: RolloutGroup) -> dict[str, Any]:
 
 def from_row(row: dict[str, Any]) -> RolloutGroup:
     """The reverse of `to_row`."""
-
-    def tupled(values: dict[str, Any]) -> dict[str, Any]:
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-
     return RolloutGroup(
-        prompt=Prompt(**tupled(row["prompt"])), rollouts=[Rollout(**tupled(rollout)) for rollout in row["rollouts"]]
+        prompt=prompt_from_row(row["prompt"]), rollouts=[Rollout(**_tupled(rollout)) for rollout in row["rollouts"]]
     )
+
+
+def _tupled(values: dict[str, Any]) -> dict[str, Any]:
+    def of(value: Any) -> Any:
+        return tuple(map(of, value)) if isinstance(value, list) else value
+
+    return {key: of(value) for key, value in values.items()}
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -26,12 +26,18 @@ class Rollout:
     rollout_log_probs: tuple[float, ...]  # of each token, under the distribution that it was sampled from
     text: str  # the response decoded, without end-of-sequence and stop strings cut as the engine did
     finish_reason: FinishReason
-    policy_version: int  # the weights that sampled it
+    policy_version: int  # the oldest weights that sampled some of it
+    version_spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row), where there was more than one
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i
     old_log_probs: tuple[float, ...] | None = None  # the trainer's, at the last sync; None where ρ = 1 by construction
     reference_log_probs: tuple[float, ...] | None = None  # of the policy that a KL penalty is taken to
     routes: str | None = None  # the experts that prompt and response went to (`routes.py`), for routing replay
+
+    def staleness(self, policy_version: int) -> float:
+        """How many updates older than `policy_version` its weights were, in the mean over its tokens."""
+        spans = self.version_spans or ((self.policy_version, 1),)
+        return sum((policy_version - version) * count for version, count in spans) / sum(count for _, count in spans)
 
     @property
     def reward(self) -> float:

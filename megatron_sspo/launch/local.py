@@ -4,11 +4,12 @@ import ctypes
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+
+from megatron_sspo.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 10.0
@@ -33,16 +34,13 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     every failure in a report of its own. Each process gets its share of the cores: two OpenMP pools on the same cores
     spin and are ten times slower.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     ours, theirs = os.pipe()
     environment = {
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes)),
         **os.environ,
         "WORLD_SIZE": str(num_processes),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         _REPORT: str(theirs),
     }
     processes: list[subprocess.Popen[bytes]] = []

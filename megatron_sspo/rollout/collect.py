@@ -1,8 +1,8 @@
-"""One cycle's rollouts: prompts shared out over the processes, answered, scored, and brought together again."""
+"""Prompts shared out over the processes, answered, scored, and brought together again."""
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +11,75 @@ import torch.distributed as dist
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.resolve import resolve
+from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
-from megatron_sspo.rollout.engine import NeedsWeights, RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine, Sampling
 from megatron_sspo.types import Prompt, RolloutGroup
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """Prompts that are being answered. The same prompts on every process."""
+
+    engine: RolloutEngine
+    prompts: Sequence[Prompt]
+    generation: Generation | None  # None: rank 0 drives servers, and this is another one
+
+
+def begin(
+    engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+) -> UnderWay:
+    """Begins `group_size` responses to each prompt.
+
+    Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
+    the prompt alone decide a response of the former, so the shares may be cut anyhow.
+    """
+    rank, world_size = _place()
+    if not engine.replicated and rank != 0:
+        return UnderWay(engine, prompts, None)
+    mine = prompts[rank::world_size] if engine.replicated else prompts
+    return UnderWay(engine, prompts, engine.start(mine, sampling, group_size=group_size, seed=seed))
+
+
+def finish(
+    under_way: UnderWay,
+    score: Callable[[Sequence[RolloutGroup]], list[RolloutGroup]],
+    *,
+    sync: Callable[[], None],
+    is_enough: Callable[[Sequence[RolloutGroup]], bool] = lambda groups: False,
+) -> list[RolloutGroup | None]:
+    """The scored groups, in the prompts' order, the same list on every process.
+
+    Args:
+        score: fills in rewards; called while other responses are still under way.
+        sync: gives the engine the policy's weights, again. A collective.
+        is_enough: looked at as groups come in from servers; when it is true the others are given up, and None.
+    """
+    rank, world_size = _place()
+    engine, generation = under_way.engine, under_way.generation
+    found: dict[int, RolloutGroup] = {}
+    while True:
+        has_weights = True
+        try:
+            while generation is not None and (more := generation.wait()):
+                places = [place for place, _ in more]
+                found.update(zip(places, score([group for _, group in more]), strict=True))
+                if not engine.replicated and is_enough(list(found.values())):
+                    generation.cancel()
+                    break
+        except NeedsWeights:
+            has_weights = False
+        if engine.replicated or _from_rank_0(has_weights):
+            break
+        sync()
+    if engine.replicated:  # by place, not by id: a stream that begins a new epoch may draw a prompt twice
+        found = {rank + place * world_size: group for place, group in found.items()}
+    shares: list[Any] = [found]
+    if world_size > 1:
+        shares = [None] * world_size
+        dist.all_gather_object(shares, found)
+    everything: dict[int, RolloutGroup] = {place: group for share in shares for place, group in share.items()}
+    return [everything.get(place) for place in range(len(under_way.prompts))]
 
 
 def collect(
@@ -25,61 +91,14 @@ def collect(
     group_size: int,
     seed: int,
     sync: Callable[[], None],
-    with_routes: bool = False,
 ) -> list[RolloutGroup]:
-    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
-
-    Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
-    the prompt alone decide a response, so the shares may be cut anyhow.
-
-    Args:
-        sync: gives the engine the policy's weights, again. A collective.
-
-    Raises:
-        UserError: routes are wanted, and the engine reports none.
-    """
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    if engine.replicated:
-        mine = prompts[rank::world_size]
-    else:
-        mine = prompts if rank == 0 else []
-    while True:
-        try:
-            groups = engine.generate(mine, sampling, group_size=group_size, seed=seed) if mine else []
-            has_weights = True
-        except NeedsWeights:
-            groups, has_weights = [], False
-        if engine.replicated or _from_rank_0(has_weights):
-            break
-        sync()
-    if with_routes and any(rollout.routes is None for group in groups for rollout in group.rollouts):
-        raise UserError(
-            "routing_replay is R3, and the rollout engine reports no routes: choose an engine that does, or R2"
-        )
-    groups = score(reward, groups) if groups else []
-    shares: list[Any] = [groups]
-    if world_size > 1:
-        shares = [None] * world_size
-        dist.all_gather_object(shares, groups)
-    if not engine.replicated:
-        return shares[0]
-    # by place, not by id: a stream that begins a new epoch within one call draws a prompt twice
-    in_order: list[Any] = [None] * len(prompts)
-    for number, share in enumerate(shares):
-        in_order[number::world_size] = share
-    return in_order
+    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process."""
+    under_way = begin(engine, prompts, sampling, group_size=group_size, seed=seed)
+    groups = finish(under_way, lambda some: score(reward, some), sync=sync)
+    return [group for group in groups if group is not None]
 
 
-def _from_rank_0(value: bool) -> bool:
-    """Rank 0's value, on every process."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-def score(reward: Reward, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | None = None) -> list[RolloutGroup]:
     """The groups with the parts of each reward filled in.
 
     Raises:
@@ -87,7 +106,12 @@ def score(reward: Reward, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
     """
     prompts = [group.prompt for group in groups for _ in group.rollouts]
     parts = iter(checked_score(reward, prompts, [rollout.text for group in groups for rollout in group.rollouts]))
-    return [replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts]) for group in groups]
+
+    def scored(group: RolloutGroup) -> RolloutGroup:
+        return replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts])
+
+    found = [scored(group) for group in groups]
+    return found if overlong is None else [overlong.add(group) for group in found]
 
 
 def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
@@ -121,3 +145,17 @@ def resolve_advantage(name: str) -> Any:
             "package.module:attribute"
         )
     return known[name]
+
+
+def _place() -> tuple[int, int]:
+    """(rank, world size)."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def _from_rank_0(value: bool) -> bool:
+    """Rank 0's value, on every process."""
+    if _place()[1] == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Dynami
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import attention
-from megatron_sspo.rollout.engine import RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import AtOnce, Generation, RolloutEngine, Sampling
 from megatron_sspo.rollout.named_weights import NamedWeights
 from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
@@ -102,6 +102,10 @@ class EmbeddedEngine:
         self._weights.load(tensors)
         self._policy_version = policy_version
 
+    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+        """`generate`, when it is waited for."""
+        return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
+
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
     ) -> list[RolloutGroup]:
@@ -137,6 +141,13 @@ class EmbeddedEngine:
         for row in rows:
             groups[row.group].append(self._rollout(row, self._policy_version))
         return [RolloutGroup(prompt=prompt, rollouts=group) for prompt, group in zip(prompts, groups, strict=True)]
+
+    def rest(self) -> None:
+        """Has nothing to give back: the key-value cache ends with `generate`."""
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
 
     def close(self) -> None:
         """Frees the model's memory. The engine cannot be used again."""

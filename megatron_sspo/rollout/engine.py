@@ -1,6 +1,6 @@
 """What the loop asks of whatever generates the responses."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,10 +20,29 @@ class Sampling:
 
 
 class NeedsWeights(Exception):
-    """`generate` cannot go on before `load_weights` is called again: servers have failed, and others have come up.
+    """Responses cannot go on before `load_weights` is called again: servers have failed, and others have come up.
 
-    What is generated already is kept. The next call of `generate`, with the same arguments, goes on from there.
+    What is generated already is kept; ask again after `load_weights`.
     """
+
+
+class Generation(Protocol):
+    """Groups of responses under way."""
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """Waits for a group, and returns those that are complete by now, each with its prompt's place.
+
+        Empty when all have been returned.
+
+        Raises:
+            NeedsWeights: an engine that is not replicated has lost them.
+            UserError: a response cannot be had.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Gives up what has not been returned."""
+        ...
 
 
 class RolloutEngine(Protocol):
@@ -32,16 +51,14 @@ class RolloutEngine(Protocol):
     replicated: bool
     """Every trainer process holds an engine and serves its share of the prompts; otherwise rank 0 drives servers."""
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
-    ) -> list[RolloutGroup]:
-        """`group_size` responses to each prompt, in the prompts' order.
+    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+        """Begins `group_size` responses to each prompt.
 
-        The same weights, prompt, sampling and seed give the same response, whatever else is in the batch, up to the
-        rounding that a batch's shape brings.
+        An engine that is replicated generates when it is waited for; servers begin at once, and go on, under the new
+        weights, when weights are loaded meanwhile.
 
-        Raises:
-            NeedsWeights: an engine that is not replicated has lost them.
+        Of a replicated engine the same weights, prompt, sampling and seed give the same response, whatever else is in
+        the batch, up to the rounding that a batch's shape brings.
         """
         ...
 
@@ -53,6 +70,45 @@ class RolloutEngine(Protocol):
         """
         ...
 
+    def rest(self) -> None:
+        """Nothing will be asked before the next `load_weights`: memory that training can use may be given back."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers by name, of what was done since the last call."""
+        ...
+
     def close(self) -> None:
         """Gives back processes, memory and ports."""
         ...
+
+
+class AtOnce:
+    """The generation of an engine that has all groups at once: they are made when they are waited for.
+
+    Args:
+        generate: returns a group for each prompt, in the prompts' order.
+    """
+
+    def __init__(self, generate: Callable[[], Sequence[RolloutGroup]]) -> None:
+        self._generate: Callable[[], Sequence[RolloutGroup]] | None = generate
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """All groups, the first time."""
+        generate, self._generate = self._generate, None
+        return list(enumerate(generate())) if generate is not None else []
+
+    def cancel(self) -> None:
+        """They are not made any more."""
+        self._generate = None
+
+
+def generate(
+    engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+) -> list[RolloutGroup]:
+    """All groups, in the prompts' order. Raises what `wait` raises."""
+    generation = engine.start(prompts, sampling, group_size=group_size, seed=seed)
+    found: dict[int, RolloutGroup] = {}
+    while groups := generation.wait():
+        found.update(groups)
+    return [found[number] for number in range(len(prompts))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engine import AtOnce, Generation, Sampling
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class ScriptedEngine:
         """Reads the stream to its end and keeps its names in `weight_loads`."""
         self.weight_loads.append(WeightLoad(policy_version, tuple(name for name, _ in tensors)))
 
+    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+        """`generate`, when it is waited for."""
+        return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
+
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
     ) -> list[RolloutGroup]:
@@ -80,6 +84,13 @@ class ScriptedEngine:
             )
             for prompt in prompts
         ]
+
+    def rest(self) -> None:
+        """Has nothing to give back."""
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
 
     def close(self) -> None:
         """Has nothing to give back."""

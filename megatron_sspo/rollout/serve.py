@@ -1,6 +1,6 @@
-"""Starts SGLang's server, in the server's own environment: it imports the standard library and sglang alone.
+"""Starts SGLang's server or router, in their own environment: it imports the standard library and theirs alone.
 
-    python serve.py --model-path ... (the arguments of sglang.launch_server)
+    python serve.py sglang.launch_server --model-path ... (the arguments of that module)
 
 The key comes by the environment, because arguments are for everybody to read in `ps`. The process dies with the one
 that started it, and SGLang's workers die with the process.
@@ -18,15 +18,18 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Becomes the server."""
+    """Becomes that module."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(os.environ.pop(PARENT)):  # it died before the line above
             sys.exit(1)
     sys.path.pop(0)  # this file's folder, where another module is called sglang
     key = os.environ.pop(KEY)
-    sys.argv += ["--api-key", key, "--admin-api-key", key]
-    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+    module = sys.argv.pop(1)
+    sys.argv += ["--api-key", key]
+    if module == "sglang.launch_server":  # a second key would be for those who may not change weights
+        sys.argv += ["--admin-api-key", key]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The servers of a run: which of them are up, which hold the current weights, and what becomes of one that fails."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -8,12 +9,13 @@ from dataclasses import dataclass, field
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.servers import ServerProcess
-from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.sglang_client import Client, ServerError
 
 _log = logging.getLogger(__name__)
 
 _START_SECONDS = 900.0  # a large model's server compiles and captures graphs for minutes
 _POLL_SECONDS = 0.5
+_SAY_SECONDS = 10.0  # between two lines about what is waited for
 _WATCH_SECONDS = 2.0  # between two looks at a server at work
 
 
@@ -22,12 +24,12 @@ class Server:
     """A place for a server. When the process in it fails, another is started."""
 
     client: Client
-    process: ServerProcess | None  # None: somebody else's
+    process: ServerProcess | None = None  # None: somebody else's
     is_up: bool = False
     version: int | None = None  # of the weights that it holds
     failure: str = ""  # why it was taken out last
     num_restarts: int = 0
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)  # or, where it is somebody else's, taken out
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is taken out
 
 
@@ -38,18 +40,28 @@ class ServerPool:
     thread that started it. What asks a server anything is a coroutine of the engine's loop.
 
     Args:
+        key: what all of them were started with.
         fewest: with fewer servers than this that are up or may come up again, the run ends.
         max_restarts: of each server.
         health_seconds: within which a server has to generate a token.
+
+    Attributes:
+        version: of the weights that responses are to come from; None while they are replaced.
     """
 
-    def __init__(self, servers: Sequence[Server], *, fewest: int, max_restarts: int, health_seconds: float) -> None:
+    def __init__(
+        self, servers: Sequence[Server], *, key: str, fewest: int, max_restarts: int, health_seconds: float
+    ) -> None:
         self.servers = list(servers)
+        self.version: int | None = None
+        self._key = key
         self._fewest, self._max_restarts, self._health_seconds = fewest, max_restarts, health_seconds
 
-    def ready(self, version: int | None) -> list[Server]:
-        """Those that are up and hold these weights."""
-        return [server for server in self.servers if server.is_up and server.version == version]
+    def ready(self) -> list[Server]:
+        """Those that are up and hold the weights."""
+        if self.version is None:
+            return []
+        return [server for server in self.servers if server.is_up and server.version == self.version]
 
     def up(self) -> list[Server]:
         """Those that answer, with whatever weights."""
@@ -75,25 +87,46 @@ class ServerPool:
 
     async def await_all(self) -> None:
         """Waits until every server is up or has failed."""
+        began = said = time.monotonic()
         while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
+            if time.monotonic() - said > _SAY_SECONDS:
+                said = time.monotonic()
+                where = waiting[0].process.log if waiting[0].process is not None else waiting[0].client.url
+                _log.info(
+                    "waiting for %d of %d rollout servers for %.0f s (%s)",
+                    len(waiting),
+                    len(self.servers),
+                    said - began,
+                    where,
+                )
             await asyncio.gather(*(self._greet(server) for server in waiting))
             await asyncio.sleep(_POLL_SECONDS)
+        _log.info("%d rollout servers answer, after %.0f s", len(self.up()), time.monotonic() - began)
+
+    async def pick(self, turn: int) -> Server:
+        """One that holds the weights, in turn. Waits while there is none."""
+        while not (ready := self.ready()):
+            await asyncio.sleep(_POLL_SECONDS)
+        return ready[turn % len(ready)]
 
     async def watch(self) -> None:
-        """Looks after all servers until it is cancelled."""
+        """Looks after all servers, while they are not given weights, until it is cancelled."""
         while True:
-            await self.check()
+            if self.version is not None:
+                await self.check()
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def suspect(self, server: Server, reason: str) -> None:
         """Takes a server out if it is not well; a request to it has failed."""
-        if server.is_up and not await server.client.is_healthy(seconds=self._health_seconds):
+        if await self._is_stuck(server):
             how = server.process.ended() if server.process is not None else ""
             self.take_out(server, how or reason)
 
     def take_out(self, server: Server, reason: str) -> None:
         """No more requests to it; those that it was at are asked for elsewhere."""
         server.is_up, server.version, server.failure = False, None, reason
+        if server.process is None:
+            server.started = time.monotonic()
         server.gone.set()
 
     async def _look(self, server: Server, *, ask: bool) -> None:
@@ -101,13 +134,23 @@ class ServerPool:
             await self._greet(server)
         elif server.process is not None and (how := server.process.ended()):
             self.take_out(server, how)
-        elif ask and not await server.client.is_healthy(seconds=self._health_seconds) and server.is_up:
+        elif ask and await self._is_stuck(server):
             self.take_out(server, f"the server {server.client.url} did not generate a token in time")
+
+    async def _is_stuck(self, server: Server) -> bool:
+        """Whether a server that is up generates no token in time. One that is given weights meanwhile is not to."""
+        version, client = self.version, server.client
+        healthy = await client.is_healthy(seconds=self._health_seconds)
+        is_same = server.is_up and server.client is client and version is not None and self.version == version
+        return is_same and not healthy
 
     async def _greet(self, server: Server) -> None:
         """Notes that a server has come up, or that it will not."""
         if server.is_up or (server.failure and server.process is not None):
             return  # a failed one of the run's own is first to be started again
+        if server.process is None:  # a trainer that was killed may have left it paused
+            with contextlib.suppress(ServerError):
+                await server.client.post("/continue_generation", {}, seconds=5.0)
         if server.process is not None and (how := server.process.ended()):
             server.failure = how
         elif await server.client.is_healthy(seconds=5.0):
@@ -116,7 +159,11 @@ class ServerPool:
             server.failure = f"the server {server.client.url} did not answer within {_START_SECONDS:.0f} s of its start"
 
     def _may_come_up(self, server: Server) -> bool:
-        return server.is_up or not server.failure or server.num_restarts < self._max_restarts
+        if server.is_up or not server.failure:
+            return True
+        if server.process is None:  # its owner may start it again
+            return time.monotonic() - server.started < _START_SECONDS
+        return server.num_restarts < self._max_restarts
 
     # ------------------------------------------------------------------ in the thread that made the pool
 
@@ -140,7 +187,7 @@ class ServerPool:
                 clients.append(server.client)
                 server.process.stop()  # it may hang, and not be gone
                 server.process.start()
-                server.client = Client(server.process.url, server.process.key)
+                server.client = Client(server.process.url, self._key)
                 server.failure, server.started = "", time.monotonic()
                 server.num_restarts += 1
         return clients

@@ -1,69 +1,65 @@
-"""SGLang servers that a run owns: started, watched, restarted, and gone when the run is."""
+"""Processes of SGLang that a run owns, servers and routers: started, looked at, and gone when the run is."""
 
 import contextlib
 import os
-import random
-import secrets
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.ports import free_port
 from megatron_sspo.rollout import serve
 
 _PORT_TAKEN = "address already in use"  # SGLang says so in its log, and does not end
 
 
 class ServerProcess:
-    """One server on this machine, on loopback, with a key of its own.
+    """One server on this machine.
 
     Args:
         python: the interpreter of the environment that SGLang is installed in.
-        model_path: config.json and tokenizer; weights are not read, they come from the trainer.
-        arguments: further options of SGLang's server: {"tp_size": 2} is `--tp-size 2`, and true is a flag alone.
+        module: sglang.launch_server, or another with the options --host, --port and --api-key.
+        arguments: further options: {"tp_size": 2} is `--tp-size 2`, and true is a flag alone.
         environment: further environment variables, such as CUDA_VISIBLE_DEVICES.
         log: the file that the server's output goes to.
+        key: without which it does nothing.
+        host: the address of this machine that it listens on.
     """
 
     def __init__(
         self,
         python: Path,
-        model_path: Path,
+        module: str,
         arguments: Mapping[str, Any],
         environment: Mapping[str, str],
+        *,
         log: Path,
+        key: str,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.key = secrets.token_urlsafe(32)
         self.log = log
-        self._python, self._arguments = python, arguments
-        self._model_path, self._environment = model_path, environment
+        self._python, self._module, self._arguments = python, module, arguments
+        self._environment, self._key, self._host = environment, key, host
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
     def start(self) -> None:
         """Starts it, on a free port. It answers some seconds or minutes later."""
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        given = {
-            "model_path": str(self._model_path),
-            "host": "127.0.0.1",
-            "port": port,
-            "load_format": "dummy",
-            **self._arguments,
-        }
+        port = free_port(self._host)
+        self.url = f"http://{self._host}:{port}"
+        given = {"host": self._host, "port": port, **self._arguments}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # for the owner alone, as its environment is: SGLang writes its options there, the key among them
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._process = subprocess.Popen(
-                [str(self._python), serve.__file__, *command_line(given)],
+                [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",  # pools of several threads spin on the cores that the trainer needs
                     **self._environment,
-                    serve.KEY: self.key,
+                    serve.KEY: self._key,
                     serve.PARENT: str(os.getpid()),
                 },
                 stdin=subprocess.DEVNULL,
@@ -91,7 +87,7 @@ class ServerProcess:
         """Of the log, as one line."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").splitlines()
-            return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self.key, "***")
+            return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self._key, "***")
         return ""
 
     def stop(self) -> None:
@@ -102,15 +98,6 @@ class ServerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
-
-
-def _free_port() -> int:
-    """A port of this machine that nobody listens on, and none of those that the kernel hands out to connections."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:

@@ -1,115 +1,117 @@
 """SGLang servers as a rollout engine: token ids go out over HTTP, token ids and log-probs come back."""
 
 import asyncio
-import base64
 import concurrent.futures
+import inspect
 import os
+import re
+import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoTokenizer
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import NeedsWeights, RolloutEngine, Sampling
+from megatron_sspo.ports import free_port
+from megatron_sspo.rollout import serve
+from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
+from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.server_pool import Server, ServerPool
 from megatron_sspo.rollout.servers import ServerProcess, find_python
-from megatron_sspo.rollout.sglang_client import Client, ServerError
-from megatron_sspo.rollout.stopping import end_tokens
-from megatron_sspo.routes import pack_routes
-from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
+from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.sglang_format import Format
+from megatron_sspo.rollout.sglang_generation import Requests, ServedGeneration
+from megatron_sspo.types import Prompt
+from megatron_sspo.weights.companions import read_json
+from megatron_sspo.weights.sync.checksums import Checksums
 from megatron_sspo.weights.sync.disk import DiskTransport
 from megatron_sspo.weights.sync.distributed import DistributedTransport
 from megatron_sspo.weights.sync.session import Session, Transport
 from megatron_sspo.weights.sync.tensor import TensorTransport
 
-_MOST_FAILURES = 8  # of one response, on servers that are well
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds, between tries of one response
+Pause = Literal["retract", "abort", "in_place"]
 _MEND_SECONDS = 0.5  # between two looks for servers to start again
 T = TypeVar("T")
 
 
-def engine(
-    model_path: Path,
-    *,
-    num_servers: int = 1,
-    python: str | None = None,
-    server: Mapping[str, Any] | None = None,
-    urls: Sequence[str] = (),
-    run_folder: Path | None = None,
-    routes: bool = False,
-    max_in_flight: int = 1024,
-    request_seconds: float = 600.0,
-    health_seconds: float = 60.0,
-    fewest_servers: int = 1,
-    max_restarts: int = 5,
-    transport: Literal["tensor", "disk", "distributed"] = "tensor",
-    bucket_bytes: int = 256 * 1024**2,
-) -> RolloutEngine:
-    """An engine that owns servers on this machine, or uses given ones.
-
-    Args:
-        model_path: config.json and tokenizer.
-        num_servers: how many to start, where no `urls` are given; on a machine with GPUs each gets its share of them.
-        python: the interpreter of SGLang's environment; by default that of `make install-sglang`.
-        server: options of SGLang's server, by their own names: {"tp_size": 2, "mem_fraction_static": 0.8}.
-        urls: servers that are there already. Their key is read from the environment: MEGATRON_SSPO_SERVER_KEY.
-        run_folder: the servers' output goes to `servers/` in there; the loop sets it.
-        routes: has the servers report which experts each token went to, for routing replay (R3).
-        max_in_flight: responses that are asked for at once, over all servers.
-        request_seconds: for one response; one that takes longer is asked for again elsewhere.
-        health_seconds: within which a server has to generate a token; one that does not is taken out.
-        fewest_servers: with fewer than this the run ends.
-        max_restarts: of each server that the run owns.
-        transport: how weights go to the servers: in requests, through a folder that both see, or by broadcast.
-        bucket_bytes: of weights that go out in one request or broadcast.
-
-    Raises:
-        UserError: SGLang is not there, or a server does not start.
-    """
-    options = _Options(
-        num_servers=num_servers,
-        server={**({"enable_return_routed_experts": True} if routes else {}), **(server or {})},
-        urls=tuple(urls),
-        routes=routes,
-        log_folder=(run_folder or Path("runs")) / "servers",
-        max_in_flight=max_in_flight,
-        request_seconds=request_seconds,
-        health_seconds=health_seconds,
-        fewest_servers=fewest_servers,
-        max_restarts=max_restarts,
-        transport=transport,
-        bucket_bytes=bucket_bytes,
-    )
-    if transport not in _TRANSPORTS:
-        raise UserError(f"there is no transport {transport!r}: it is one of {', '.join(_TRANSPORTS)}")
-    is_driver = not dist.is_initialized() or dist.get_rank() == 0
-    return SGLangEngine(Path(model_path), options, find_python(python) if is_driver and not urls else None, is_driver)
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Options:
-    num_servers: int
-    server: Mapping[str, Any]
-    urls: tuple[str, ...]
-    routes: bool
-    log_folder: Path
-    max_in_flight: int
-    request_seconds: float
-    health_seconds: float
-    fewest_servers: int
-    max_restarts: int
-    transport: str
-    bucket_bytes: int
+class Options:
+    """What `rollouts.options` may hold for this engine."""
+
+    num_servers: int = 1  # to start on this machine, where no urls are given; each gets its share of the GPUs
+    python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
+    server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
+    address: str = "127.0.0.1"  # of this machine, as its servers and those at `urls` reach it
+    urls: Sequence[str] = ()  # servers that are there already; their key is in MEGATRON_SSPO_SERVER_KEY
+    router: Mapping[str, Any] | None = None  # starts sglang-router before the servers, with these options: {}
+    run_folder: Path | None = None  # the servers' output goes to `servers/` in there; the loop sets it
+    routes: bool = False  # servers report each token's experts; the loop sets it where R3 wants them
+    pause: Pause = "retract"  # what becomes of responses under way when weights are replaced
+    release_memory: bool = False  # give the servers' memory back while the trainer works on the same GPUs
+    max_in_flight: int = 1024  # responses that are asked for at once, over all servers
+    request_seconds: float = 600.0  # for one response; one that takes longer is asked for again elsewhere
+    health_seconds: float = 60.0  # within which a server has to generate a token; else it is taken out
+    fewest_servers: int = 1  # with fewer the run ends
+    max_restarts: int = 5  # of each server that the run owns
+    transport: Literal["tensor", "disk", "distributed"] = "tensor"  # in requests, by a shared folder, by broadcast
+    bucket_bytes: int = 256 * 1024**2  # of weights in one request or broadcast
+    verify_every: int = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
     def tp_size(self) -> int:
         """Tensor-parallel ranks of a server."""
-        return int(self.server.get("tp_size", 1))
+        return int((self.server or {}).get("tp_size", 1))
+
+
+def engine(model_path: Path, **options: Any) -> RolloutEngine:
+    """An engine that owns servers on this machine, or uses given ones.
+
+    Args:
+        model_path: config.json and tokenizer.
+        options: see `Options`.
+
+    Raises:
+        UserError: an option has no meaning, SGLang is not there, or a server does not start.
+    """
+    chosen = Options(**options)
+    _check(chosen)
+    is_driver = not dist.is_initialized() or dist.get_rank() == 0
+    python = find_python(chosen.python) if is_driver and (chosen.router is not None or not chosen.urls) else None
+    return SGLangEngine(Path(model_path), chosen, python, is_driver)
+
+
+engine.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+    [inspect.Parameter("model_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    + [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(Options).parameters.values()]
+)
+
+
+def _check(options: Options) -> None:
+    """Raises UserError where an option has no meaning."""
+    what = "rollouts.options"
+    choices = {"transport": tuple(_TRANSPORTS), "pause": get_args(Pause)}
+    for name, known in choices.items():
+        if getattr(options, name) not in known:
+            raise UserError(f"{what}.{name} is {getattr(options, name)!r}: it is one of {', '.join(known)}")
+    for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
+        if getattr(options, name) < 1:
+            raise UserError(f"{what}.{name} is {getattr(options, name)}: it has to be 1 or more")
+    for url in options.urls:
+        if not re.fullmatch(r"https?://[^/\s]+/?", url):
+            raise UserError(f"{what}.urls holds {url!r}: a server is named like http://10.0.0.1:30000")
+    count = len(options.urls) or options.num_servers
+    if options.fewest_servers > count:
+        raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
+    if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
+        raise UserError(
+            f'{what}.pause is "in_place", which keeps what servers remember of prompts under older weights, and hands '
+            f'it to later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
+        )
 
 
 class SGLangEngine:
@@ -124,104 +126,130 @@ class SGLangEngine:
 
     replicated = False
 
-    def __init__(self, model_path: Path, options: _Options, python: Path | None, is_driver: bool) -> None:
+    def __init__(self, model_path: Path, options: Options, python: Path | None, is_driver: bool) -> None:
         self._options = options
-        self._policy_version: int | None = None
         self._is_driver = is_driver
-        self._done: dict[tuple[int, int], Rollout] = {}  # of an unfinished call: (prompt, number) -> response
         if not is_driver:
             return
-        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
-        self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
-        self._end_tokens = end_tokens(model_path, config, self._tokenizer)
-        self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
-        self._max_positions: int = config.get_text_config().max_position_embeddings
+        self._key = os.environ.get(serve.KEY, "") if options.urls else secrets.token_urlsafe(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sglang", daemon=True)
         self._thread.start()
+        self._transport = _TRANSPORTS[options.transport](options, model_path)
+        self._under_way: list[ServedGeneration] = []
+        self._watch: concurrent.futures.Future[None] | None = None
+        self._router: Router | None = None
+        self._num_syncs = 0
+        self._config = read_json(model_path / "config.json")
+        self._is_resting = False
+        self._metrics: dict[str, float] = {}
         self.pool = ServerPool(
-            self._given() if python is None else self._own(python, model_path),
+            [Server(Client(url, self._key)) for url in options.urls] or self._own(python, model_path),
+            key=self._key,
             fewest=options.fewest_servers,
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
         )
-        self._transport = _TRANSPORTS[options.transport](options, model_path)
         try:
-            for server in self.pool.servers:
-                if server.process is not None:
-                    server.process.start()
-                    server.client = Client(server.process.url, server.process.key)
-            self._run(self.pool.await_all())
-            failures = [server.failure for server in self.pool.servers if server.failure]
-            if failures:
-                raise UserError(f"a rollout server did not start: {failures[0]}")
+            self._start(python)
+            self._requests = self._run(self._make_requests(Format(model_path, routes=options.routes)))
         except BaseException:
             self.close()
             raise
 
+    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+        """Begins `group_size` responses to each prompt, at once.
+
+        Raises:
+            UserError: no weights were loaded, or a prompt leaves no room for a response.
+        """
+        if self.pool.version is None:
+            raise UserError("the servers have no weights: call load_weights before start")
+        for prompt in prompts:
+            self._requests.format.check(prompt)
+        generation = ServedGeneration(
+            self._requests,
+            prompts,
+            sampling,
+            group_size,
+            submit=self._submit,
+            mend=self._restart_failed,
+            await_any=lambda: self._run(self.pool.await_any(), mend=True),
+        )
+        self._under_way = [*(g for g in self._under_way if not g.is_done), generation]
+        if self._watch is None:
+            self._watch = self._submit(self.pool.watch())
+        return generation
+
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
         """Sends a stream of tensors, named and shaped as in a checkpoint on disk, to every server that is up.
 
-        A server that fails meanwhile is taken out.
+        Responses under way wait meanwhile, and go on under the new weights as `Options.pause` says. A server that fails
+        is taken out.
 
         Raises:
-            UserError: the servers refuse the weights, or too few servers are left.
+            UserError: the servers refuse the weights, hold others than were sent, or too few are left.
         """
-        if policy_version != self._policy_version:
-            self._done.clear()
-        self._policy_version = None
         if not self._is_driver:
             for _ in tensors:
                 pass
-        else:
-            self._run(self.pool.check(ask=False))  # one that is frozen shows when it is sent something
-            self._restart_failed()
-            self._run(self.pool.await_any(), mend=True)
-            session = Session({server: server.client for server in self.pool.up()}, self._submit)
-            self._transport.send(session, tensors, policy_version)
-            errors = list(session.failures.values())
-            if not session.servers and errors and all(error.is_final for error in errors):
-                raise UserError(f"the rollout servers refuse the weights: {errors[0]}")
-            for server, error in session.failures.items():
-                self.pool.take_out(server, str(error))
-            for server in self.pool.up():
-                server.version = policy_version
-        self._policy_version = policy_version
+            return
+        started = time.perf_counter()
+        self.pool.version = None
+        self._run(self.pool.check(ask=False))  # one that is frozen shows when it is sent something
+        self._restart_failed()
+        self._run(self.pool.await_any(), mend=True)
+        session = self._session()
+        self._send(session, tensors, policy_version)
+        errors = list(session.failures.values())
+        if not session.servers and errors and all(error.is_final for error in errors):
+            raise UserError(f"the rollout servers refuse the weights: {errors[0]}")
+        self._take_out_failed(session)
+        for server in self.pool.up():
+            server.version = policy_version
+        if self._router is not None:
+            self._run(self._router.set_servers(server.client.url for server in self.pool.up()))
+        self.pool.version = policy_version
+        self._num_syncs += 1
+        seconds = time.perf_counter() - started
+        self._metrics |= {
+            "sync/seconds": seconds,
+            "sync/gigabytes": session.num_bytes / 1e9,
+            "sync/gigabytes_per_second": session.num_bytes / 1e9 / seconds,
+        }
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
-    ) -> list[RolloutGroup]:
-        """`group_size` responses to each prompt, in the prompts' order.
+    def rest(self) -> None:
+        """Has the servers give back their memory, where that was asked for and nothing is under way."""
+        if not self._is_driver or not self._options.release_memory or self._is_busy:
+            return
+        self.pool.version = None
+        if self._watch is not None:  # it asks for tokens
+            self._watch.cancel()
+            self._watch = None
+        session = self._session()
+        session.post("/pause_generation", {"mode": "abort"})  # answers when nothing is under way
+        session.post("/release_memory_occupation", {})
+        self._take_out_failed(session)
+        self._is_resting = True
 
-        Raises:
-            NeedsWeights: no server is left that has them, and another has come up.
-            UserError: no weights were loaded, a prompt leaves no room for a response, or too few servers are left.
-        """
-        if self._policy_version is None:
-            raise UserError("the servers have no weights: call load_weights before generate")
-        for prompt in prompts:
-            if not 0 < len(prompt.tokens) < self._max_positions:
-                raise UserError(
-                    f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} "
-                    "positions: drop or shorten it"
-                )
-        self._run(self._generate_all(prompts, sampling, group_size), mend=True)
-        if len(self._done) < len(prompts) * group_size:
-            self._restart_failed()
-            self._run(self.pool.await_any(), mend=True)
-            raise NeedsWeights
-        groups = [
-            RolloutGroup(prompt=prompt, rollouts=[self._done[number, i] for i in range(group_size)])
-            for number, prompt in enumerate(prompts)
-        ]
-        self._done.clear()
-        return groups
+    def metrics(self) -> dict[str, float]:
+        """Of the last sync, and for how long the servers had nothing to do."""
+        if not self._is_driver:
+            return {}
+        found, self._metrics = self._metrics, {}
+        return {**found, "rollout/seconds_idle": self._run(self._requests.idle())}
 
     def close(self) -> None:
         """Stops the servers that the run owns."""
         if not self._is_driver:
             return
+        for generation in self._under_way:
+            generation.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         self._transport.close()
+        if self._router is not None:
+            self._run(self._router.close())
         for server in self.pool.servers:
             self._run(server.client.close())
             if server.process is not None:
@@ -231,125 +259,94 @@ class SGLangEngine:
 
     # ------------------------------------------------------------------ servers
 
-    def _given(self) -> list[Server]:
-        key = os.environ.get("MEGATRON_SSPO_SERVER_KEY", "")
-        return [Server(Client(url, key), None) for url in self._options.urls]
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """That the servers were told to keep weights in; None: that of the model."""
+        default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
+        return _DTYPES.get((self._options.server or {}).get("dtype", default))
 
-    def _own(self, python: Path, model_path: Path) -> list[Server]:
-        num_gpus, count = torch.cuda.device_count(), self._options.num_servers
+    def _own(self, python: Path | None, model_path: Path) -> list[Server]:
+        assert python is not None
+        options, num_gpus, count = self._options, torch.cuda.device_count(), self._options.num_servers
+        arguments = {
+            "model_path": str(model_path),
+            "load_format": "dummy",  # weights come from the trainer
+            **({"enable_return_routed_experts": True} if options.routes else {}),
+            **({"enable_memory_saver": True} if options.release_memory else {}),
+            **({} if num_gpus else _ON_CPU),
+            **(options.server or {}),
+        }
         found = []
         for number in range(count):
             share = [str(gpu) for gpu in range(number * num_gpus // count, (number + 1) * num_gpus // count)]
-            process = ServerProcess(
-                python,
-                model_path,
-                self._options.server if num_gpus else {**_ON_CPU, **self._options.server},
-                {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else _CPU_ENVIRONMENT,
-                self._options.log_folder / f"server-{number}.log",
+            environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else _CPU_ENVIRONMENT
+            found.append(
+                Server(
+                    Client("", ""),
+                    self._process(python, "sglang.launch_server", arguments, environment, f"server-{number}"),
+                )
             )
-            found.append(Server(Client("", ""), process))
         return found
 
-    # ------------------------------------------------------------------ requests
+    def _process(
+        self, python: Path, module: str, arguments: Mapping[str, Any], environment: Mapping[str, str], name: str
+    ) -> ServerProcess:
+        log = (self._options.run_folder or Path("runs")) / "servers" / f"{name}.log"
+        return ServerProcess(python, module, arguments, environment, log=log, key=self._key, host=self._options.address)
 
-    async def _generate_all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
-        """Adds what is missing to `_done`, as far as there are servers."""
-        free = asyncio.Semaphore(self._options.max_in_flight)
+    def _start(self, python: Path | None) -> None:
+        if self._options.router is not None:
+            assert python is not None
+            arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **self._options.router}
+            process = self._process(python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router")
+            self._router = Router(process, self._key)
+        for server in self.pool.servers:
+            if server.process is not None:
+                server.process.start()
+                server.client = Client(server.process.url, self._key)
+        self._run(self.pool.await_all())
+        failures = [server.failure for server in self.pool.servers if server.failure]
+        if failures:
+            raise UserError(f"a rollout server did not start: {failures[0]}")
+        if self._router is not None:
+            self._run(self._router.set_servers([]))
 
-        async def one(number: int, index: int) -> None:
-            async with free:
-                rollout = await self._response(number, prompts[number], sampling)
-            if rollout is not None:
-                self._done[number, index] = rollout
+    async def _make_requests(self, format: Format) -> Requests:
+        front = None if self._router is None else self._router.client
+        options = self._options
+        return Requests(self.pool, format, front, max_in_flight=options.max_in_flight, seconds=options.request_seconds)
 
-        watch = asyncio.create_task(self.pool.watch())
-        wanted = [(number, index) for number in range(len(prompts)) for index in range(group_size)]
-        tasks = [asyncio.create_task(one(*place)) for place in wanted if place not in self._done]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in [watch, *tasks]:
-                task.cancel()
-            await asyncio.gather(watch, *tasks, return_exceptions=True)
+    # ------------------------------------------------------------------ weights
 
-    async def _response(self, number: int, prompt: Prompt, sampling: Sampling) -> Rollout | None:
-        """One response; None where no server is left that has the weights."""
-        content = self._request(prompt, sampling)
-        pause, failures = _FIRST_PAUSE, 0
-        while ready := self.pool.ready(self._policy_version):
-            # the responses to one prompt go to one server, which then computes the prompt once
-            server = ready[(number + failures) % len(ready)]
-            try:
-                return self._rollout(await self._ask(server, content))
-            except ServerError as error:
-                if error.is_final:
-                    raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
-                await self.pool.suspect(server, str(error))
-                if server.is_up:
-                    failures += 1
-                    if failures == _MOST_FAILURES:
-                        raise UserError(f"no server answers prompt {prompt.id}; the last failure: {error}") from error
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-        return None
+    def _send(self, session: Session, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        options, is_busy = self._options, self._is_busy
+        if self._is_resting:
+            session.post("/resume_memory_occupation", {})
+            session.post("/continue_generation", {})
+            self._is_resting = False
+        if is_busy:
+            session.post("/pause_generation", {"mode": options.pause})
+        verify = options.verify_every and self._num_syncs % options.verify_every == 0
+        checksums = Checksums(self._config, tp_size=options.tp_size, dtype=self._dtype) if verify else None
+        stream = tensors if checksums is None else checksums.read(tensors)
+        self._transport.send(session, stream, version, flush=not (is_busy and options.pause == "in_place"))
+        if checksums is not None:
+            checksums.compare(session)
+        if is_busy:
+            session.post("/continue_generation", {})
 
-    async def _ask(self, server: Server, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A server's answer. A server that is taken out meanwhile is not waited for."""
-        gone = asyncio.create_task(server.gone.wait())
-        answer = asyncio.create_task(server.client.post("/generate", content, seconds=self._options.request_seconds))
-        try:
-            await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            raise ServerError(f"{server.client.url} was taken out")
-        finally:
-            gone.cancel()
-            answer.cancel()
+    def _session(self) -> Session:
+        return Session({server: server.client for server in self.pool.up()}, self._submit)
 
-    def _request(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-        return {
-            "input_ids": list(prompt.tokens),
-            "sampling_params": {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "max_new_tokens": min(sampling.max_tokens, self._max_positions - len(prompt.tokens)),
-                "stop": list(sampling.stop) or None,
-                "stop_token_ids": sorted(self._end_tokens),
-                "no_stop_trim": True,
-                "skip_special_tokens": True,
-            },
-            "return_logprob": True,
-            "return_routed_experts": self._options.routes,
-        }
+    def _take_out_failed(self, session: Session) -> None:
+        for server, error in session.failures.items():
+            self.pool.take_out(server, str(error))
 
-    def _rollout(self, answer: Mapping[str, Any]) -> Rollout:
-        assert self._policy_version is not None
-        try:
-            meta = answer["meta_info"]
-            tokens = tuple(int(token) for token in answer["output_ids"])
-            log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
-            kind = meta["finish_reason"]["type"]
-            if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
-                raise ValueError("tokens and log-probs do not belong together")
-            routes = self._routes(meta) if self._options.routes else None
-        except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"a server answered what is no response ({error!r}): {str(answer)[:300]}") from error
-        if kind not in ("stop", "length"):
-            raise ServerError(f"a server ended a response by {meta['finish_reason']}")
-        reason: FinishReason = kind
-        return Rollout(
-            tokens=tokens,
-            rollout_log_probs=log_probs,
-            text=str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)),
-            finish_reason=reason,
-            policy_version=self._policy_version,
-            routes=routes,
-        )
+    @property
+    def _is_busy(self) -> bool:
+        return any(not generation.is_done for generation in self._under_way)
 
-    def _routes(self, meta: Mapping[str, Any]) -> str:
-        """The experts of every token but the last, which none has been computed for."""
-        chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
-        return pack_routes(chosen, self._num_experts)
+    # ------------------------------------------------------------------ the engine's thread
 
     def _run(self, work: Coroutine[Any, Any, T], *, mend: bool = False) -> T:
         """Runs a coroutine in the engine's thread, and waits for it.
@@ -375,10 +372,18 @@ class SGLangEngine:
             self._submit(failed.close())
 
 
-_TRANSPORTS: dict[str, Callable[[_Options, Path], Transport]] = {
+_TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
     "tensor": lambda options, _: TensorTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
-    "disk": lambda options, model_path: DiskTransport(options.log_folder, model_path),
-    "distributed": lambda options, _: DistributedTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
+    "disk": lambda options, model_path: DiskTransport((options.run_folder or Path("runs")) / "servers", model_path),
+    "distributed": lambda options, _: DistributedTransport(
+        bucket_bytes=options.bucket_bytes, tp_size=options.tp_size, address=options.address
+    ),
+}
+
+_DTYPES = {
+    **dict.fromkeys(("float32", "float"), torch.float32),
+    **dict.fromkeys(("float16", "half"), torch.float16),
+    "bfloat16": torch.bfloat16,
 }
 
 # What a server on a CPU needs to be told: how much memory is its cache's, and not to burn a core while it waits.

@@ -47,6 +47,10 @@ class Client:
         """As `post`; an answer without content is an empty object."""
         return await self._request("GET", path, None, seconds)
 
+    async def delete(self, path: str, *, seconds: float) -> dict[str, Any]:
+        """As `get`."""
+        return await self._request("DELETE", path, None, seconds)
+
     async def is_healthy(self, *, seconds: float) -> bool:
         """Whether the server generates a token in time."""
         try:
@@ -57,9 +61,7 @@ class Client:
 
     async def _request(self, method: str, path: str, content: Any, seconds: float) -> dict[str, Any]:
         if self._session is None:  # here, because it belongs to the loop that it is made in
-            self._session = aiohttp.ClientSession(
-                headers=self._headers, connector=aiohttp.TCPConnector(limit=0), json_serialize=json.dumps
-            )
+            self._session = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
         try:
             async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
@@ -68,7 +70,7 @@ class Client:
             raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             is_final = response.status in (400, 401, 403, 404, 422)
             raise ServerError(f"{self.url}{path} answered {response.status}: {text[:500]}", is_final=is_final)
         try:

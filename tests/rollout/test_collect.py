@@ -114,7 +114,7 @@ def share(rank: int, world_size: int, path: str) -> None:
         engine = scripted()
         engine.replicated = replicated
         if not replicated and rank:
-            engine.generate = None  # type: ignore[assignment]  # servers are rank 0's
+            engine.start = None  # type: ignore[assignment]  # servers are rank 0's
         groups = collected(ids, engine)
         assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
     dist.barrier()
@@ -131,11 +131,15 @@ def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
         replicated = False
         has_weights, calls = False, 0
 
-        def generate(self, given, sampling, *, group_size, seed):
+        def start(self, given, sampling, *, group_size, seed):
+            self.generation = scripted().start(given, sampling, group_size=group_size, seed=seed)
+            return self
+
+        def wait(self):
             self.calls += 1
             if not self.has_weights:
                 raise NeedsWeights
-            return scripted().generate(given, sampling, group_size=group_size, seed=seed)
+            return self.generation.wait()
 
     engine = Forgetful()
 
@@ -143,4 +147,4 @@ def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
         engine.has_weights = engine.calls == 2  # once is not always enough
 
     found = collect(engine, Length(), prompts("ab"), Sampling(), group_size=2, seed=0, sync=sync)
-    assert engine.calls == 3 and [group.prompt.id for group in found] == ["a", "b"]
+    assert engine.calls == 4 and [group.prompt.id for group in found] == ["a", "b"]

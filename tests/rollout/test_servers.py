@@ -23,10 +23,12 @@ def test_a_python_that_is_not_there(tmp_path):
 
 def test_a_server_without_sglang_says_so(tmp_path):
     """With this environment's interpreter, which has no sglang."""
-    process = ServerProcess(find_python(sys.executable), tmp_path, {}, {}, tmp_path / "logs" / "server.log")
+    process = ServerProcess(
+        find_python(sys.executable), "sglang.launch_server", {}, {}, log=tmp_path / "logs" / "server.log", key="secret"
+    )
     assert process.ended() == ""
     process.start()
-    assert process.url.startswith("http://127.0.0.1:") and len(process.key) > 30
+    assert process.url.startswith("http://127.0.0.1:")
     deadline = time.monotonic() + 60
     while not process.ended() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -38,7 +40,7 @@ def test_a_server_without_sglang_says_so(tmp_path):
 def test_the_trainers_own_modules_do_not_stand_in_the_servers_way(tmp_path):
     """`rollout/` holds a module called sglang, and is the folder of the script that starts the server."""
     program = "import runpy, sys; runpy.run_module = lambda name, **_: print(sys.path, sys.argv)\n"
-    program += f"sys.argv = ['serve.py', '--x']; exec(open({serve.__file__!r}).read())"
+    program += f"sys.argv = ['serve.py', 'sglang.launch_server', '--x']; exec(open({serve.__file__!r}).read())"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={serve.KEY: "secret", serve.PARENT: str(__import__("os").getpid())},

@@ -33,7 +33,7 @@ def engines(folders, tmp_path_factory):
     def of(kind):
         if kind not in started:
             folder = tmp_path_factory.mktemp("run")
-            started[kind] = sglang.engine(folders[kind], run_folder=folder, routes=kind == "moe")
+            started[kind] = sglang.engine(folders[kind], run_folder=folder, routes=kind == "moe", verify_every=1)
         return started[kind]
 
     yield of

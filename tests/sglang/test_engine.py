@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.engine import generate as generated
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
@@ -34,7 +35,7 @@ def policies(folders, device):
 
 def generate(engine, policy, **changes):
     sampling = replace(policy.run.rollouts.sampling, max_tokens=24, **changes)
-    return engine.generate(PROMPTS, sampling, group_size=4, seed=0)
+    return generated(engine, PROMPTS, sampling, group_size=4, seed=0)
 
 
 def largest_difference(policy, groups):
@@ -80,7 +81,7 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, k
         batch = [replace(g, rollouts=rollouts) for g, rollouts in zip(groups, advantages, strict=True)]
         policy.update(batch, sspo())
     made.close()
-    assert not list(engine._options.log_folder.glob("weights-*")), "weights were left on the disk"
+    assert not list((engine._options.run_folder / "servers").glob("weights-*")), "weights were left on the disk"
 
 
 def test_routes_are_those_that_the_trainer_takes(engines, policies):
@@ -159,10 +160,10 @@ def test_the_key_is_not_for_everybody_to_read(engines):
 
     process = engines("dense").pool.servers[0].process
     assert process.log.stat().st_mode & 0o777 == 0o600
-    assert process.key not in process.last_lines(10_000)
+    assert process._key not in process.last_lines(10_000)
 
     for one in psutil.process_iter(["cmdline"]):
-        assert process.key not in " ".join(one.info["cmdline"] or [])
+        assert process._key not in " ".join(one.info["cmdline"] or [])
 
 
 def test_a_prompt_that_does_not_fit(engines, policies):
@@ -170,15 +171,32 @@ def test_a_prompt_that_does_not_fit(engines, policies):
     engine.load_weights(policy.weights(), 0)
     long = Prompt(id="long", tokens=(3,) * 128, answer="")
     with pytest.raises(UserError, match="prompt long has 128 tokens and the model 128 positions"):
-        engine.generate([long], policy.run.rollouts.sampling, group_size=1, seed=0)
+        generated(engine, [long], policy.run.rollouts.sampling, group_size=1, seed=0)
 
 
-def test_weights_that_lack_one(engines, policies):
-    engine, policy = engines("dense"), policies("dense")
-    unknown = [*((n, t.clone()) for n, t in policy.weights()), ("model.surprise.weight", torch.zeros(3))]
-    try:
-        engine.load_weights(unknown, 1)
-    except UserError as error:
-        assert "did not reach a rollout server" in str(error)
+@pytest.mark.parametrize("how", ["one too many", "one missing", "one changed on the way"])
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_a_server_that_holds_something_else(engines, policies, monkeypatch, kind, how):
+    """SGLang takes a stream that lacks a tensor, or has one too many, and says nothing."""
+    engine, policy = engines(kind), policies(kind)
+    stream = [(name, tensor.clone()) for name, tensor in policy.weights()]
+    name = "model.norm.weight"
+    if how == "one too many":
+        name = "model.surprise.weight"
+        stream.append((name, torch.zeros(3)))
+    elif how == "one missing":
+        stream = [pair for pair in stream if pair[0] != name]
+    else:
+        name = "model.layers.1." + ("mlp.experts.w2_weight" if kind == "moe" else "mlp.down_proj.weight")
+        send = engine._transport.send
+
+        def spoilt(session, tensors, *arguments, **options):
+            changed = ((n, t + 1e-3 if "layers.1.mlp" in n and "down_proj" in n else t) for n, t in tensors)
+            send(session, changed, *arguments, **options)
+
+        monkeypatch.setattr(engine._transport, "send", spoilt)
+    with pytest.raises(UserError, match=f"holds other weights than it was sent: 1 of .* differ, {name} among them"):
+        engine.load_weights(stream, 1)
+    monkeypatch.undo()
     engine.load_weights(policy.weights(), 2)
     assert largest_difference(policy, generate(engine, policy)) < 1e-4

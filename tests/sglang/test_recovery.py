@@ -11,7 +11,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.engine import NeedsWeights, Sampling
+from megatron_sspo.rollout.engine import NeedsWeights, Sampling, generate
 from megatron_sspo.types import Prompt
 from megatron_sspo.weights.hf_folder import HFFolder
 from tests.policy.tiny_policy import TEMPERATURE, log_probs, reference
@@ -66,7 +66,6 @@ def check(engine, groups, version):
     assert {rollout.policy_version for rollout in rollouts} == {version}
     long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # chance repeats short ones
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
-    assert engine._done == {}
 
 
 def check_log_probs(folders, groups, factor=1.0):
@@ -93,7 +92,7 @@ def test_one_of_two_fails_while_it_generates(start, folders, how):
     first = engine.pool.servers[0]
     pid = first.process.pid
     later(0.3, lambda: signal_all(first, how))
-    groups = engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(engine, groups, 0)
     check_log_probs(folders, groups)
     assert first.num_restarts == 1 and first.process.pid != pid
@@ -102,7 +101,7 @@ def test_one_of_two_fails_while_it_generates(start, folders, how):
     until(lambda: first.is_up or (engine._run(engine.pool.check()) is None and first.is_up), 120)
     engine.load_weights(weights(folders, 1.02), 1)
     assert [server.version for server in engine.pool.servers] == [1, 1]
-    groups = engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=1)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
     check(engine, groups, 1)
     check_log_probs(folders, groups, 1.02)
 
@@ -111,15 +110,19 @@ def test_the_only_one_is_killed_while_it_generates(start, folders):
     engine = start(1)
     server = engine.pool.servers[0]
     later(0.5, lambda: signal_all(server, signal.SIGKILL))
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    found = {}
     with pytest.raises(NeedsWeights):
-        engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
-    done = dict(engine._done)
-    assert len(done) < len(PROMPTS) * GROUP
+        while groups := generation.wait():
+            found.update(groups)
+    assert len(found) < len(PROMPTS)
     engine.load_weights(weights(folders), 0)
-    groups = engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    while groups := generation.wait():
+        assert not found.keys() & dict(groups).keys()
+        found.update(groups)
+    groups = [found[number] for number in range(len(PROMPTS))]
     check(engine, groups, 0)
     check_log_probs(folders, groups)
-    assert all(groups[number].rollouts[index] == rollout for (number, index), rollout in done.items())
 
 
 def test_one_of_two_is_killed_while_it_is_given_weights(start, folders):
@@ -134,7 +137,7 @@ def test_one_of_two_is_killed_while_it_is_given_weights(start, folders):
 
     engine.load_weights(stream(), 1)
     assert (first.version, second.version) == (None, 1)
-    groups = engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(engine, groups, 1)
     check_log_probs(folders, groups, 1.02)
 
@@ -143,4 +146,4 @@ def test_servers_that_fail_again_and_again(start):
     engine = start(1, max_restarts=0)
     later(0.3, lambda: signal_all(engine.pool.servers[0], signal.SIGKILL))
     with pytest.raises(UserError, match=r"0 of 1 rollout servers are left, and 1 are needed: .* was killed by SIGKILL"):
-        engine.generate(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+        generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)

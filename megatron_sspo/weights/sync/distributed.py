@@ -1,7 +1,6 @@
 """Weights by broadcast, over a group of the trainer and all ranks of all servers: NCCL on GPUs, gloo on CPUs."""
 
 import secrets
-import socket
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import Backend
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
+from megatron_sspo.ports import free_port
 from megatron_sspo.weights.sync.session import Named, Session, buckets
 
 _TIMEOUT = timedelta(seconds=300)
@@ -36,18 +36,16 @@ class DistributedTransport:
         self._name = ""
         self._members: list[Any] = []  # the clients that are in the group
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
         """Replaces all weights of the session's servers."""
-        session.post("/begin_weight_update", {})
-        if self._members != list(session.servers.values()):
+        session.begin()
+        if session.servers and self._members != list(session.servers.values()):
             self._make_group(session)
         for bucket in buckets(tensors, self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             if session.servers and self._members == list(session.servers.values()):
                 self._broadcast(session, bucket)
-        session.post("/end_weight_update", {})
-        session.post("/flush_cache", {})
-        session.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+        session.end(version, flush=flush)
 
     def close(self) -> None:
         """Leaves the group."""
@@ -78,9 +76,7 @@ class DistributedTransport:
         """A new group with the servers of the session. On the servers its name can never be used again."""
         self.close()
         self._name = f"weights-{secrets.token_hex(8)}"
-        with socket.socket() as probe:
-            probe.bind((self._address, 0))
-            port = probe.getsockname()[1]
+        port = free_port(self._address)
         size = 1 + self._tp_size * len(session.servers)
         contents = {
             key: {

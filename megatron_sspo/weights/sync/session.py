@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -13,18 +13,22 @@ Named = tuple[str, torch.Tensor]
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
 
+Answers = dict[Any, dict[str, Any] | ServerError]
 _SECONDS = 600.0  # for one request
-_FIRST_SECONDS = 60.0  # for the first one, which moves nothing: a server that hangs is to be found soon
-T = TypeVar("T")
+_FIRST_SECONDS = 60.0  # for those that come first and move nothing: a server that hangs is to be found soon
+_FIRST = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
     """A way for weights to go."""
 
-    def send(self, session: "Session", tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: "Session", tensors: Iterable[Named], version: int, *, flush: bool) -> None:
         """Replaces all weights of the session's servers. Those that fail leave the session.
 
         The stream is consumed whatever happens: on other ranks it is a collective.
+
+        Args:
+            flush: has them forget what they keep of prompts under the old weights.
         """
         ...
 
@@ -48,40 +52,63 @@ class Session:
         self.num_bytes = 0
         self._submit = submit
 
-    def post(self, path: str, content: Mapping[str, Any]) -> None:
-        """The same request to every server, answered by all that are left."""
-        self.finish(self.start(path, content))
+    def begin(self) -> None:
+        """Opens an update of weights; first ends one that a trainer that was killed has left open."""
+        answers = self._submit(
+            _post_all(self.servers, "/begin_weight_update", {key: {} for key in self.servers})
+        ).result()
+        open_already = [key for key, answer in answers.items() if "already open" in str(answer)]
+        for path in ("/end_weight_update", "/begin_weight_update"):
+            contents = {key: {} for key in open_already}
+            answers |= self._submit(_post_all(self.servers, path, contents)).result()
+        self._drop_failed(answers)
 
-    def start(self, path: str, content: Mapping[str, Any]) -> "Future[dict[Any, ServerError]]":
+    def end(self, version: int, *, flush: bool) -> None:
+        """Closes it: from here on the servers have these weights."""
+        self.post("/end_weight_update", {})
+        if flush:
+            self.post("/flush_cache", {})
+        self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    def post(self, path: str, content: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+        """The same request to every server; the answers of all that are left."""
+        return self.finish(self.start(path, content))
+
+    def start(self, path: str, content: Mapping[str, Any]) -> "Future[Answers]":
         """The same request to every server, under way."""
         return self._submit(_post_all(self.servers, path, dict.fromkeys(self.servers, content)))
 
-    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Future[dict[Any, ServerError]]":
+    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Future[Answers]":
         """A request of its own to every server, under way."""
         return self._submit(_post_all(self.servers, path, contents))
 
-    def finish(self, request: "Future[dict[Any, ServerError]]") -> None:
-        """Waits for a request. A server that has failed leaves the session."""
-        for key, error in request.result().items():
-            self.failures[key] = error
-            del self.servers[key]
+    def finish(self, request: "Future[Answers]") -> dict[Any, dict[str, Any]]:
+        """Waits for a request, and returns the answers. A server that has failed leaves the session."""
+        return self._drop_failed(request.result())
+
+    def _drop_failed(self, answers: "Answers") -> dict[Any, dict[str, Any]]:
+        good = {}
+        for key, answer in answers.items():
+            if isinstance(answer, ServerError):
+                self.failures[key] = answer
+                del self.servers[key]
+            else:
+                good[key] = answer
+        return good
 
 
-async def _post_all(
-    servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]
-) -> dict[Any, ServerError]:
-    """One request to each server. Returns the errors."""
-    keys = list(servers)
-    seconds = _FIRST_SECONDS if path == "/begin_weight_update" else _SECONDS
-    sent = [servers[key].post(path, contents[key], seconds=seconds) for key in keys]
-    answers = await asyncio.gather(*sent, return_exceptions=True)
-    found = {}
-    for key, answer in zip(keys, answers, strict=True):
-        if isinstance(answer, ServerError):
-            found[key] = answer
-        elif isinstance(answer, BaseException):
-            raise answer
-    return found
+async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]) -> Answers:
+    """One request to each server that there is a content for."""
+    seconds = _FIRST_SECONDS if path in _FIRST else _SECONDS
+
+    async def post(key: Any) -> dict[str, Any] | ServerError:
+        try:
+            return await servers[key].post(path, contents[key], seconds=seconds)
+        except ServerError as error:
+            return error
+
+    keys = list(contents)
+    return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
 
 
 def buckets(tensors: Iterable[Named], num_bytes: int) -> Iterator[list[Named]]:

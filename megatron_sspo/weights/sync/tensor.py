@@ -22,9 +22,9 @@ class TensorTransport:
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
         """Replaces all weights of the session's servers."""
-        session.post("/begin_weight_update", {})
+        session.begin()
         request = None
         for bucket in buckets(tensors, self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
@@ -39,9 +39,7 @@ class TensorTransport:
             request = session.start("/update_weights_from_tensor", content)
         if request is not None:
             session.finish(request)
-        session.post("/end_weight_update", {})
-        session.post("/flush_cache", {})
-        session.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+        session.end(version, flush=flush)
 
     def close(self) -> None:
         """There is nothing to give back."""

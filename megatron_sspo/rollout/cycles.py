@@ -1,0 +1,145 @@
+"""The rollouts of one cycle after the other: how far generation runs ahead, and which groups are learned from."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from megatron_sspo.reward.overlong import Overlong
+from megatron_sspo.reward.protocol import Reward
+from megatron_sspo.rollout.collect import UnderWay, begin, finish, score
+from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.run import Run
+from megatron_sspo.state import prompt_from_row, prompt_row
+from megatron_sspo.types import Prompt, RolloutGroup
+
+
+class Cycles:
+    """A source of groups, a cycle's worth at a time. What happens here happens on every process alike.
+
+    Cycles are begun in order, and as many ahead of the one that is learned from as `max_staleness` allows: one that is
+    begun k cycles early has tokens of weights up to k·μ updates old, and none older. With a staleness of 0 a cycle is
+    begun when it is asked for.
+
+    Args:
+        sync: gives the engine the policy's weights, again. A collective.
+
+    Raises:
+        UserError: the engine generates inside of the trainer, and was asked to run ahead or to be cut short; or its
+            servers are to give back memory that they would be using.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        engine: RolloutEngine,
+        reward: Reward,
+        prompts: PromptStream,
+        *,
+        sync: Callable[[], None],
+    ) -> None:
+        rollouts = run.rollouts
+        if engine.replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
+            what = "max_staleness" if rollouts.max_staleness else "oversampling"
+            raise UserError(
+                f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside of "
+                "the trainer, all at once: leave it out, or choose an engine of servers"
+            )
+        if rollouts.max_staleness and rollouts.options.get("release_memory"):
+            raise UserError(
+                f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
+                "works, and rollouts.options.release_memory would take their memory meanwhile: choose one"
+            )
+        self._run, self._engine, self._prompts, self._sync = run, engine, prompts, sync
+        self._num_groups = rollouts.prompts_per_update * run.updates_per_sync
+        self._ahead = rollouts.max_staleness // run.updates_per_sync
+        longest = rollouts.sampling.max_tokens
+        overlong = Overlong(max_tokens=longest, buffer=rollouts.overlong_buffer, penalty=rollouts.overlong_penalty)
+        self._score = partial(score, reward, overlong=overlong if rollouts.overlong_buffer else None)
+        self._begun: deque[UnderWay] = deque()
+        self._again: deque[list[Prompt]] = deque()  # cycles that an earlier attempt had begun
+        self._given_up: list[Prompt] = []  # prompts whose responses were cut short; they come first in the next cycle
+        self._metrics: dict[str, float] = {}
+
+    def next(self, update: int) -> list[RolloutGroup]:
+        """The groups of the cycle that starts after `update` updates.
+
+        Raises:
+            UserError: routes are wanted, and the engine reports none.
+        """
+        left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
+        while len(self._begun) < min(1 + self._ahead, left):
+            self._begun.append(self._begin(self._again.popleft() if self._again else self._draw(), update))
+        groups = self._finish(self._begun.popleft(), update)
+        if not self._begun:
+            self._engine.rest()
+        if self._run.routing_replay == "R3" and any(r.routes is None for group in groups for r in group.rollouts):
+            raise UserError(
+                f'routing_replay is "R3", and the engine {self._run.rollouts.engine!r} reports no routes: choose '
+                '"sglang", or "R2", which takes the routes of the trainer\'s own pass'
+            )
+        return groups
+
+    def state(self) -> dict[str, Any]:
+        """The prompts that were drawn and not learned from, as JSON values. What is generated of them is not kept."""
+        begun = [*(cycle.prompts for cycle in self._begun), *self._again]
+        return {
+            "begun": [[prompt_row(prompt) for prompt in prompts] for prompts in begun],
+            "given_up": [prompt_row(prompt) for prompt in self._given_up],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Begins those again, each in its turn."""
+        self._again = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
+        self._given_up = [prompt_from_row(row) for row in state["given_up"]]
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last cycle."""
+        found, self._metrics = self._metrics, {}
+        return found
+
+    def _begin(self, prompts: Sequence[Prompt], update: int) -> UnderWay:
+        rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update
+        return begin(self._engine, prompts, rollouts.sampling, group_size=rollouts.group_size, seed=seed)
+
+    def _draw(self, missing: int | None = None) -> list[Prompt]:
+        """Prompts for that many groups, and for those that will be given up."""
+        count = math.ceil((self._num_groups if missing is None else missing) * self._run.rollouts.oversampling)
+        first, self._given_up = self._given_up[:count], self._given_up[count:]
+        return first + self._prompts.take(count - len(first))
+
+    def _finish(self, cycle: UnderWay, update: int) -> list[RolloutGroup]:
+        """The groups to learn from: where refills are allowed, first those whose rewards differ."""
+        refills = self._run.rollouts.refills
+        good: list[RolloutGroup] = []
+        equal: list[RolloutGroup] = []
+        num_begun = num_given_up = 0
+        for attempt in range(1 + refills):
+            wanted = self._num_groups - len(good)
+
+            def is_enough(groups: Sequence[RolloutGroup], wanted: int = wanted) -> bool:
+                return sum(not refills or _differ(group) for group in groups) >= wanted
+
+            found = finish(cycle, self._score, sync=self._sync, is_enough=is_enough)
+            left = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
+            self._given_up += left
+            num_begun, num_given_up = num_begun + len(cycle.prompts), num_given_up + len(left)
+            for group in found:
+                if group is not None:
+                    (good if not refills or _differ(group) else equal).append(group)
+            if len(good) >= self._num_groups or attempt == refills:
+                break
+            cycle = self._begin(self._draw(self._num_groups - len(good)), update)
+        self._metrics = {
+            "rollout/groups_begun": float(num_begun),
+            "rollout/groups_given_up": float(num_given_up),
+            "rollout/groups_of_equal_rewards": float(len(equal)),
+        }
+        return (good + equal)[: self._num_groups]
+
+
+def _differ(group: RolloutGroup) -> bool:
+    return len({rollout.reward for rollout in group.rollouts}) > 1

@@ -1,0 +1,132 @@
+"""Prompts as requests to SGLang, and its answers as rollouts. Nothing here waits for anything."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.sglang_client import ServerError
+from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.routes import pack_routes
+from megatron_sspo.types import FinishReason, Prompt, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What there is of a response: all of it, or as much as there was when weights were replaced."""
+
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row)
+    finish_reason: FinishReason | None = None  # None: to be gone on with
+    routes: str | None = None
+
+    def __add__(self, more: "Part") -> "Part":
+        """`more` continues this one. Its routes are of both: the server has read these tokens again."""
+        spans = list(self.spans)
+        for version, count in more.spans:
+            if spans and spans[-1][0] == version:
+                spans[-1] = (version, spans[-1][1] + count)
+            else:
+                spans.append((version, count))
+        return Part(
+            self.tokens + more.tokens, self.log_probs + more.log_probs, tuple(spans), more.finish_reason, more.routes
+        )
+
+
+class Format:
+    """What of a model its requests and answers depend on.
+
+    Args:
+        model_path: config.json and tokenizer.
+        routes: whether servers report which experts each token went to.
+    """
+
+    def __init__(self, model_path: Path, *, routes: bool) -> None:
+        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
+        self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
+        self._max_positions: int = config.get_text_config().max_position_embeddings
+        self._routes = routes
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises UserError where the prompt leaves no room for a response."""
+        if not 0 < len(prompt.tokens) < self._max_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} "
+                "positions: drop or shorten it"
+            )
+
+    def request(self, prompt: Prompt, sampling: Sampling, part: Part, *, id: str) -> dict[str, Any]:
+        """Asks for the rest of a response."""
+        longest = min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
+        return {
+            "rid": id,
+            "input_ids": [*prompt.tokens, *part.tokens],
+            "sampling_params": {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_new_tokens": longest - len(part.tokens),
+                "stop": list(sampling.stop) or None,
+                "stop_token_ids": self._end_tokens,
+                "no_stop_trim": True,
+                "skip_special_tokens": True,
+            },
+            "return_logprob": True,
+            "return_routed_experts": self._routes,
+        }
+
+    def part(self, answer: Mapping[str, Any]) -> Part:
+        """An answer.
+
+        Raises:
+            ServerError: it is none, or of weights that no sync brought.
+        """
+        try:
+            meta = answer["meta_info"]
+            kind = meta["finish_reason"]["type"]
+            tokens = tuple(int(token) for token in answer["output_ids"])
+            if kind == "abort" and not tokens:  # it had not begun
+                return Part()
+            log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
+            if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
+                raise ValueError("tokens and log-probs do not belong together")
+            spans = _spans(meta, len(tokens))
+            # of an aborted one they are not asked for: they come with its end
+            routes = self._packed(meta) if self._routes and kind != "abort" else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"a server answered what is no response ({error!r}): {str(answer)[:300]}") from error
+        if kind not in ("stop", "length", "abort"):
+            raise ServerError(f"a server ended a response by {meta['finish_reason']}")
+        return Part(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
+
+    def rollout(self, part: Part) -> Rollout:
+        """A response that has ended."""
+        assert part.finish_reason is not None
+        return Rollout(
+            tokens=part.tokens,
+            rollout_log_probs=part.log_probs,
+            text=str(self._tokenizer.decode(list(part.tokens), skip_special_tokens=True)),
+            finish_reason=part.finish_reason,
+            policy_version=min(version for version, _ in part.spans),
+            version_spans=part.spans if len(part.spans) > 1 else (),
+            routes=part.routes,
+        )
+
+    def _packed(self, meta: Mapping[str, Any]) -> str:
+        """The experts of every token but the last, which none has been computed for."""
+        chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
+        return pack_routes(chosen, self._num_experts)
+
+
+def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:
+    """Which weights sampled which tokens. A server that lost its weights calls those that it has "default"."""
+    found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
+    return tuple((int(span["version"]), span["end"] - span["start"]) for span in found if span["end"] > span["start"])

@@ -1,0 +1,220 @@
+"""Responses under way on SGLang's servers: asked for, moved, gone on with, given up."""
+
+import asyncio
+import contextlib
+import itertools
+import queue
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.engine import NeedsWeights, Sampling
+from megatron_sspo.rollout.server_pool import Server, ServerPool
+from megatron_sspo.rollout.sglang_client import Client, ServerError
+from megatron_sspo.rollout.sglang_format import Format, Part
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+_MOST_FAILURES = 8  # of one response, on servers that are well
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds, between tries of one response
+_POLL_SECONDS = 0.5
+
+
+class Requests:
+    """How one response is had, whatever becomes of the servers meanwhile.
+
+    Args:
+        front: a router, which chooses the server; None: we do.
+        max_in_flight: requests at once, over all generations.
+        seconds: for one request; one that takes longer is made again elsewhere.
+    """
+
+    def __init__(
+        self, pool: ServerPool, format: Format, front: Client | None, *, max_in_flight: int, seconds: float
+    ) -> None:
+        self.pool, self.format = pool, format
+        self._front, self._seconds = front, seconds
+        self._free = asyncio.Semaphore(max_in_flight)
+        self._run, self._numbers = secrets.token_hex(8), itertools.count()
+        self._num_under_way, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
+
+    async def idle(self) -> float:
+        """Seconds without any response under way, since the last call."""
+        now = time.monotonic()
+        if not self._num_under_way:
+            self._idle_seconds += now - self._idle_since
+        self._idle_since = now
+        found, self._idle_seconds = self._idle_seconds, 0.0
+        return found
+
+    async def response(self, prompt: Prompt, sampling: Sampling, turn: int) -> Rollout:
+        """One response. Waits while no server holds the weights.
+
+        Args:
+            turn: which of the servers to ask first. The responses to one prompt go to one, which then computes the
+                prompt once.
+
+        Raises:
+            UserError: the servers refuse the request, or none answers though they are well.
+        """
+        with self._counted():
+            return await self._response(prompt, sampling, turn)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        if not self._num_under_way:
+            self._idle_seconds += time.monotonic() - self._idle_since
+        self._num_under_way += 1
+        try:
+            yield
+        finally:
+            self._num_under_way -= 1
+            self._idle_since = time.monotonic()
+
+    async def _response(self, prompt: Prompt, sampling: Sampling, turn: int) -> Rollout:
+        part, pause, failures = Part(), _FIRST_PAUSE, 0
+        while True:
+            async with self._free:
+                server = await self.pool.pick(turn + failures)
+                version = self.pool.version
+                try:
+                    more = await self._ask(server, prompt, sampling, part)
+                    part = part + more
+                    if part.finish_reason:
+                        return self.format.rollout(part)
+                    if self.pool.version == version:  # nobody replaces weights: it must not go on for ever
+                        raise ServerError(f"{server.client.url} gave up a response")
+                    continue
+                except ServerError as error:
+                    if error.is_final:
+                        raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
+                    await self.pool.suspect(server, str(error))
+                    if not server.is_up:
+                        continue
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        raise UserError(f"no server answers prompt {prompt.id}; the last failure: {error}") from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _ask(self, server: Server, prompt: Prompt, sampling: Sampling, part: Part) -> Part:
+        """A server's answer. A server that is taken out meanwhile is not waited for."""
+        id = f"{self._run}-{next(self._numbers)}"  # of its own for every try: an earlier one may still be there
+        content = self.format.request(prompt, sampling, part, id=id)
+        client = self._front or server.client
+        gone = asyncio.create_task(server.gone.wait())
+        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds))
+        try:
+            await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return self.format.part(answer.result())
+            raise ServerError(f"{server.client.url} was taken out")
+        except (ServerError, asyncio.CancelledError):
+            if server.is_up:
+                self._give_up(server.client, id)
+            raise
+        finally:
+            gone.cancel()
+            answer.cancel()
+
+    def _give_up(self, client: Client, id: str) -> None:
+        """Tells a server that nobody waits for a response any more."""
+
+        async def tell() -> None:
+            with contextlib.suppress(ServerError):
+                await client.post("/abort_request", {"rid": id}, seconds=10.0)
+
+        task = asyncio.create_task(tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+class ServedGeneration:
+    """The groups of one call, made in the engine's thread while this one does other things.
+
+    Args:
+        submit: starts a coroutine in the engine's thread.
+        mend: called now and then while this is waited for: starts failed servers again.
+        await_any: waits until a server answers.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        group_size: int,
+        *,
+        submit: Callable[[Coroutine[Any, Any, Any]], "Future[Any]"],
+        mend: Callable[[], None],
+        await_any: Callable[[], None],
+    ) -> None:
+        self._requests, self._mend, self._await_any = requests, mend, await_any
+        self._left = len(prompts)
+        self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
+        self._work = submit(self._all(prompts, sampling, group_size))
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """Waits for a group, and returns those that are complete by now.
+
+        Raises:
+            NeedsWeights: no server is left that has them, and another has come up.
+            UserError: a response cannot be had, or too few servers are left.
+        """
+        found: list[tuple[int, RolloutGroup]] = []
+        while self._left and not found:
+            try:
+                self._take(found, self._finished.get(timeout=_POLL_SECONDS))
+                while True:
+                    self._take(found, self._finished.get_nowait())
+            except queue.Empty:
+                self._mend()
+                if not found and not self._requests.pool.ready():
+                    self._await_any()
+                    raise NeedsWeights from None
+        return found
+
+    def cancel(self) -> None:
+        """Gives up what is not complete; the servers are told."""
+        self._left = 0
+        self._work.cancel()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing of it is under way any more."""
+        return self._work.done()
+
+    def _take(self, found: list[tuple[int, RolloutGroup]], item: tuple[int, RolloutGroup] | BaseException) -> None:
+        if isinstance(item, BaseException):
+            raise item
+        found.append(item)
+        self._left -= 1
+
+    async def _all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
+        tasks = [
+            asyncio.create_task(self._group(number, prompt, sampling, group_size))
+            for number, prompt in enumerate(prompts)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        except Exception as error:
+            self._finished.put(error)
+        finally:
+            await _end(tasks)
+
+    async def _group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
+        tasks = [asyncio.create_task(self._requests.response(prompt, sampling, number)) for _ in range(group_size)]
+        try:
+            rollouts = await asyncio.gather(*tasks)
+        finally:
+            await _end(tasks)
+        self._finished.put((number, RolloutGroup(prompt=prompt, rollouts=rollouts)))
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
