@@ -28,7 +28,8 @@ install-sglang: .venv-sglang/installed
 .venv-sglang/installed: sglang_cpu/requirements.txt
 	$(PYTHON) -m venv .venv-sglang
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23 torchvision==0.15.2
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		sglang==0.5.23 sglang-router==0.3.2 torchvision==0.15.2
 	echo $(TORCH) > .venv-sglang/constraints.txt
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check \
 		-c .venv-sglang/constraints.txt -r sglang_cpu/requirements.txt

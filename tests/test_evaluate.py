@@ -3,7 +3,7 @@
 import pytest
 
 from megatron_sspo.evaluate import evaluate
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engine import AtOnce, Sampling
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
@@ -15,12 +15,13 @@ class Script:
     def __init__(self) -> None:
         self.calls: list[tuple[Sampling, int]] = []
 
-    def generate(self, prompts, sampling, *, group_size, seed):
+    def start(self, prompts, sampling, *, group_size, seed):
         self.calls.append((sampling, group_size))
-        return [
+        groups = [
             RolloutGroup(prompt=p, rollouts=[self.rollout(p.id, i, sampling) for i in range(group_size)])
             for p in prompts
         ]
+        return AtOnce(lambda: groups)
 
     def rollout(self, id: str, index: int, sampling: Sampling) -> Rollout:
         if sampling.temperature == 0:

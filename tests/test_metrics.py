@@ -114,5 +114,6 @@ def test_rewards_and_lengths() -> None:
         "response/tokens_max": 4.0,
         "response/truncated": 0.25,
         "response/empty": 0.25,
-        "rollout/staleness": 1.25,
+        "rollout/staleness": 1.125,  # of the mean token
+        "rollout/staleness_max": 2.0,
     }

@@ -141,7 +141,7 @@ class SGLangEngine:
         self._router: Router | None = None
         self._num_syncs = 0
         self._config = read_json(model_path / "config.json")
-        self._is_resting = False
+        self._resting: set[Client] = set()
         self._metrics: dict[str, float] = {}
         self.pool = ServerPool(
             [Server(Client(url, self._key)) for url in options.urls] or self._own(python, model_path),
@@ -230,7 +230,7 @@ class SGLangEngine:
         session.post("/pause_generation", {"mode": "abort"})  # answers when nothing is under way
         session.post("/release_memory_occupation", {})
         self._take_out_failed(session)
-        self._is_resting = True
+        self._resting = set(session.servers.values())
 
     def metrics(self) -> dict[str, float]:
         """Of the last sync, and for how long the servers had nothing to do."""
@@ -279,7 +279,9 @@ class SGLangEngine:
         found = []
         for number in range(count):
             share = [str(gpu) for gpu in range(number * num_gpus // count, (number + 1) * num_gpus // count)]
-            environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else _CPU_ENVIRONMENT
+            cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
+            on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+            environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else on_cpu
             found.append(
                 Server(
                     Client("", ""),
@@ -320,10 +322,11 @@ class SGLangEngine:
 
     def _send(self, session: Session, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         options, is_busy = self._options, self._is_busy
-        if self._is_resting:
-            session.post("/resume_memory_occupation", {})
-            session.post("/continue_generation", {})
-            self._is_resting = False
+        if self._resting:
+            resting = {key: client for key, client in session.servers.items() if client in self._resting}
+            session.post("/resume_memory_occupation", {}, to=resting)
+            session.post("/continue_generation", {}, to=resting)
+            self._resting = set()
         if is_busy:
             session.post("/pause_generation", {"mode": options.pause})
         verify = options.verify_every and self._num_syncs % options.verify_every == 0
@@ -388,4 +391,4 @@ _DTYPES = {
 
 # What a server on a CPU needs to be told: how much memory is its cache's, and not to burn a core while it waits.
 _ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
-_CPU_ENVIRONMENT = {"SGLANG_CPU_OMP_THREADS_BIND": "0", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+_CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}

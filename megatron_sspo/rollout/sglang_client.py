@@ -74,7 +74,7 @@ class Client:
             is_final = response.status in (400, 401, 403, 404, 422)
             raise ServerError(f"{self.url}{path} answered {response.status}: {text[:500]}", is_final=is_final)
         try:
-            found = json.loads(text) if text else {}
+            found = (json.loads(text) if text else None) or {}
         except ValueError as error:
             if path in _PLAIN:
                 return {}

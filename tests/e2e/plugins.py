@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engine import AtOnce, Sampling
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
@@ -50,15 +50,22 @@ class Odd:
             pass
         self._version = policy_version
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
-    ) -> list[RolloutGroup]:
+    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> AtOnce:
+        return AtOnce(lambda: self._generate(prompts, sampling, group_size))
+
+    def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> list[RolloutGroup]:
         if os.environ.get("RANK", "0") == self._fail_on_rank:
             raise RuntimeError("the engine fell over")
         return [
             RolloutGroup(prompt=p, rollouts=[self._rollout(p, index, sampling) for index in range(group_size)])
             for p in prompts
         ]
+
+    def rest(self) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return {}
 
     def close(self) -> None:
         pass

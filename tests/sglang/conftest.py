@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # its tiny models
 from megatron_sspo.rollout import sglang
 from megatron_sspo.run import Parallel
 from tests.policy import tiny_policy
+from tests.sglang.served import weights
 
 
 def pytest_collection_modifyitems(items):
@@ -38,6 +39,22 @@ def engines(folders, tmp_path_factory):
 
     yield of
     for engine in started.values():
+        engine.close()
+
+
+@pytest.fixture
+def start(folders, tmp_path):
+    """start(num_servers, kind, ...): an engine with weights, of servers of its own."""
+    made = []
+
+    def of(num_servers=1, kind="dense", **options):
+        engine = sglang.engine(folders[kind], num_servers=num_servers, run_folder=tmp_path, verify_every=1, **options)
+        made.append(engine)
+        engine.load_weights(weights(folders[kind]), 0)
+        return engine
+
+    yield of
+    for engine in made:
         engine.close()
 
 

@@ -54,14 +54,11 @@ class Session:
 
     def begin(self) -> None:
         """Opens an update of weights; first ends one that a trainer that was killed has left open."""
-        answers = self._submit(
-            _post_all(self.servers, "/begin_weight_update", {key: {} for key in self.servers})
-        ).result()
-        open_already = [key for key, answer in answers.items() if "already open" in str(answer)]
-        for path in ("/end_weight_update", "/begin_weight_update"):
-            contents = {key: {} for key in open_already}
-            answers |= self._submit(_post_all(self.servers, path, contents)).result()
-        self._drop_failed(answers)
+        answers = self.start("/begin_weight_update", {}).result()
+        left_open = [key for key, answer in answers.items() if "already open" in str(answer)]
+        self._drop_failed({key: answer for key, answer in answers.items() if key not in left_open})
+        self.post("/end_weight_update", {}, to=left_open)
+        self.post("/begin_weight_update", {}, to=left_open)
 
     def end(self, version: int, *, flush: bool) -> None:
         """Closes it: from here on the servers have these weights."""
@@ -70,9 +67,12 @@ class Session:
             self.post("/flush_cache", {})
         self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
 
-    def post(self, path: str, content: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
-        """The same request to every server; the answers of all that are left."""
-        return self.finish(self.start(path, content))
+    def post(
+        self, path: str, content: Mapping[str, Any], *, to: Iterable[Any] | None = None
+    ) -> dict[Any, dict[str, Any]]:
+        """The same request to every server, or to some of them; the answers of those that are left."""
+        keys = [key for key in (self.servers if to is None else to) if key in self.servers]
+        return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
 
     def start(self, path: str, content: Mapping[str, Any]) -> "Future[Answers]":
         """The same request to every server, under way."""

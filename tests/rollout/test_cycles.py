@@ -1,0 +1,211 @@
+"""Cycles that run ahead, groups that are replaced, and groups that are cut short, with an engine like a server's."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from megatron_sspo.data.row import Row
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from megatron_sspo.reward.overlong import Overlong
+from megatron_sspo.rollout.cycles import Cycles
+from megatron_sspo.run import Model, Prompts, Rollouts, Run, check
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from tests.rollout.test_collect import Length
+
+
+class Words:
+    def __call__(self, texts, **_):
+        return {"input_ids": [[ord(c) for c in text] for text in texts]}
+
+
+@dataclass
+class Servers:
+    """Responses begin when they are asked for, under the weights of that time, and are waited for two groups a time.
+
+    The i-th response to prompt n has the text "x" times what `script(n, i)` says; slow prompts come last.
+    """
+
+    script: object = lambda number, index: index + 1
+    slow: frozenset = frozenset()
+    replicated: bool = False
+    version: int = 0
+    begun: list = field(default_factory=list)
+    events: list = field(default_factory=list)
+
+    def start(self, prompts, sampling, *, group_size, seed):
+        groups = []
+        for place, prompt in enumerate(prompts):
+            self.begun.append(prompt.id)
+            texts = ["x" * self.script(int(prompt.id), index) for index in range(group_size)]
+            rollouts = [
+                Rollout(
+                    tokens=(1,) * len(text),
+                    rollout_log_probs=(0.0,) * len(text),
+                    text=text,
+                    finish_reason="stop",
+                    policy_version=self.version,
+                )
+                for text in texts
+            ]
+            groups.append((place, RolloutGroup(prompt=prompt, rollouts=rollouts)))
+        groups.sort(key=lambda group: group[1].prompt.id in self.slow)
+        return Started(self, groups)
+
+    def rest(self):
+        self.events.append("rest")
+
+
+@dataclass
+class Started:
+    engine: Servers
+    groups: list
+
+    def wait(self):
+        some, self.groups = self.groups[:2], self.groups[2:]
+        return some
+
+    def cancel(self):
+        if self.groups:
+            self.engine.events.append(f"{len(self.groups)} given up")
+        self.groups = []
+
+
+def make_run(num_updates=8, mu=2, **rollouts) -> Run:
+    rollouts = Rollouts(prompts_per_update=2, group_size=3, **rollouts)
+    return Run(
+        name="test",
+        model=Model(path="x"),
+        prompts=Prompts(source="x"),
+        num_updates=num_updates,
+        updates_per_sync=mu,
+        rollouts=rollouts,
+    )
+
+
+def stream() -> PromptStream:
+    rows = [Row(id=str(number), question=f"{number}", answer="") for number in range(100)]
+    return PromptStream(rows, Words(), template="{question}", max_tokens=10, seed=0, shuffle=False)  # type: ignore
+
+
+def no_sync():
+    raise AssertionError
+
+
+def cycles(run: Run, engine: Servers, prompts: PromptStream | None = None) -> Cycles:
+    return Cycles(check(run), engine, Length(), prompts or stream(), sync=no_sync)  # type: ignore[arg-type]
+
+
+def ids(groups):
+    return [int(group.prompt.id) for group in groups]
+
+
+@pytest.mark.parametrize(("max_staleness", "ahead"), [(0, 0), (2, 1), (3, 1), (4, 2), (100, 3)])
+def test_generation_runs_ahead_as_far_as_it_may_and_no_further(max_staleness, ahead):
+    run, engine = make_run(max_staleness=max_staleness), Servers()
+    source = cycles(run, engine)
+    for cycle in range(4):
+        engine.version = update = 2 * cycle
+        groups = source.next(update)
+        assert ids(groups) == list(range(4 * cycle, 4 * cycle + 4)), "cycles come in the prompts' order"
+        versions = {rollout.policy_version for group in groups for rollout in group.rollouts}
+        assert versions == {max(0, update - 2 * ahead)}
+        assert update - min(versions) <= max_staleness
+        assert len(engine.begun) == min(16, 4 * (cycle + 1 + ahead)), "nothing is begun for updates that never come"
+    assert engine.events.count("rest") == (4 if ahead == 0 else 1), "servers that are at work do not rest"
+
+
+def test_staleness_of_less_than_a_cycle_is_refused():
+    with pytest.raises(
+        UserError, match=r"max_staleness is 1 and updates_per_sync 2: .* set it to 0 or to that at least"
+    ):
+        check(make_run(max_staleness=1))
+    check(make_run(max_staleness=1, mu=1))
+
+
+@pytest.mark.parametrize("option", [{"max_staleness": 2}, {"oversampling": 1.5}])
+def test_an_engine_inside_of_the_trainer_cannot_run_ahead(option):
+    with pytest.raises(UserError, match="generates inside of the trainer"):
+        cycles(make_run(**option), Servers(replicated=True))
+
+
+def test_servers_cannot_rest_and_run_ahead():
+    with pytest.raises(UserError, match="release_memory would take their memory"):
+        cycles(make_run(max_staleness=2, options={"release_memory": True}), Servers())
+
+
+def even_are_equal(number, index):
+    return 2 if number % 2 == 0 else index + 1
+
+
+@pytest.mark.parametrize(
+    ("refills", "expected"),
+    [
+        (0, [0, 1, 2, 3]),
+        (1, [1, 3, 5, 0]),  # two are missing; of the two that replace them one is equal again, and 0 fills the place
+        (2, [1, 3, 5, 0]),
+        (5, [1, 3, 5, 7]),
+    ],
+)
+def test_groups_of_equal_rewards_are_replaced(refills, expected):
+    source = cycles(make_run(refills=refills), Servers(even_are_equal))
+    assert ids(source.next(0)) == expected
+    numbers = source.metrics()
+    assert numbers["rollout/groups_begun"] == {0: 4, 1: 6, 2: 7, 5: 8}[refills]
+    assert numbers["rollout/groups_of_equal_rewards"] == {0: 0, 1: 3, 2: 4, 5: 4}[refills]
+
+
+def test_where_all_are_equal_the_bound_ends_it():
+    source = cycles(make_run(refills=3), Servers(lambda number, index: 1))
+    assert ids(source.next(0)) == [0, 1, 2, 3]
+    assert source.metrics()["rollout/groups_begun"] == 16
+
+
+def test_the_slowest_are_given_up_and_come_first_in_the_next_cycle():
+    engine = Servers(slow=frozenset({"0", "3"}))
+    source = cycles(make_run(oversampling=1.5), engine)
+    assert ids(source.next(0)) == [1, 2, 4, 5]
+    assert engine.events[0] == "2 given up" and source.metrics()["rollout/groups_given_up"] == 2
+    engine.slow = frozenset()
+    assert ids(source.next(2)) == [0, 3, 6, 7]
+    assert engine.begun[6:] == ["0", "3", "6", "7", "8", "9"], "6 prompts again, and none is lost"
+
+
+def test_of_differing_groups_there_are_enough_before_any_is_given_up():
+    engine = Servers(even_are_equal, slow=frozenset({"7"}))
+    source = cycles(make_run(oversampling=2.0, refills=1), engine)
+    assert ids(source.next(0)) == [1, 3, 5, 7] and not engine.events.count("2 given up")
+
+
+def test_a_resumed_run_begins_again_what_was_under_way():
+    engine, prompts = Servers(slow=frozenset({"1", "9"})), stream()
+    source = cycles(make_run(max_staleness=2, oversampling=1.25), engine, prompts)
+    assert ids(source.next(0)) == [0, 2, 3, 4]
+    saved, position = source.state(), prompts.state()
+    engine.slow = frozenset()
+    expected = [ids(source.next(2)), ids(source.next(4))]
+
+    restored = stream()
+    restored.restore(position)
+    again = cycles(make_run(max_staleness=2, oversampling=1.25), Servers(), restored)
+    again.restore(saved)
+    assert [ids(again.next(2)), ids(again.next(4))] == expected
+    assert expected[1][0] == 1, "what was given up is begun again"
+
+
+def test_metadata_that_json_has_no_word_for_does_not_stop_a_checkpoint():
+    source = cycles(make_run(max_staleness=2), Servers())
+    source._given_up = [Prompt(id="1", tokens=(1, 2), answer="", metadata={"set": {1}, "list": [1, [2]]})]
+    again = cycles(make_run(max_staleness=2), Servers())
+    again.restore(source.state())
+    assert again._given_up[0].tokens == (1, 2) and again._given_up[0].metadata["set"] == "{1}"
+
+
+def test_responses_near_the_limit_are_punished():
+    overlong = Overlong(max_tokens=100, buffer=20, penalty=0.5)
+    assert [overlong(n) for n in (1, 80, 85, 90, 100, 120)] == [0, 0, -0.125, -0.25, -0.5, -0.5]
+    run = make_run(overlong_buffer=2, overlong_penalty=1.0)
+    run = replace(run, rollouts=replace(run.rollouts, sampling=replace(run.rollouts.sampling, max_tokens=3)))
+    groups = cycles(run, Servers()).next(0)
+    assert [r.reward for r in groups[0].rollouts] == [1.0, 1.5, 2.0]
+    assert [r.reward_parts["overlong"] for r in groups[0].rollouts] == [0.0, -0.5, -1.0]

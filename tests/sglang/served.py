@@ -1,0 +1,47 @@
+"""What the tests with real servers ask for, and what they compare the answers with."""
+
+import torch
+
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.types import Prompt
+from megatron_sspo.weights.hf_folder import HFFolder
+from tests.policy.tiny_policy import TEMPERATURE, log_probs, reference
+
+PROMPTS = [Prompt(id=str(n), tokens=(n + 2, n + 3, n + 4), answer="") for n in range(12)]
+SAMPLING = Sampling(max_tokens=110, temperature=TEMPERATURE)
+GROUP = 8
+
+
+def weights(folder, factor=1.0):
+    """A stream of a model's weights, all times a factor: other weights, of which the same model can be made."""
+    stored = HFFolder(folder)
+    return ((name, stored.read(name) * factor) for name in stored.index)
+
+
+def scaled(folder, factor):
+    """That model, as Transformers has it."""
+    model = reference(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    return model
+
+
+def check_log_probs(folder, groups, factor=1.0):
+    """The servers' log-probs are those of the model."""
+    model = scaled(folder, factor)
+    with torch.no_grad():
+        for group in groups:
+            for rollout in group.rollouts[:2]:
+                expected = log_probs(model, group.prompt, rollout)
+                torch.testing.assert_close(torch.tensor(rollout.rollout_log_probs), expected, rtol=0, atol=1e-4)
+
+
+def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
+    """Every response is there once."""
+    assert [group.prompt for group in groups] == list(prompts)
+    assert all(len(group.rollouts) == group_size for group in groups)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert {rollout.policy_version for rollout in rollouts} <= versions
+    long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # chance repeats short ones
+    assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"

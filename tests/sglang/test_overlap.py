@@ -1,0 +1,114 @@
+"""Weights that are replaced while responses are under way, and responses that nobody waits for any more."""
+
+import time
+
+import pytest
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.engine import generate
+from tests.policy.tiny_policy import log_probs
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, scaled, weights
+
+FACTORS = [1.0, 1.3, 0.8]  # of the weights of version 0, 1 and 2: they are far apart
+
+
+def finished(generation):
+    found = {}
+    while groups := generation.wait():
+        assert not found.keys() & dict(groups).keys()
+        found.update(groups)
+    return [found[number] for number in range(len(found))]
+
+
+@pytest.mark.parametrize("transport", ["tensor", "disk", "distributed"])
+@pytest.mark.parametrize("pause", ["retract", "abort", "in_place"])
+def test_responses_go_on_under_the_new_weights(start, folders, pause, transport):
+    """The log-prob of every token is that of the weights that the rollout names for it."""
+    if pause != "retract" and transport != "tensor":
+        pytest.skip("one transport shows it")
+    server = {"disable_radix_cache": True} if pause == "in_place" else {}
+    engine = start(pause=pause, server=server, transport=transport)
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    for version in (1, 2):
+        time.sleep(0.4)
+        engine.load_weights(weights(folders["dense"], FACTORS[version]), version)
+    groups = finished(generation)
+    check(groups, {0, 1, 2})
+    models = [scaled(folders["dense"], factor) for factor in FACTORS]
+    num_mixed = 0
+    for group in groups:
+        for rollout in group.rollouts:
+            spans = rollout.version_spans or ((rollout.policy_version, len(rollout.tokens)),)
+            assert sum(count for _, count in spans) == len(rollout.tokens)
+            assert [version for version, _ in spans] == sorted({version for version, _ in spans})
+            assert rollout.policy_version == spans[0][0]
+            num_mixed += len(spans) > 1
+            if rollout is not group.rollouts[0]:
+                continue
+            start_of_span = 0
+            for number, (version, count) in enumerate(spans):
+                span = slice(start_of_span, start_of_span + count)
+                with torch.no_grad():
+                    expected = log_probs(models[version], group.prompt, rollout)[span]
+                difference = (torch.tensor(rollout.rollout_log_probs)[span] - expected).abs()
+                if pause != "in_place" or number == 0:  # which keeps keys and values of the older weights
+                    assert difference.max() < 1e-4
+                start_of_span += count
+    assert num_mixed > 10
+    # and nothing of the old weights is left behind
+    again = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
+    check_log_probs(folders["dense"], again, FACTORS[2])
+    assert engine.metrics()["sync/gigabytes"] > 0
+
+
+def test_in_place_wants_no_memory_of_prompts(folders, tmp_path):
+    with pytest.raises(UserError, match="disable_radix_cache"):
+        sglang.engine(folders["dense"], run_folder=tmp_path, pause="in_place")
+
+
+def num_running(engine):
+    """Requests that a server works on."""
+    (server,) = engine.pool.servers
+    loads = engine._run(server.client.get("/v1/loads", seconds=5))["loads"]
+    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+
+def test_what_is_given_up_is_not_computed(start):
+    engine = start()
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    later = engine.start(PROMPTS[:1], SAMPLING, group_size=2, seed=0)
+    deadline = time.monotonic() + 30
+    while not num_running(engine) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert num_running(engine) > 20
+    generation.cancel()
+    assert generation.wait() == []
+    assert len(finished(later)) == 1, "the other generation does not notice"
+    deadline = time.monotonic() + 5
+    while num_running(engine) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not num_running(engine)
+    assert engine.metrics()["rollout/seconds_idle"] > 0
+
+
+def test_memory_is_given_back_and_taken_again(start, folders):
+    """On a CPU SGLang gives nothing back, and goes through the same steps."""
+    engine = start(release_memory=True, server={"enable_memory_saver": False})
+    generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
+    engine.rest()
+    with pytest.raises(UserError, match="call load_weights before start"):
+        engine.start(PROMPTS, SAMPLING, group_size=2, seed=0)
+    engine.load_weights(weights(folders["dense"], 1.3), 1)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    check(groups, {1})
+    check_log_probs(folders["dense"], groups, 1.3)
+
+
+@pytest.mark.parametrize("transport", ["tensor", "distributed"])
+def test_a_server_of_two_ranks(start, folders, transport):
+    """Each of them holds its share of what was sent: checksums are compared rank by rank."""
+    engine = start(kind="moe", server={"tp_size": 2}, transport=transport)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
+    check_log_probs(folders["moe"], groups)
