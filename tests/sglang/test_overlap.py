@@ -106,9 +106,9 @@ def test_memory_is_given_back_and_taken_again(start, folders):
     check_log_probs(folders["dense"], groups, 1.3)
 
 
-@pytest.mark.parametrize("transport", ["tensor", "distributed"])
-def test_a_server_of_two_ranks(start, folders, transport):
+@pytest.mark.parametrize(("kind", "transport"), [("moe", "tensor"), ("dense", "distributed")])
+def test_a_server_of_two_ranks(start, folders, kind, transport):
     """Each of them holds its share of what was sent: checksums are compared rank by rank."""
-    engine = start(kind="moe", server={"tp_size": 2}, transport=transport)
+    engine = start(kind=kind, server={"tp_size": 2}, transport=transport)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
-    check_log_probs(folders["moe"], groups)
+    check_log_probs(folders[kind], groups)

@@ -28,7 +28,6 @@ _RULES: tuple[tuple[str, str, int, int | None], ...] = (
 _PARTS = {".qkv_proj.": 3, ".gate_up_proj.": 2, ".experts.w13_weight": 2}
 # What SGLang fills up with zeros: the rows of embeddings; on a CPU also, for each rank, the width of an MLP
 _VOCABULARY_MULTIPLE, _CPU_MLP_MULTIPLE = 64, 32
-_MLP = (".gate_up_proj.", ".down_proj.", ".experts.w")
 _SHOWN = 3  # names in a message
 
 
@@ -55,7 +54,7 @@ class Checksums:
         self._tp_size, self._dtype = tp_size, dtype
         on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
         self._digest = digest_on_gpu if on_gpu else digest_on_cpu
-        self._mlp_multiple = 1 if on_gpu else _CPU_MLP_MULTIPLE * tp_size
+        self._mlp_multiple = 1 if on_gpu else _CPU_MLP_MULTIPLE
         self._parts: dict[str, dict[int, Tensor]] = {}  # of tensors that are not complete: place -> part
         self._found: list[dict[str, str]] = [{} for _ in range(tp_size)]
 
@@ -125,11 +124,13 @@ class Checksums:
             return part
         if name in ("model.embed_tokens.weight", "lm_head.weight"):
             part = _filled_up(part, dimension, _VOCABULARY_MULTIPLE)
-        if any(mlp in name for mlp in _MLP):
-            part = _filled_up(part, dimension, self._mlp_multiple)
         if ".qkv_proj." in name and place > 0 and self._num_key_value_heads < size:
             heads, copies = self._num_key_value_heads, size // self._num_key_value_heads
             return part.chunk(heads, dimension)[rank // copies]
+        if ".experts.w" in name:  # first cut, then filled up
+            return _filled_up(part.chunk(size, dimension)[rank], dimension, self._mlp_multiple)
+        if ".gate_up_proj." in name or ".down_proj." in name:
+            part = _filled_up(part, dimension, self._mlp_multiple * size)
         return part.chunk(size, dimension)[rank]
 
 
