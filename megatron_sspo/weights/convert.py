@@ -23,7 +23,7 @@ from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
 from megatron_sspo.weights.safetensors_file import make_header
-from megatron_sspo.weights.stored import Stored
+from megatron_sspo.weights.stored import DEFAULT_THREADS, Stored
 from megatron_sspo.weights.table import Row, check_copies, check_coverage
 from megatron_sspo.weights.torch_dist import GlobalTensor, Piece, Places
 from megatron_sspo.weights.torch_record import Frame
@@ -78,13 +78,15 @@ def convert(
         dtype: what the tensors are cast to; None keeps every byte as it is.
         companions: of a Megatron checkpoint without config.json and tokenizer, the Hugging Face folder that has them.
         to: refuses a source of the other kind.
-        num_threads: None takes as many as there are cores, and at most four: a disk has not more to give.
+        num_threads: None takes as many as there are cores, and at most four.
 
     Raises:
         UserError: whatever is wrong with source or destination; names the file and the tensor.
     """
+    if num_threads is None:
+        num_threads = DEFAULT_THREADS
     with naming_the_file():
-        return _convert(source, Path(destination).resolve(), dtype, companions, to, num_threads or _default_threads())
+        return _convert(source, Path(destination).resolve(), dtype, companions, to, num_threads)
 
 
 def _convert(
@@ -119,10 +121,6 @@ def _convert(
         _finish(folder, partial, destination, plan, checksums)
     num_bytes = sum(target.num_bytes for target in plan.targets)
     return Summary(direction, len(plan.targets), num_bytes, num_bytes - done)
-
-
-def _default_threads() -> int:
-    return min(4, os.cpu_count() or 1)
 
 
 def check_destination(path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import torch_record
 
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # a disk has not more to give
 _OPEN_FILES = 64  # a thread; a checkpoint of many ranks has more files than a process may open
 
 

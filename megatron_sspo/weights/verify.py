@@ -1,6 +1,5 @@
 """Two model folders of whatever kind, compared tensor by tensor and bit by bit."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from megatron_sspo.errors import naming_the_file
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
-from megatron_sspo.weights.stored import Stored
+from megatron_sspo.weights.stored import DEFAULT_THREADS, Stored
 
 _BLOCK_BYTES = 1024**2
 
@@ -49,7 +48,7 @@ def verify(first: str | Path, second: str | Path, *, companions: Path | None = N
     total = sum(x.num_bytes for x, _ in alike)
     meter = Meter(f"{a.path} = {b.path}?", total)
     meter.start(0)
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
         counts = pool.map(lambda pair: _num_different((a, b), pair, meter), alike)
         for (x, _), count in zip(alike, counts, strict=True):
             if count:
