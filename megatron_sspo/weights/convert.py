@@ -81,10 +81,14 @@ def convert(
         num_threads: None takes as many as there are cores, and at most four.
 
     Raises:
-        UserError: whatever is wrong with source or destination; names the file and the tensor.
+        UserError: whatever is wrong with source, destination or options; names the file and the tensor.
     """
     if num_threads is None:
         num_threads = DEFAULT_THREADS
+    if num_threads < 1:
+        raise UserError(
+            f"--threads is {num_threads}; it must be 1 or more, or left out, which is {DEFAULT_THREADS} on this machine"
+        )
     with naming_the_file():
         return _convert(source, Path(destination).resolve(), dtype, companions, to, num_threads)
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import convert as convert_module
 from megatron_sspo.weights import copy as copy_module
@@ -331,6 +332,14 @@ def test_the_other_direction_is_refused_where_one_is_asked_for(pair, tmp_path):
         convert(pair[0], tmp_path / "out", to="hf")
     with pytest.raises(UserError, match="is a Megatron checkpoint, and a Hugging Face folder is to be converted"):
         convert(pair[1], tmp_path / "out", to="megatron")
+
+
+@pytest.mark.parametrize("num_threads", [0, -1])
+def test_fewer_threads_than_one(pair, tmp_path, capsys, num_threads):
+    assert main(["convert", str(pair[0]), str(tmp_path / "out"), "--threads", str(num_threads)]) == 2
+    said = capsys.readouterr().err
+    assert f"--threads is {num_threads}; it must be 1 or more" in said and said.count("\n") == 1
+    assert not list(tmp_path.glob("out*")), "something was written"
 
 
 def test_a_destination_that_is_not_empty(pair, tmp_path):
