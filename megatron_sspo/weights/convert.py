@@ -15,8 +15,9 @@ import torch
 
 from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.weights import torch_dist
-from megatron_sspo.weights.companions import copy_companions, sync, write_config
+from megatron_sspo.weights.companions import copy_companions, write_config
 from megatron_sspo.weights.copy import Copy, Source, Target
+from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.hf_folder import INDEX, SINGLE, HFFolder
 from megatron_sspo.weights.model_folder import ModelFolder
@@ -125,19 +126,6 @@ def _convert(
         _finish(folder, partial, destination, plan, checksums)
     num_bytes = sum(target.num_bytes for target in plan.targets)
     return Summary(direction, len(plan.targets), num_bytes, num_bytes - done)
-
-
-def check_destination(path: Path) -> None:
-    """Refuses a destination that is not free or cannot be written.
-
-    Raises:
-        UserError: it is.
-    """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
-    parent = next(parent for parent in path.parents if parent.exists())
-    if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
-        raise UserError(f"{parent} cannot be written: no permission; write somewhere else")
 
 
 # ------------------------------------------------------------------ plans
@@ -335,9 +323,4 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for name in (_JOURNAL, "fingerprint"):
         (partial / name).unlink()
-    for file in [*partial.rglob("*"), partial]:
-        sync(file)
-    if destination.exists():
-        destination.rmdir()  # empty
-    partial.rename(destination)
-    sync(destination.parent)
+    publish(partial, destination)

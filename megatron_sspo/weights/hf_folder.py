@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.companions import copy_companions, read_json, sync, write_config
+from megatron_sspo.weights.companions import copy_companions, read_json, write_config
+from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.safetensors_file import read_header
 from megatron_sspo.weights.stored import Stored
@@ -101,12 +102,11 @@ def write_folder(
         shard_bytes: the most that one file holds, unless a single tensor is larger.
 
     Raises:
-        UserError: `path` exists and is not an empty folder.
+        UserError: `path` exists and is not an empty folder, or cannot be written.
         ValueError: a name comes twice, or there are no tensors.
     """
     path = Path(path).resolve()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
+    check_destination(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir()
@@ -114,10 +114,7 @@ def write_folder(
         dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
         copy_companions(source.companions, partial)
         write_config(source.config, partial, dtypes)
-        for file in [*partial.rglob("*"), partial]:
-            sync(file)
-        partial.rename(path)
-        sync(path.parent)
+        publish(partial, path)
     except BaseException:
         shutil.rmtree(partial)
         raise
