@@ -19,7 +19,7 @@ from megatron_sspo.weights.companions import copy_companions, write_config
 from megatron_sspo.weights.copy import Copy, Source, Target
 from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.family import load_family, size
-from megatron_sspo.weights.hf_folder import INDEX, SINGLE, HFFolder
+from megatron_sspo.weights.hf_folder import INDEX, HFFolder, file_names, index_text
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
@@ -154,8 +154,7 @@ def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype
     written = [Stored(tensor.name, tensor.shape, dtype or tensor.dtype, ()) for tensor in tensors]
     groups = _fill([tensor.num_bytes for tensor in written])
     targets, files, headers, weight_map = [], [], [], {}
-    for number, group in enumerate(groups, start=1):
-        file = SINGLE if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
+    for file, group in zip(file_names(len(groups)), groups, strict=True):
         header, offsets = make_header([written[i] for i in group])
         headers.append((file, header))
         for i, offset in zip(group, offsets, strict=True):
@@ -164,9 +163,7 @@ def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype
             weight_map[tensors[i].name] = file
         files.append((file, len(header) + sum(written[i].num_bytes for i in group)))
     if len(groups) > 1:
-        total = sum(tensor.num_bytes for tensor in written)
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        text = (json.dumps(index, indent=2) + "\n").encode()
+        text = index_text(weight_map, sum(tensor.num_bytes for tensor in written)).encode()
         headers.append((INDEX, text))
         files.append((INDEX, len(text)))
     entries = [

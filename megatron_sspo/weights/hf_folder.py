@@ -154,7 +154,7 @@ def _write_weights(
     if not seen:
         raise ValueError("there are no tensors to write")
     flush()
-    name_shards(folder, shards, total_bytes)
+    _name_shards(folder, shards, total_bytes)
     return dtypes
 
 
@@ -165,15 +165,23 @@ def _let_others_read(file: Path) -> None:
     file.chmod(0o666 & ~mask)
 
 
-def name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
+def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
     """Renames the numbered files to what Transformers expects, now that their count is known, and writes the index."""
-    if len(shards) == 1:
-        (folder / "1.safetensors").rename(folder / SINGLE)
-        return
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for number, (file_name, names) in enumerate(zip(file_names(len(shards)), shards, strict=True), start=1):
         (folder / f"{number}.safetensors").rename(folder / file_name)
-        weight_map.update(dict.fromkeys(names, file_name))
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        weight_map |= dict.fromkeys(names, file_name)
+    if len(shards) > 1:
+        (folder / INDEX).write_text(index_text(weight_map, total_bytes))
+
+
+def file_names(count: int) -> list[str]:
+    """What Transformers calls the files of a model that is written into so many."""
+    if count == 1:
+        return [SINGLE]
+    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+
+
+def index_text(weight_map: Mapping[str, str], num_bytes: int) -> str:
+    """The content of the index of several files: tensor name -> file, and the bytes of all tensors."""
+    return json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": weight_map}, indent=2) + "\n"
