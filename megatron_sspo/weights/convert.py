@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,11 @@ class Plan:
     same: dict[str, str]
     empty: list[str]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(target.num_bytes for target in self.targets)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -90,28 +95,24 @@ def convert(
         raise UserError(
             f"--threads is {num_threads}; it must be 1 or more, or left out, which is {DEFAULT_THREADS} on this machine"
         )
+    destination = Path(destination).resolve()
     with naming_the_file():
-        return _convert(source, Path(destination).resolve(), dtype, companions, to, num_threads)
+        check_destination(destination)
+        with open_folder(source, companions) as folder:
+            direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
+            if to is not None and to != direction:
+                kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
+                raise UserError(f"{source} is {kinds[direction]}, and {kinds[to]} is to be converted")
+            plan = make_plan(folder, dtype)
+            bytes_copied = _write(folder, plan, destination, num_threads)
+    return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
 
 
-def _convert(
-    source: str | Path,
-    destination: Path,
-    dtype: torch.dtype | None,
-    companions: Path | None,
-    to: Direction | None,
-    num_threads: int,
-) -> Summary:
-    check_destination(destination)
-    folder = open_folder(source, companions)
-    direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
-    if to is not None and to != direction:
-        kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
-        raise UserError(f"{source} is {kinds[direction]}, and {kinds[to]} is to be converted")
-    plan = make_plan(folder, dtype)
+def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
+    """Writes what is planned, or what of it earlier attempts have left. Returns how many bytes of tensors it copied."""
     partial = destination.with_name(f"{destination.name}.partial")
     with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
-        meter = Meter(f"{folder.path} -> {destination}", sum(target.num_bytes for target in plan.targets))
+        meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)
         copy = Copy(partial, plan.targets, plan.files, partial / _JOURNAL, meter.advance)
         try:
             done = copy.bytes_done
@@ -122,10 +123,8 @@ def _convert(
         finally:
             copy.close()
             meter.end()
-            folder.close()
         _finish(folder, partial, destination, plan, checksums)
-    num_bytes = sum(target.num_bytes for target in plan.targets)
-    return Summary(direction, len(plan.targets), num_bytes, num_bytes - done)
+    return plan.num_bytes - done
 
 
 # ------------------------------------------------------------------ plans
@@ -275,7 +274,7 @@ def _fingerprint(folder: ModelFolder, plan: Plan) -> str:
 
 
 @contextmanager
-def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Any:
+def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
     """Makes the folder of an unfinished conversion, or takes up the one that is there, and keeps others out."""
     note = partial / "fingerprint"
     partial.mkdir(parents=True, exist_ok=True)

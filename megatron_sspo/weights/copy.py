@@ -132,7 +132,9 @@ class Copy:
             ) from error
 
     def close(self) -> None:
+        """Lets go of all files, the sources' among them."""
         self._journal.close()
+        self._files.close()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
 

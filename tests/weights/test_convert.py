@@ -531,6 +531,14 @@ def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_bloc
         assert verify(pair[0], out).differences == []
 
 
+def test_no_file_stays_open(pair, tmp_path):
+    convert(pair[0], tmp_path / "again")
+    convert(pair[1], tmp_path / "back")
+    verify(*pair)
+    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if str(tmp_path) in path] == []
+
+
 def test_verify_says_what_differs(pair, tmp_path):
     name = "model.layers.1.mlp.experts.3.up_proj.weight"
     file = pair[0] / HFFolder(pair[0]).index[name]
