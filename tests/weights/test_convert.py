@@ -18,9 +18,11 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import convert as convert_module
 from megatron_sspo.weights import copy as copy_module
+from megatron_sspo.weights import plan as plan_module
 from megatron_sspo.weights.convert import convert
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.open_folder import open_folder
+from megatron_sspo.weights.plan import make_plan
 from megatron_sspo.weights.torch_dist import read_index
 from megatron_sspo.weights.verify import verify
 from tests.weights.tiny_checkpoints import KINDS, save
@@ -29,8 +31,8 @@ from tests.weights.tiny_checkpoints import KINDS, save
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Every size by which tensors and files are cut, so small that all of them are."""
-    monkeypatch.setattr(convert_module, "FILE_BYTES", 20_000)
-    monkeypatch.setattr(convert_module, "PIECE_BYTES", 700)
+    monkeypatch.setattr(plan_module, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(plan_module, "PIECE_BYTES", 700)
     monkeypatch.setattr(copy_module, "BLOCK_BYTES", 300)
     monkeypatch.setattr(copy_module, "_STEP_BYTES", 600)
 
@@ -524,7 +526,7 @@ def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_bloc
         for line in notes(out.with_name(f"{out.name}.partial")):
             entry = json.loads(line)
             last[entry["tensor"]] = entry["rows"]
-        plan = convert_module.make_plan(open_folder(pair[0]), None)
+        plan = make_plan(open_folder(pair[0]), None)
         noted = sum(rows * plan.targets[number].row_bytes for number, rows in last.items())
         summary = convert(pair[0], out)
         assert summary.bytes_copied == summary.num_bytes - noted
