@@ -13,9 +13,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.places import Place, Places
 from megatron_sspo.weights.stored import Part, Stored
 from megatron_sspo.weights.table import Padded, Row
-from megatron_sspo.weights.torch_dist import GlobalTensor, Place, Places, read_index
+from megatron_sspo.weights.torch_dist import GlobalTensor, read_index
 
 # What a checkpoint holds besides the model. Optimizers of Megatron-Core name their tensors so.
 _NOT_OF_THE_MODEL = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")

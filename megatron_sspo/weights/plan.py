@@ -11,10 +11,11 @@ from megatron_sspo.weights.copy import Source, Target
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.hf_folder import INDEX, HFFolder, file_names, index_text
 from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.places import Places
 from megatron_sspo.weights.safetensors_file import make_header
 from megatron_sspo.weights.stored import Stored
 from megatron_sspo.weights.table import Row, check_copies, check_coverage
-from megatron_sspo.weights.torch_dist import GlobalTensor, Piece, Places
+from megatron_sspo.weights.torch_dist import GlobalTensor, Piece
 from megatron_sspo.weights.torch_record import Frame
 
 FILE_BYTES = 2_000_000_000  # at most in a file, but for a tensor that is larger; threads write a file each
