@@ -20,7 +20,7 @@ from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.safetensors_file import read_header
 from megatron_sspo.weights.stored import Stored
 
-SINGLE = "model.safetensors"
+_SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -63,14 +63,14 @@ class HFFolder(ModelFolder):
         return {name: found[name] for name in self.index}
 
     def _read_index(self) -> dict[str, str]:
-        single, index = self.path / SINGLE, self.path / INDEX
+        single, index = self.path / _SINGLE, self.path / INDEX
         if single.exists() and index.exists():
-            raise UserError(f"{self.path} holds both {SINGLE} and {INDEX}, two checkpoints; remove one of them")
+            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         if single.exists():
-            return dict.fromkeys(sorted(read_header(single)), SINGLE)
+            return dict.fromkeys(sorted(read_header(single)), _SINGLE)
         if not index.exists():
             raise UserError(
-                f"{self.path} holds no safetensors: neither {SINGLE} nor {INDEX}; "
+                f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "
                 "load the model with Transformers and save it with save_pretrained"
             )
         weight_map = read_json(index).get("weight_map")
@@ -178,7 +178,7 @@ def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> Non
 def file_names(count: int) -> list[str]:
     """What Transformers calls the files of a model that is written into so many."""
     if count == 1:
-        return [SINGLE]
+        return [_SINGLE]
     return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
 
 

@@ -25,11 +25,11 @@ from torch.distributed.checkpoint.metadata import (
 
 from megatron_sspo.errors import UserError
 
-INDEX = ".metadata"
-CONFIG = "metadata.json"
-COMMON = "common.pt"
+_INDEX = ".metadata"
+_CONFIG = "metadata.json"
+_COMMON = "common.pt"
 _NOTHING = "nothing.distcp"  # one record, of an object that is None
-_CONFIG = {
+_BACKENDS = {  # what is in metadata.json
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
     "common_backend": "torch",
@@ -59,7 +59,7 @@ class GlobalTensor:
 
 def is_torch_dist(path: Path) -> bool:
     """Whether a folder looks like such a checkpoint."""
-    return (path / INDEX).exists() or (path / CONFIG).exists()
+    return (path / _INDEX).exists() or (path / _CONFIG).exists()
 
 
 def read_index(path: Path) -> dict[str, GlobalTensor]:
@@ -68,12 +68,12 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     Raises:
         UserError: it is no such checkpoint, its index is damaged, or a file lacks what the index places there.
     """
-    for name in (CONFIG, INDEX):
+    for name in (_CONFIG, _INDEX):
         if not (path / name).is_file():
             raise UserError(f"{path} has no {name}: it is no torch_dist checkpoint, or was not finished")
     try:
-        backend = json.loads((path / CONFIG).read_text())["sharded_backend"]
-        metadata = _Unpickler(io.BytesIO((path / INDEX).read_bytes())).load()
+        backend = json.loads((path / _CONFIG).read_text())["sharded_backend"]
+        metadata = _Unpickler(io.BytesIO((path / _INDEX).read_bytes())).load()
         places: dict[Any, Any] = {
             (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
         }
@@ -89,8 +89,8 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
     except Exception as error:  # whatever a damaged pickle comes to
-        raise UserError(f"{path / INDEX} is damaged ({error!r}); get the checkpoint again") from error
-    if backend != _CONFIG["sharded_backend"]:
+        raise UserError(f"{path / _INDEX} is damaged ({error!r}); get the checkpoint again") from error
+    if backend != _BACKENDS["sharded_backend"]:
         raise UserError(f"{path} is a {backend} checkpoint, which is not supported; save it as torch_dist")
     _check_files(path, found)
     return found
@@ -170,6 +170,6 @@ def write_index(path: Path, tensors: Mapping[str, GlobalTensor], same: Mapping[s
         }
         | {MetadataIndex(key): place_of_nothing for key in empty},
     )
-    torch.save({}, path / COMMON)
-    (path / INDEX).write_bytes(pickle.dumps(metadata))
-    (path / CONFIG).write_text(json.dumps(_CONFIG))
+    torch.save({}, path / _COMMON)
+    (path / _INDEX).write_bytes(pickle.dumps(metadata))
+    (path / _CONFIG).write_text(json.dumps(_BACKENDS))
