@@ -1,7 +1,6 @@
 """What travels with the weights of a model: its configuration, tokenizer and chat template."""
 
 import json
-import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -61,12 +60,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object")
     return content
-
-
-def sync(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,9 +3,8 @@
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,9 +98,10 @@ class Copy:
         work = _Work((target.file, number) for number, target in enumerate(self._targets) if not done[number].finished)
 
         def copy() -> None:
-            with work.worker() as take:
-                while not self._stop.is_set() and (number := take()) is not None:
-                    done[number] = self._copy(number, done[number])
+            file = None
+            while not self._stop.is_set() and (taken := work.take(file)) is not None:
+                file, number = taken
+                done[number] = self._copy(number, done[number])
 
         with ThreadPoolExecutor(num_threads) as pool:
             futures = [pool.submit(copy) for _ in range(num_threads)]
@@ -132,7 +132,9 @@ class Copy:
             ) from error
 
     def close(self) -> None:
+        """Lets go of all files, the sources' among them."""
         self._journal.close()
+        self._files.close()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
 
@@ -185,26 +187,18 @@ class _Work:
         self._workers = Counter[str]()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def worker(self) -> Iterator[Callable[[], int | None]]:
-        """A function that gives the next number, or None when there is nothing left."""
-        file = ""
-
-        def take() -> int | None:
-            nonlocal file
-            with self._lock:
-                if file not in self._left:  # the file is done: on to the one with the fewest workers and the most work
-                    self._workers[file] -= 1
-                    if not self._left:
-                        return None
-                    file = min(self._left, key=lambda name: (self._workers[name], -len(self._left[name])))
-                    self._workers[file] += 1
-                number = self._left[file].popleft()
-                if not self._left[file]:
-                    del self._left[file]
-                return number
-
-        yield take
+    def take(self, file: str | None) -> tuple[str, int] | None:
+        """The next (file, number) for a thread that is at `file`, or None when there is nothing left."""
+        with self._lock:
+            if file not in self._left:  # it is done: on to the one with the fewest workers and the most work
+                if not self._left:
+                    return None
+                file = min(self._left, key=lambda name: (self._workers[name], -len(self._left[name])))
+                self._workers[file] += 1
+            number = self._left[file].popleft()
+            if not self._left[file]:
+                del self._left[file]
+            return file, number
 
 
 def _cast(block: np.ndarray, dtype: torch.dtype, to: torch.dtype) -> memoryview:

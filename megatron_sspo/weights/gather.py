@@ -1,5 +1,6 @@
 """Shards on many ranks -> whole tensors under Hugging Face names. The only collectives of weights/."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -103,10 +104,7 @@ def _owners(shards: Mapping[str, Shard]) -> dict[tuple[str, Shard], int]:
 
 
 def _numel(piece: _Piece) -> int:
-    numel = 1
-    for size in piece.row.shape(piece.shard[1]):
-        numel *= size
-    return numel
+    return math.prod(piece.row.shape(piece.shard[1]))
 
 
 def _buckets(pieces: list[list[_Piece]], element_size: int, bucket_bytes: int) -> list[list[list[_Piece]]]:

@@ -14,12 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.companions import copy_companions, read_json, sync, write_config
+from megatron_sspo.weights.companions import copy_companions, read_json, write_config
+from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.safetensors_file import read_header
 from megatron_sspo.weights.stored import Stored
 
-SINGLE = "model.safetensors"
+_SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -62,14 +63,14 @@ class HFFolder(ModelFolder):
         return {name: found[name] for name in self.index}
 
     def _read_index(self) -> dict[str, str]:
-        single, index = self.path / SINGLE, self.path / INDEX
+        single, index = self.path / _SINGLE, self.path / INDEX
         if single.exists() and index.exists():
-            raise UserError(f"{self.path} holds both {SINGLE} and {INDEX}, two checkpoints; remove one of them")
+            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         if single.exists():
-            return dict.fromkeys(sorted(read_header(single)), SINGLE)
+            return dict.fromkeys(sorted(read_header(single)), _SINGLE)
         if not index.exists():
             raise UserError(
-                f"{self.path} holds no safetensors: neither {SINGLE} nor {INDEX}; "
+                f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "
                 "load the model with Transformers and save it with save_pretrained"
             )
         weight_map = read_json(index).get("weight_map")
@@ -101,12 +102,11 @@ def write_folder(
         shard_bytes: the most that one file holds, unless a single tensor is larger.
 
     Raises:
-        UserError: `path` exists and is not an empty folder.
+        UserError: `path` exists and is not an empty folder, or cannot be written.
         ValueError: a name comes twice, or there are no tensors.
     """
     path = Path(path).resolve()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
+    check_destination(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir()
@@ -114,10 +114,7 @@ def write_folder(
         dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
         copy_companions(source.companions, partial)
         write_config(source.config, partial, dtypes)
-        for file in [*partial.rglob("*"), partial]:
-            sync(file)
-        partial.rename(path)
-        sync(path.parent)
+        publish(partial, path)
     except BaseException:
         shutil.rmtree(partial)
         raise
@@ -157,7 +154,7 @@ def _write_weights(
     if not seen:
         raise ValueError("there are no tensors to write")
     flush()
-    name_shards(folder, shards, total_bytes)
+    _name_shards(folder, shards, total_bytes)
     return dtypes
 
 
@@ -168,15 +165,23 @@ def _let_others_read(file: Path) -> None:
     file.chmod(0o666 & ~mask)
 
 
-def name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
+def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
     """Renames the numbered files to what Transformers expects, now that their count is known, and writes the index."""
-    if len(shards) == 1:
-        (folder / "1.safetensors").rename(folder / SINGLE)
-        return
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for number, (file_name, names) in enumerate(zip(file_names(len(shards)), shards, strict=True), start=1):
         (folder / f"{number}.safetensors").rename(folder / file_name)
-        weight_map.update(dict.fromkeys(names, file_name))
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        weight_map |= dict.fromkeys(names, file_name)
+    if len(shards) > 1:
+        (folder / INDEX).write_text(index_text(weight_map, total_bytes))
+
+
+def file_names(count: int) -> list[str]:
+    """What Transformers calls the files of a model that is written into so many."""
+    if count == 1:
+        return [_SINGLE]
+    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+
+
+def index_text(weight_map: Mapping[str, str], num_bytes: int) -> str:
+    """The content of the index of several files: tensor name -> file, and the bytes of all tensors."""
+    return json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": weight_map}, indent=2) + "\n"

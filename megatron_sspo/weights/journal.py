@@ -95,9 +95,7 @@ class Journal:
                 return
 
     def _note(self, number: int, progress: Progress) -> None:
-        self._write(
-            {"tensor": number, "rows": progress.rows, "crc": progress.crc, "finished": progress.finished},
-        )
+        self._write({"tensor": number, "rows": progress.rows, "crc": progress.crc, "finished": progress.finished})
         self._steps += 1
 
     def _write(self, entry: dict[str, object]) -> None:

@@ -13,9 +13,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.places import Place, Places
 from megatron_sspo.weights.stored import Part, Stored
-from megatron_sspo.weights.table import Padded, Row
-from megatron_sspo.weights.torch_dist import GlobalTensor, Place, Places, read_index
+from megatron_sspo.weights.table import Padded, Row, list_mismatches
+from megatron_sspo.weights.torch_dist import GlobalTensor, read_index
 
 # What a checkpoint holds besides the model. Optimizers of Megatron-Core name their tensors so.
 _NOT_OF_THE_MODEL = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
@@ -99,8 +100,7 @@ class MegatronFolder(ModelFolder):
             "without a row in the weight table": left,
             "of the wrong shape or dtype": list(wrong.values()),
         }
-        listed = "; ".join(f"{len(x)} {what}: {', '.join(x[:10])}" for what, x in mismatches.items() if x)
-        if listed:
+        if listed := list_mismatches(mismatches):
             raise UserError(
                 f"{self.path} does not hold the parameters of its model family: {listed}; "
                 f"check that {self.companions / 'config.json'} belongs to this checkpoint"

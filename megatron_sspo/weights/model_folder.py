@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class ModelFolder:
         if name not in self.stored:
             raise UserError(f"{self.path} has no tensor {name}")
         tensor = self.stored[name]
-        first, last = (0, tensor.num_rows)
+        first, last = 0, tensor.num_rows
         if dim == 0:
             first, last = slice(start, stop).indices(tensor.num_rows)[:2]
         shape = (max(last - first, 0), *tensor.shape[1:]) if tensor.shape else ()
@@ -64,7 +64,7 @@ class ModelFolder:
         """Lets go of the files. A later read opens them again."""
         self.files.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

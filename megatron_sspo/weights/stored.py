@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import torch_record
 
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # a disk has not more to give
 _OPEN_FILES = 64  # a thread; a checkpoint of many ranks has more files than a process may open
 
 
@@ -69,11 +69,20 @@ class Stored:
         return list(dict.fromkeys(part.file for part in self.parts))
 
 
+class _Opened:
+    """What one thread has open, the longest unused first."""
+
+    def __init__(self) -> None:
+        self.descriptors: OrderedDict[Path, int] = OrderedDict()
+        self.payloads: OrderedDict[tuple[Path, int], int] = OrderedDict()  # (file, offset of a record) -> its bytes
+
+
 class Files:
     """Open files, by thread, the longest unused closed first. Reads at offsets: nothing is mapped into memory."""
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self._of_all_threads: list[_Opened] = []
 
     def read(self, stored: Stored, start: int, stop: int, into: np.ndarray) -> None:
         """The rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
@@ -111,7 +120,7 @@ class Files:
 
     def _payload(self, stored: Stored, file: Path, offset: int, length: int) -> int:
         """Where in the file the bytes of a record's tensor start. The records of a thread's last tensors are known."""
-        known: OrderedDict[Any, int] = self._state("payloads")
+        known = self._opened().payloads
         if (file, offset) not in known:
             try:
                 record = torch_record.locate(self._descriptor(file), offset, length)
@@ -127,7 +136,7 @@ class Files:
         return known[file, offset]
 
     def _descriptor(self, file: Path) -> int:
-        opened: OrderedDict[Path, int] = self._state("descriptors")
+        opened = self._opened().descriptors
         if file in opened:
             opened.move_to_end(file)
         else:
@@ -136,11 +145,16 @@ class Files:
                 os.close(opened.popitem(last=False)[1])
         return opened[file]
 
-    def _state(self, name: str) -> OrderedDict[Any, int]:
-        return self._local.__dict__.setdefault(name, OrderedDict())
+    def _opened(self) -> _Opened:
+        if not hasattr(self._local, "opened"):
+            self._local.opened = _Opened()
+            self._of_all_threads.append(self._local.opened)
+        return self._local.opened
 
     def close(self) -> None:
-        """Closes what this thread has open. A later read opens it again."""
-        for descriptor in self._state("descriptors").values():
-            os.close(descriptor)
-        self._local.__dict__.clear()
+        """Closes what any thread has open; none may be reading. A later read opens it again."""
+        for opened in self._of_all_threads:
+            for descriptor in opened.descriptors.values():
+                os.close(descriptor)
+            opened.descriptors.clear()
+            opened.payloads.clear()

@@ -265,12 +265,20 @@ def check_coverage(rows: Sequence[Row], hf_shapes: Mapping[str, Sequence[int]], 
             name for name, count in Counter(name for name, _ in sources).items() if count > 1
         ],
     }
-    found = "; ".join(f"{len(names)} {what}: {_first_ten(names)}" for what, names in mismatches.items() if names)
-    if found:
+    if listed := list_mismatches(mismatches):
         raise UserError(
-            f"{folder} does not hold the tensors of its model family: {found}; "
+            f"{folder} does not hold the tensors of its model family: {listed}; "
             "check that config.json belongs to these weights and that the folder is complete"
         )
+
+
+def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:
+    """Of each kind of mismatch the count and the first ten, as a part of a sentence; empty if there are none."""
+    return "; ".join(
+        f"{len(names)} {what}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        for what, names in mismatches.items()
+        if names
+    )
 
 
 def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder: str | Path) -> None:
@@ -312,7 +320,3 @@ def _slice(blocks: Sequence[Block], start: int, stop: int) -> Iterator[Block]:
 
 def _join(parts: Sequence[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
-
-
-def _first_ten(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

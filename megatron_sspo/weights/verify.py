@@ -1,6 +1,5 @@
 """Two model folders of whatever kind, compared tensor by tensor and bit by bit."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from megatron_sspo.errors import naming_the_file
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
-from megatron_sspo.weights.stored import Stored
+from megatron_sspo.weights.stored import DEFAULT_THREADS, Stored
 
 _BLOCK_BYTES = 1024**2
 
@@ -35,8 +34,11 @@ def verify(first: str | Path, second: str | Path, *, companions: Path | None = N
     Raises:
         UserError: one of the two cannot be read.
     """
-    with naming_the_file():
-        a, b = open_folder(first, companions), open_folder(second, companions)
+    with naming_the_file(), open_folder(first, companions) as a, open_folder(second, companions) as b:
+        return _compare(a, b)
+
+
+def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
     differences = [f"{name} is only in {a.path}" for name in a.stored if name not in b.stored]
     differences += [f"{name} is only in {b.path}" for name in b.stored if name not in a.stored]
     pairs = [(a.stored[name], b.stored[name]) for name in a.stored if name in b.stored]
@@ -49,12 +51,14 @@ def verify(first: str | Path, second: str | Path, *, companions: Path | None = N
     total = sum(x.num_bytes for x, _ in alike)
     meter = Meter(f"{a.path} = {b.path}?", total)
     meter.start(0)
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        counts = pool.map(lambda pair: _num_different((a, b), pair, meter), alike)
-        for (x, _), count in zip(alike, counts, strict=True):
-            if count:
-                differences.append(f"{x.name} differs in {count:,} of {x.num_bytes:,} bytes")
-    meter.end()
+    try:
+        with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
+            counts = pool.map(lambda pair: _num_different((a, b), pair, meter), alike)
+            for (x, _), count in zip(alike, counts, strict=True):
+                if count:
+                    differences.append(f"{x.name} differs in {count:,} of {x.num_bytes:,} bytes")
+    finally:
+        meter.end()
     return Comparison(len(pairs), total, differences)
 
 

@@ -1,5 +1,8 @@
 import pytest
 
+from megatron_sspo.weights import copy as copy_module
+from megatron_sspo.weights import plan as plan_module
+from megatron_sspo.weights.convert import convert
 from tests.weights.tiny_checkpoints import KINDS, save
 
 
@@ -10,3 +13,20 @@ def checkpoint(tmp_path_factory):
     for kind in KINDS:
         save(kind, root / kind)
     return lambda kind: root / kind
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A Hugging Face folder and the Megatron checkpoint that was made of it, both free to be damaged."""
+    save("qwen3_moe", tmp_path / "hf", max_shard_size="20KB")
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    return tmp_path / "hf", tmp_path / "megatron"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Every size by which tensors and files are cut, so small that all of them are."""
+    monkeypatch.setattr(plan_module, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(plan_module, "PIECE_BYTES", 700)
+    monkeypatch.setattr(copy_module, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(copy_module, "_STEP_BYTES", 600)

@@ -1,6 +1,5 @@
 """Folders: reading slices, damage of every kind, and writing."""
 
-import json
 import shutil
 
 import pytest
@@ -10,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.hf_folder import HFFolder, write_folder
+from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 
 
@@ -22,12 +22,6 @@ def sharded(tmp_path):
 
 def stream(folder):
     return ((name, folder.read(name)) for name in folder.index)
-
-
-def edit_json(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_reads_what_transformers_wrote(sharded):

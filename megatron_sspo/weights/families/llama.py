@@ -2,20 +2,8 @@
 
 from typing import Any
 
-from megatron_sspo.weights.family import (
-    PLAIN_DECODER,
-    Config,
-    Family,
-    attention_rows,
-    decoder_fields,
-    decoder_rows,
-    embedding_fields,
-    gated_mlp_rows,
-    require,
-    require_rope,
-    rope,
-)
-from megatron_sspo.weights.table import Row
+from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder, rope
+from megatron_sspo.weights.family import Config, Family
 
 # The scaling of Llama 3.1: Megatron takes the factor, the rest is written into its RotaryEmbedding.
 _LLAMA3 = {
@@ -28,28 +16,14 @@ _LLAMA3 = {
 
 def check(config: Config) -> None:
     """Refuses what Megatron would compute otherwise."""
-    require(config, {**PLAIN_DECODER, "mlp_bias": (False, None)})
-    require_rope(config, _LLAMA3 if _is_llama3(config) else {"rope_type": ("default", "llama3")})
-
-
-def transformer_fields(config: Config) -> dict[str, Any]:
-    """Arguments of TransformerConfig."""
-    return {**decoder_fields(config), "qk_layernorm": False}
+    scaling = _LLAMA3 if _is_llama3(config) else {"rope_type": ("default", "llama3")}
+    require_decoder(config, {"mlp_bias": (False, None)}, rope_parameters=scaling)
 
 
 def model_fields(config: Config) -> dict[str, Any]:
     """Arguments of GPTModel."""
     scaling = {"rope_scaling": True, "rope_scaling_factor": rope(config)["factor"]} if _is_llama3(config) else {}
     return {**embedding_fields(config), **scaling}
-
-
-def rows(config: Config, padded_vocab_size: int) -> list[Row]:
-    """One row per parameter of the model."""
-    return decoder_rows(config, padded_vocab_size, _layer_rows)
-
-
-def _layer_rows(config: Config, layer: int) -> list[Row]:
-    return [*attention_rows(config, layer), *gated_mlp_rows(config, layer)]
 
 
 def _is_llama3(config: Config) -> bool:
@@ -59,7 +33,7 @@ def _is_llama3(config: Config) -> bool:
 family = Family(
     architectures=("LlamaForCausalLM",),
     check=check,
-    transformer_fields=transformer_fields,
+    transformer_fields=decoder_fields,
     model_fields=model_fields,
-    rows=rows,
+    rows=dense_rows,
 )

@@ -1,46 +1,14 @@
 """Qwen2 and Qwen2.5 dense models, which have biases on query, key and value."""
 
-from typing import Any
+from functools import partial
 
-from megatron_sspo.weights.family import (
-    PLAIN_DECODER,
-    Config,
-    Family,
-    attention_rows,
-    decoder_fields,
-    decoder_rows,
-    embedding_fields,
-    gated_mlp_rows,
-    require,
-    require_rope,
-)
-from megatron_sspo.weights.table import Row
-
-
-def check(config: Config) -> None:
-    """Refuses what Megatron would compute otherwise."""
-    require(config, {**PLAIN_DECODER, "use_sliding_window": (False, None)})
-    require_rope(config, {"rope_type": ("default",)})
-
-
-def transformer_fields(config: Config) -> dict[str, Any]:
-    """Arguments of TransformerConfig."""
-    return {**decoder_fields(config), "qk_layernorm": False, "add_qkv_bias": True}
-
-
-def rows(config: Config, padded_vocab_size: int) -> list[Row]:
-    """One row per parameter of the model."""
-    return decoder_rows(config, padded_vocab_size, _layer_rows)
-
-
-def _layer_rows(config: Config, layer: int) -> list[Row]:
-    return [*attention_rows(config, layer, qkv_bias=True), *gated_mlp_rows(config, layer)]
-
+from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder
+from megatron_sspo.weights.family import Family
 
 family = Family(
     architectures=("Qwen2ForCausalLM",),
-    check=check,
-    transformer_fields=transformer_fields,
+    check=partial(require_decoder, also={"use_sliding_window": (False, None)}),
+    transformer_fields=partial(decoder_fields, qkv_bias=True),
     model_fields=embedding_fields,
-    rows=rows,
+    rows=partial(dense_rows, qkv_bias=True),
 )

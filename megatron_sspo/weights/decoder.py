@@ -1,0 +1,225 @@
+"""What most families are made of: decoders with RMSNorm, rotary attention and SiLU-gated MLPs or experts.
+
+In the order of a `Family`: what config.json may say, Megatron's arguments, the rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.family import Config, require, size
+from megatron_sspo.weights.table import Group, Row, gate_up, qkv, row_parallel, vocab, whole
+
+Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have, where it is there
+
+_PLAIN: Allowed = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False, None),
+    "attention_dropout": (0, None),
+    "partial_rotary_factor": (1, None),
+    "quantization_config": (None,),
+}
+_PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
+
+
+def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed = _PLAIN_ROPE) -> None:
+    """Refuses what Megatron would compute otherwise: in what all such decoders have, in the fields `also`, and in RoPE.
+
+    Raises:
+        UserError: names the field and its value.
+    """
+    require(config, {**_PLAIN, **also})
+    found = rope(config)
+    by_layer = [name for name, value in found.items() if isinstance(value, Mapping)]
+    if by_layer:
+        raise UserError(f"config.json has rope_parameters for each of {', '.join(by_layer)}, which is not supported")
+    require(found, {"partial_rotary_factor": (1, None), **rope_parameters})
+
+
+def rope(config: Config) -> dict[str, Any]:
+    """The rotary embedding's parameters as Transformers 5 writes them: {"rope_type", "rope_theta", ...}.
+
+    Older files have `rope_theta` beside a `rope_scaling` that may call the type `type`.
+    """
+    found = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    theta = config.get("rope_theta") or 10000.0
+    return {"rope_type": found.pop("type", "default"), "rope_theta": theta, **found}
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> dict[str, Any]:
+    """Arguments of TransformerConfig."""
+    num_heads, num_groups, head_dim = _attention_sizes(config)
+    return {
+        "num_layers": size(config, "num_hidden_layers"),
+        "hidden_size": size(config, "hidden_size"),
+        "ffn_hidden_size": size(config, "intermediate_size"),
+        "num_attention_heads": num_heads,
+        "num_query_groups": num_groups,
+        "kv_channels": head_dim,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": config.get("rms_norm_eps", 1e-6),
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "add_bias_linear": False,
+        "add_qkv_bias": qkv_bias,
+        "qk_layernorm": qk_layernorm,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+
+
+def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dict[str, Any]:
+    """Further arguments of TransformerConfig where every layer has experts, chosen by a softmax.
+
+    Args:
+        width_field: the field of config.json with the intermediate size of an expert.
+        pre_softmax: the softmax is over all experts, and not over the logits of the chosen ones.
+    """
+    return {
+        "num_moe_experts": _num_experts(config),
+        "moe_ffn_hidden_size": size(config, width_field),
+        "moe_layer_freq": 1,
+        "moe_router_topk": size(config, "num_experts_per_tok"),
+        "moe_router_score_function": "softmax",
+        "moe_router_pre_softmax": pre_softmax,
+    }
+
+
+def embedding_fields(config: Config) -> dict[str, Any]:
+    """Arguments of GPTModel: the vocabulary and the rotary embedding."""
+    return {
+        "vocab_size": size(config, "vocab_size"),
+        "max_sequence_length": size(config, "max_position_embeddings"),
+        "share_embeddings_and_output_weights": bool(config.get("tie_word_embeddings", False)),
+        "position_embedding_type": "rope",
+        "rotary_base": rope(config)["rope_theta"],
+    }
+
+
+# ------------------------------------------------------------------ rows
+
+
+def dense_rows(
+    config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
+) -> list[Row]:
+    """The rows of a model of dense layers."""
+
+    def layer_rows(config: Config, layer: int) -> list[Row]:
+        attention = attention_rows(config, layer, qk_layernorm=qk_layernorm, qkv_bias=qkv_bias)
+        return [*attention, *mlp_rows(config, layer)]
+
+    return decoder_rows(config, padded_vocab_size, layer_rows)
+
+
+def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[Row]]) -> list[Row]:
+    """The rows of a model: embedding, `layer_rows(config, layer)` of each layer, norm, output layer if untied."""
+    shape = (size(config, "vocab_size"), size(config, "hidden_size"))
+    tied = config.get("tie_word_embeddings", False)
+    embedding = vocab(
+        "embedding.word_embeddings.weight",
+        "model.embed_tokens.weight",
+        shape,
+        padded_vocab_size,
+        copies=("lm_head.weight",) if tied else (),
+    )
+    return [
+        embedding,
+        *(row for layer in range(size(config, "num_hidden_layers")) for row in layer_rows(config, layer)),
+        whole("decoder.final_layernorm.weight", "model.norm.weight", shape[1:]),
+        *([] if tied else [vocab("output_layer.weight", "lm_head.weight", shape, padded_vocab_size)]),
+    ]
+
+
+def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> list[Row]:
+    """The rows of one layer's attention and of its two norms."""
+    hidden = size(config, "hidden_size")
+    num_heads, num_groups, head_dim = _attention_sizes(config)
+    megatron, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
+    norms = [
+        whole(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
+        for x in ("q", "k")
+    ]
+
+    def linear_qkv(what: str, inputs: tuple[int, ...]) -> Row:
+        return qkv(
+            f"{megatron}.self_attention.linear_qkv.{what}",
+            (f"{hf}.self_attn.q_proj.{what}", f"{hf}.self_attn.k_proj.{what}", f"{hf}.self_attn.v_proj.{what}"),
+            num_heads=num_heads,
+            num_groups=num_groups,
+            head_dim=head_dim,
+            inputs=inputs,
+        )
+
+    return [
+        whole(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
+        linear_qkv("weight", (hidden,)),
+        *([linear_qkv("bias", ())] if qkv_bias else []),
+        *(norms if qk_layernorm else []),
+        row_parallel(
+            f"{megatron}.self_attention.linear_proj.weight",
+            f"{hf}.self_attn.o_proj.weight",
+            (hidden, num_heads * head_dim),
+            "num_attention_heads * head_dim",
+        ),
+        whole(f"{megatron}.pre_mlp_layernorm.weight", f"{hf}.post_attention_layernorm.weight", (hidden,)),
+    ]
+
+
+def mlp_rows(config: Config, layer: int) -> list[Row]:
+    """The rows of one layer's dense MLP."""
+    hf = f"model.layers.{layer}.mlp"
+    names = (f"{hf}.gate_proj.weight", f"{hf}.up_proj.weight", f"{hf}.down_proj.weight")
+    return _gated_rows(config, f"decoder.layers.{layer}.mlp", names, "intermediate_size", "tensor")
+
+
+def expert_rows(
+    config: Config, layer: int, *, width_field: str, router: str, gate: str, up: str, down: str
+) -> list[Row]:
+    """The rows of one layer's router and experts.
+
+    Args:
+        width_field: the field of config.json with the intermediate size of an expert.
+        router, gate, up, down: their modules within Hugging Face's layer, with {e} for the number of the expert.
+    """
+    megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
+    num_experts = _num_experts(config)
+    rows = [whole(f"{megatron}.router.weight", f"{hf}.{router}.weight", (num_experts, size(config, "hidden_size")))]
+    for e in range(num_experts):
+        names = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (gate, up, down))
+        rows += _gated_rows(config, f"{megatron}.experts.{e}", names, width_field, "expert_tensor")
+    return rows
+
+
+def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[Row]:
+    """linear_fc1 and linear_fc2 of the module `megatron` from gate, up and down."""
+    gate, up, down = hf
+    hidden, width = size(config, "hidden_size"), size(config, width_field)
+    return [
+        gate_up(f"{megatron}.linear_fc1.weight", (gate, up), (width, hidden), width_field, group),
+        row_parallel(f"{megatron}.linear_fc2.weight", down, (hidden, width), width_field, group),
+    ]
+
+
+# ------------------------------------------------------------------ sizes
+
+
+def _attention_sizes(config: Config) -> tuple[int, int, int]:
+    """(query heads, key-value heads, size of a head)."""
+    num_heads = size(config, "num_attention_heads")
+    num_groups = size(config, "num_key_value_heads", default=num_heads)
+    if num_heads % num_groups:
+        raise UserError(
+            f"config.json has num_attention_heads {num_heads}, not a multiple of num_key_value_heads {num_groups}"
+        )
+    return num_heads, num_groups, size(config, "head_dim", default=size(config, "hidden_size") // num_heads)
+
+
+def _num_experts(config: Config) -> int:
+    return size(
+        config, "num_experts", "num_local_experts"
+    )  # the second: Mixtral, and Qwen3 as Transformers 5 writes it

@@ -1,0 +1,173 @@
+"""What a conversion is to write, and where: a permutation of blocks of rows, and no model anywhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.copy import Source, Target
+from megatron_sspo.weights.family import load_family, size
+from megatron_sspo.weights.hf_folder import INDEX, HFFolder, file_names, index_text
+from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.places import Places
+from megatron_sspo.weights.safetensors_file import make_header
+from megatron_sspo.weights.stored import Stored
+from megatron_sspo.weights.table import Row, check_copies, check_coverage
+from megatron_sspo.weights.torch_dist import GlobalTensor, Piece
+from megatron_sspo.weights.torch_record import Frame
+
+FILE_BYTES = 2_000_000_000  # at most in a file, but for a tensor that is larger; threads write a file each
+PIECE_BYTES = 64 * 1024**2  # at most in a piece of a Megatron tensor, which a loading rank reads as a whole
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is written, decided before the first byte is."""
+
+    targets: list[Target]
+    files: list[tuple[str, int]]  # name, bytes
+    headers: list[tuple[str, bytes]]  # file, what it starts with
+    manifest: dict[str, Any]  # without checksums; one entry for each target, in order
+    tensors: dict[str, GlobalTensor]  # these three of a Megatron checkpoint: what `torch_dist.write_index` takes
+    same: dict[str, str]
+    empty: list[str]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(target.num_bytes for target in self.targets)
+
+
+def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
+    """What is to be written.
+
+    Raises:
+        UserError: the folder and the weight table of its family do not cover each other.
+    """
+    rows = load_family(folder.config).rows(folder.config, size(folder.config, "vocab_size"))
+    check_coverage(rows, folder.shapes(), folder.path)
+    for name, found in folder.dtypes().items():
+        if not found.is_floating_point or found.itemsize < 2:
+            raise UserError(f"{name} of {folder.path} is {found}, which is not supported: it is quantized")
+    if isinstance(folder, HFFolder):
+        check_copies(rows, folder.index, folder.read, folder.path)
+        return _to_megatron(folder.stored, rows, dtype)
+    return _to_hf(folder.stored, rows, dtype)
+
+
+def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
+    """Safetensors, with the tensors in the order of the table."""
+    tensors = [stored[name] for row in rows for name in row.hf]
+    written = [Stored(tensor.name, tensor.shape, dtype or tensor.dtype, ()) for tensor in tensors]
+    groups = _fill([tensor.num_bytes for tensor in written])
+    targets, files, headers, weight_map = [], [], [], {}
+    for file, group in zip(file_names(len(groups)), groups, strict=True):
+        header, offsets = make_header([written[i] for i in group])
+        headers.append((file, header))
+        for i, offset in zip(group, offsets, strict=True):
+            source = Source(tensors[i], 0, tensors[i].num_rows)
+            targets.append(Target(tensors[i].name, (source,), written[i].dtype, file, offset))
+            weight_map[tensors[i].name] = file
+        files.append((file, len(header) + sum(written[i].num_bytes for i in group)))
+    if len(groups) > 1:
+        text = index_text(weight_map, sum(tensor.num_bytes for tensor in written)).encode()
+        headers.append((INDEX, text))
+        files.append((INDEX, len(text)))
+    entries = [
+        {"name": t.name, "shape": list(t.shape), "dtype": _name(t.dtype), "file": target.file, "sources": [t.name]}
+        for t, target in zip(written, targets, strict=True)
+    ]
+    return Plan(targets, files, headers, {"format": "safetensors", "tensors": entries}, {}, {}, [])
+
+
+def _to_megatron(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
+    """`torch_dist` records, each a block of rows of one parameter of one layer and expert."""
+    places = Places(row.name for row in rows)
+    leading = places.leading_sizes()
+    blocks: list[tuple[Row, int, tuple[Source, ...]]] = []  # row, its first row here, what it is made of
+    for row in rows:
+        start = 0
+        for sources in _cut_into_pieces(_sources(row, stored)):
+            blocks.append((row, start, sources))
+            start += sum(source.stop - source.start for source in sources)
+    targets, files, entries = [], [], []
+    pieces: dict[str, list[Piece]] = {}
+    frames = [_frame(row, sources, len(places.of(row.name)[0].index), dtype) for row, _, sources in blocks]
+    sizes = [len(frame.head(0)) + frame.num_bytes + len(frame.tail(0)) for frame in frames]
+    for number, group in enumerate(_fill(sizes)):
+        file, offset = f"__0_{number}.distcp", 0
+        for i in group:
+            row, start, sources = blocks[i]
+            place, frame = places.of(row.name)[0], frames[i]
+            payload = offset + len(frame.head(0))
+            targets.append(Target(f"{place.key} {list(place.index)}", sources, frame.dtype, file, payload, frame))
+            offsets = (*place.index, start, *(0 for _ in frame.shape[len(place.index) + 1 :]))
+            pieces.setdefault(place.key, []).append(Piece(offsets, frame.shape, file, offset, sizes[i]))
+            entry = {"name": place.key, "offsets": list(offsets), "shape": list(frame.shape)}
+            entry |= {"dtype": _name(frame.dtype), "file": file}
+            entries.append(entry | {"sources": list(dict.fromkeys(source.stored.name for source in sources))})
+            offset += sizes[i]
+        files.append((file, offset))
+    tensors, same = {}, {}
+    for row in rows:
+        place, *others = places.of(row.name)
+        shape = (*leading[place.key], *row.shape(1))
+        first = stored[row.hf[0]]
+        tensors.setdefault(place.key, GlobalTensor(shape, dtype or first.dtype, tuple(pieces[place.key])))
+        # the second name that Megatron's own specifications have for it, stacked over the layers as this one
+        same |= {other.key: place.key for other in others if len(other.index) == len(place.index)}
+    return Plan(targets, files, [], {"format": "torch_dist", "tensors": entries}, tensors, same, places.extra_states())
+
+
+def _sources(row: Row, stored: Mapping[str, Stored]) -> list[Source]:
+    """The rows of Hugging Face tensors that make up a parameter, in order."""
+    dtypes = {stored[name].dtype for name in row.hf}
+    if len(dtypes) > 1:
+        raise UserError(f"{', '.join(row.hf)} make up one parameter and differ in dtype: convert with --dtype first")
+    if row.dim:
+        return [Source(stored[row.hf[0]], 0, stored[row.hf[0]].num_rows)]
+    return [Source(stored[row.hf[b.source]], b.start, b.stop) for b in row.blocks(0, 1) if b.source is not None]
+
+
+def _cut_into_pieces(sources: list[Source]) -> Iterable[tuple[Source, ...]]:
+    """The same rows in groups of no more than PIECE_BYTES."""
+    most = max(1, PIECE_BYTES // max(1, sources[0].stored.row_bytes))
+    piece: list[Source] = []
+    free = most
+    for source in sources:
+        start = source.start
+        while start < source.stop:
+            stop = min(source.stop, start + free)
+            piece.append(Source(source.stored, start, stop))
+            free -= stop - start
+            start = stop
+            if not free:
+                yield tuple(piece)
+                piece, free = [], most
+    if piece:
+        yield tuple(piece)
+
+
+def _frame(row: Row, sources: Sequence[Source], depth: int, dtype: torch.dtype | None) -> Frame:
+    num_rows = sum(source.stop - source.start for source in sources)
+    stored = sources[0].stored
+    return Frame(dtype or stored.dtype, (*(1,) * depth, num_rows, *stored.shape[1:]))
+
+
+def _fill(sizes: Sequence[int]) -> list[list[int]]:
+    """Numbers of consecutive items, in groups of no more than FILE_BYTES."""
+    groups: list[list[int]] = [[]]
+    filled = 0
+    for number, num_bytes in enumerate(sizes):
+        if groups[-1] and filled + num_bytes > FILE_BYTES:
+            groups.append([])
+            filled = 0
+        groups[-1].append(number)
+        filled += num_bytes
+    return groups
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,122 @@
+"""Conversions: to the bit in both directions, with all that belongs to a model."""
+
+import json
+import os
+import shutil
+import zlib
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.torch_dist import read_index
+from megatron_sspo.weights.verify import verify
+from tests.weights.folders import assert_same_bits, tensors
+from tests.weights.tiny_checkpoints import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back_to_the_bit(checkpoint, tmp_path, kind):
+    there = convert(checkpoint(kind), tmp_path / "megatron")
+    back = convert(tmp_path / "megatron", tmp_path / "hf")
+    assert (there.direction, back.direction) == ("megatron", "hf")
+    assert there.num_bytes == back.num_bytes == there.bytes_copied == back.bytes_copied
+    assert_same_bits(checkpoint(kind), tmp_path / "hf")
+    assert HFFolder(tmp_path / "hf").config == HFFolder(checkpoint(kind)).config
+    assert verify(checkpoint(kind), tmp_path / "megatron").differences == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
+    convert(checkpoint(kind), tmp_path / "megatron")
+    assert max(len(tensor.pieces) for tensor in read_index(tmp_path / "megatron").values()) >= 10
+    assert len(list((tmp_path / "megatron").glob("__0_*.distcp"))) > 1
+    convert(tmp_path / "megatron", tmp_path / "hf")
+    assert len(list((tmp_path / "hf").glob("model-*.safetensors"))) > 1
+    assert_same_bits(checkpoint(kind), tmp_path / "hf")
+
+
+def test_bits_that_are_not_numbers_survive(tmp_path, checkpoint):
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    original = tensors(tmp_path / "hf")
+    noise = {
+        name: torch.randint(0, 1 << 16, tensor.shape, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
+        for name, tensor in original.items()
+    }
+    assert any(tensor.isnan().any() for tensor in noise.values())
+    save_file(noise, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "back")
+    assert_same_bits(tmp_path / "hf", tmp_path / "back")
+
+
+@pytest.mark.parametrize("direction", ["there", "back"])
+def test_another_dtype_where_it_is_asked_for(checkpoint, tmp_path, direction):
+    there, back = (torch.bfloat16, None) if direction == "there" else (None, torch.bfloat16)
+    convert(checkpoint("qwen2"), tmp_path / "megatron", dtype=there)
+    convert(tmp_path / "megatron", tmp_path / "hf", dtype=back)
+    expected = tensors(checkpoint("qwen2"))
+    for name, tensor in tensors(tmp_path / "hf").items():
+        assert torch.equal(tensor, expected[name].bfloat16())
+    assert HFFolder(tmp_path / "hf").config["dtype"] == "bfloat16"
+
+
+def test_tokenizer_and_template_come_along(checkpoint, tmp_path):
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    names = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
+    for name in names:
+        (tmp_path / "hf" / name).write_text(f'{{"of": "{name}"}}')
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "back")
+    for name in names:
+        assert (tmp_path / "back" / name).read_text() == f'{{"of": "{name}"}}'
+
+
+def test_config_from_elsewhere(pair, tmp_path):
+    (pair[1] / "config.json").unlink()
+    convert(pair[1], tmp_path / "out", companions=pair[0])
+    assert_same_bits(pair[0], tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "llama_tied"])
+def test_the_manifest_says_what_is_where(checkpoint, tmp_path, small_blocks, kind):
+    convert(checkpoint(kind), tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "hf")
+    manifest = json.loads((tmp_path / "hf" / "manifest.json").read_text())
+    assert manifest["source"] == str(tmp_path / "megatron") and manifest["format"] == "safetensors"
+    listed = {entry["name"]: entry for entry in manifest["tensors"]}
+    found = tensors(tmp_path / "hf")
+    assert listed.keys() == found.keys()
+    for name, tensor in found.items():
+        entry = listed[name]
+        assert entry["shape"] == list(tensor.shape) and entry["dtype"] == "float32"
+        assert entry["crc32"] == f"{zlib.crc32(tensor.contiguous().numpy().tobytes()):08x}"
+        assert name in load_file(tmp_path / "hf" / entry["file"])
+    manifest = json.loads((tmp_path / "megatron" / "manifest.json").read_text())
+    used = [name for entry in manifest["tensors"] for name in entry["sources"]]
+    assert set(used) == set(found)
+    whole = [entry for entry in manifest["tensors"] if entry["name"] == "decoder.final_layernorm.weight"]
+    assert whole[0]["crc32"] == f"{zlib.crc32(found['model.norm.weight'].numpy().tobytes()):08x}"
+
+
+def test_a_copy_of_a_tied_embedding_may_be_there_if_it_is_one(checkpoint, tmp_path):
+    shutil.copytree(checkpoint("llama_tied"), tmp_path / "hf")
+    found = tensors(tmp_path / "hf")
+    found["lm_head.weight"] = found["model.embed_tokens.weight"].clone()
+    save_file(found, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    found["lm_head.weight"][-1, -1] += 1
+    save_file(found, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight"):
+        convert(tmp_path / "hf", tmp_path / "again")
+
+
+def test_no_file_stays_open(pair, tmp_path):
+    convert(pair[0], tmp_path / "again")
+    convert(pair[1], tmp_path / "back")
+    verify(*pair)
+    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if str(tmp_path) in path] == []

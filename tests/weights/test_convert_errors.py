@@ -1,0 +1,230 @@
+"""Conversions: what is wrong is said before anything is written."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from megatron_sspo.__main__ import main
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights import convert as convert_module
+from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.torch_dist import read_index
+from megatron_sspo.weights.verify import verify
+from tests.weights.folders import change, edit_json
+
+
+def truncated(folder):
+    file = sorted(folder.glob("*.safetensors"))[-1]
+    file.write_bytes(file.read_bytes()[:-100])
+    return rf"cannot read {file}.*truncated or damaged"
+
+
+def wrong_shape(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    change(folder / file, model__norm__weight=torch.zeros(17))
+    return r"1 of the wrong shape: model.norm.weight \[17\] instead of \[16\]"
+
+
+def missing_shard(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    (folder / file).unlink()
+    return f"names {file}, which is not in the folder"
+
+
+def missing_tensor(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    change(folder / file, model__norm__weight=None)
+    edit_json(folder / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
+    return "1 missing: model.norm.weight"
+
+
+def extra_tensor(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    change(folder / file, model__surprise=torch.zeros(3))
+    edit_json(folder / "model.safetensors.index.json", lambda i: i["weight_map"].update({"model.surprise": file}))
+    return "1 without a row in the weight table: model.surprise"
+
+
+def index_disagrees(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    change(folder / file, model__norm__weight=None)
+    return f"{file} lacks model.norm.weight, which model.safetensors.index.json places there"
+
+
+def unsupported(folder):
+    edit_json(folder / "config.json", lambda config: config.update(model_type="gpt2"))
+    return "model_type 'gpt2' of config.json is not supported"
+
+
+def quantized(folder):
+    file = HFFolder(folder).index["model.norm.weight"]
+    change(folder / file, model__norm__weight=torch.zeros(16, dtype=torch.int8))
+    return "model.norm.weight of .* is torch.int8, which is not supported"
+
+
+def mixed_dtypes(folder):
+    name = "model.layers.0.self_attn.q_proj.weight"
+    file = HFFolder(folder).index[name]
+    change(folder / file, **{name: load_file(folder / file)[name].bfloat16()})
+    return "q_proj.weight, .*k_proj.weight.* differ in dtype"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncated,
+        wrong_shape,
+        missing_shard,
+        missing_tensor,
+        extra_tensor,
+        index_disagrees,
+        unsupported,
+        quantized,
+        mixed_dtypes,
+    ],
+)
+def test_damaged_hugging_face_folders(pair, tmp_path, damage):
+    message = damage(pair[0])
+    with pytest.raises(UserError, match=message) as raised:
+        convert(pair[0], tmp_path / "out")
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("out*")), "something was written"
+
+
+def truncated_records(folder):
+    file = folder / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:-100])
+    return rf"{file} is truncated: .* ends at"
+
+
+def missing_records(folder):
+    (folder / "__0_0.distcp").unlink()
+    return r"__0_0.distcp is missing, which holds "
+
+
+def another_model(folder):
+    edit_json(folder / "config.json", lambda config: config.update(num_hidden_layers=3))
+    return r"of the wrong shape or dtype: .*linear_proj.weight \[2, 16, 48\] instead of \[3, 16, 48\]"
+
+
+def left_over(folder):
+    edit_json(folder / "config.json", lambda config: config.update(tie_word_embeddings=True))
+    return "1 without a row in the weight table: output_layer.weight"
+
+
+def not_there(folder):
+    edit_json(folder / "config.json", lambda config: config.update(model_type="qwen3", architectures=None))
+    return r"4 missing: decoder.layers.0.mlp.linear_fc1.weight \(decoder.layers.mlp.linear_fc1.weight\)"
+
+
+def no_config(folder):
+    (folder / "config.json").unlink()
+    return "has no config.json, .* with --config"
+
+
+def index_that_acts(folder):
+    (folder / ".metadata").write_bytes(b"cos\nsystem\n(S'touch " + str(folder / "hacked").encode() + b"'\ntR.")
+    return r"\.metadata is damaged .*it names os.system"
+
+
+def unfinished(folder):
+    (folder / ".metadata").unlink()
+    return "has no .metadata: it is no torch_dist checkpoint, or was not finished"
+
+
+def another_format(folder):
+    edit_json(folder / "metadata.json", lambda config: config.update(sharded_backend="zarr"))
+    return "is a zarr checkpoint, which is not supported"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncated_records,
+        missing_records,
+        another_model,
+        left_over,
+        not_there,
+        no_config,
+        index_that_acts,
+        unfinished,
+        another_format,
+    ],
+)
+def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
+    message = damage(pair[1])
+    with pytest.raises(UserError, match=message) as raised:
+        convert(pair[1], tmp_path / "out")
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("out*")) and not (pair[1] / "hacked").exists()
+
+
+def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
+    file = pair[1] / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    piece = read_index(pair[1])["decoder.final_layernorm.weight"].pieces[0]
+    content[piece.offset : piece.offset + 60] = bytes(60)
+    content[piece.offset + piece.length - 60 : piece.offset + piece.length] = bytes(60)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"cannot read model.norm.weight from {file}: .* damaged"):
+        convert(pair[1], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_other_direction_is_refused_where_one_is_asked_for(pair, tmp_path):
+    with pytest.raises(UserError, match="is a Hugging Face folder, and a Megatron checkpoint is to be converted"):
+        convert(pair[0], tmp_path / "out", to="hf")
+    with pytest.raises(UserError, match="is a Megatron checkpoint, and a Hugging Face folder is to be converted"):
+        convert(pair[1], tmp_path / "out", to="megatron")
+
+
+@pytest.mark.parametrize("num_threads", [0, -1])
+def test_fewer_threads_than_one(pair, tmp_path, capsys, num_threads):
+    assert main(["convert", str(pair[0]), str(tmp_path / "out"), "--threads", str(num_threads)]) == 2
+    said = capsys.readouterr().err
+    assert f"--threads is {num_threads}; it must be 1 or more" in said and said.count("\n") == 1
+    assert not list(tmp_path.glob("out*")), "something was written"
+
+
+def test_a_destination_that_is_not_empty(pair, tmp_path):
+    with pytest.raises(UserError, match=r"megatron exists and is not an empty folder"):
+        convert(pair[0], pair[1])
+    (tmp_path / "empty").mkdir()
+    convert(pair[0], tmp_path / "empty")
+    assert verify(pair[0], tmp_path / "empty").differences == []
+
+
+def run_as_nobody(*arguments):
+    """The command line, as a user without rights; root may write anywhere."""
+    program = (
+        "import os, sys; from megatron_sspo.__main__ import main; import torch, megatron_sspo.weights.convert\n"
+        "if os.getuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "convert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_no_permission(pair, tmp_path):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "locked").mkdir(mode=0o555)
+    done = run_as_nobody(pair[0], tmp_path / "locked" / "out")
+    assert done.returncode == 2 and f"{tmp_path / 'locked'} cannot be written: no permission" in done.stderr
+    (pair[0] / HFFolder(pair[0]).index["model.norm.weight"]).chmod(0)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    done = run_as_nobody(pair[0], tmp_path / "open" / "out")
+    assert done.returncode == 2 and "Permission denied" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_too_small(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(convert_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1000))
+    with pytest.raises(UserError, match=r"too full: the conversion needs 0\.0 GB"):
+        convert(pair[0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

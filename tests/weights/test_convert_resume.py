@@ -1,0 +1,166 @@
+"""Conversions that are stopped go on where they were, and nobody takes a half one for a whole."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights import copy as copy_module
+from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.open_folder import open_folder
+from megatron_sspo.weights.plan import make_plan
+from megatron_sspo.weights.verify import verify
+
+
+def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
+    """Nothing that was done is lost, and the same command goes on."""
+    write, written = os.pwrite, []
+
+    def full(descriptor, data, offset):
+        written.append(len(data))
+        if sum(written) > 30_000:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UserError, match=r"cannot write .*__0_0.distcp: No space left on device; what is done is kept"):
+        convert(pair[0], tmp_path / "out", num_threads=1)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(os, "pwrite", write)
+    summary = convert(pair[0], tmp_path / "out")
+    assert 0 < summary.bytes_copied < summary.num_bytes
+    assert verify(pair[0], tmp_path / "out").differences == []
+
+
+def test_another_conversion_in_the_same_place(pair, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise UserError("stopped")
+
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="stopped"):
+        patched.setattr(copy_module.Copy, "run", fail)
+        convert(pair[0], tmp_path / "out")
+    with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
+        convert(pair[0], tmp_path / "out", dtype=torch.bfloat16)
+    file = next(iter(pair[0].glob("*.safetensors")))
+    os.utime(file, (0, 0))  # somebody touched the source
+    with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
+        convert(pair[0], tmp_path / "out")
+
+
+def test_two_at_once(pair, tmp_path, monkeypatch):
+    run = copy_module.Copy.run
+
+    def while_another_starts(self, num_threads):
+        with pytest.raises(UserError, match=r"another conversion writes .*out\.partial at this moment"):
+            convert(pair[0], tmp_path / "out")
+        monkeypatch.setattr(copy_module.Copy, "run", run)
+        return run(self, num_threads)
+
+    monkeypatch.setattr(copy_module.Copy, "run", while_another_starts)
+    convert(pair[0], tmp_path / "out")
+    assert verify(pair[0], tmp_path / "out").differences == []
+
+
+def notes(partial):
+    """The steps that the journal of an unfinished conversion has noted, a line each."""
+    lines = (partial / "journal.jsonl").read_text().splitlines() if (partial / "journal.jsonl").exists() else []
+    return [line for line in lines if '"tensor"' in line]
+
+
+def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_blocks):
+    """Stopped after every number of writes in turn: the next attempt reads and writes nothing that was noted."""
+    write = os.pwrite
+    for allowed in range(1, 200, 13):
+        out = tmp_path / f"out{allowed}"
+        count = 0
+
+        def limited(descriptor, data, offset, allowed=allowed):
+            nonlocal count
+            count += 1
+            if count > allowed:
+                raise OSError(5, "Input/output error")
+            return write(descriptor, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", limited)
+        with pytest.raises(UserError, match="Input/output error"):
+            convert(pair[0], out, num_threads=2)
+        monkeypatch.setattr(os, "pwrite", write)
+        last = {}
+        for line in notes(out.with_name(f"{out.name}.partial")):
+            entry = json.loads(line)
+            last[entry["tensor"]] = entry["rows"]
+        plan = make_plan(open_folder(pair[0]), None)
+        noted = sum(rows * plan.targets[number].row_bytes for number, rows in last.items())
+        summary = convert(pair[0], out)
+        assert summary.bytes_copied == summary.num_bytes - noted
+        assert verify(pair[0], out).differences == []
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Some hundred megabytes of a model, so that a kill finds the conversion at work."""
+    folder = tmp_path_factory.mktemp("large")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=6,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    generator = torch.Generator().manual_seed(0)
+    model = model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=generator)
+    model.save_pretrained(folder / "hf")
+    convert(folder / "hf", folder / "megatron")
+    return folder
+
+
+def kill_when_noted(command, partial, num_notes):
+    """Starts a conversion and kills it once it has noted so many steps. Returns whether it was still running."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline and len(notes(partial)) < num_notes:
+        time.sleep(0.001)
+    was_running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    return was_running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["hf", "megatron"])
+def test_killed_anywhere_it_goes_on_and_the_result_is_the_same(large, tmp_path, source):
+    partial, out = tmp_path / "out.partial", tmp_path / "out"
+    command = [sys.executable, "-m", "megatron_sspo", "convert", str(large / source), str(out), "--threads", "2"]
+    kills = 0
+    for num_notes in (1, 7, 12):
+        before = notes(partial)
+        kills += kill_when_noted(command, partial, len(before) + num_notes if before else num_notes)
+        if out.exists():
+            break
+        assert {json.loads(line)["tensor"] for line in before} <= {
+            json.loads(line)["tensor"] for line in notes(partial)
+        }
+    assert kills >= 2, "the conversion was never caught at work"
+    assert not out.exists()
+    summary = convert(large / source, out)
+    assert summary.bytes_copied < summary.num_bytes
+    assert verify(large / "hf", out).differences == []
+    assert not partial.exists()
+    fresh = convert(large / source, tmp_path / "fresh")
+    assert fresh.bytes_copied == fresh.num_bytes
+    for file in sorted(Path(tmp_path / "fresh").iterdir()):
+        assert file.read_bytes() == (out / file.name).read_bytes(), file.name
