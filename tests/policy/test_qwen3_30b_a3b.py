@@ -1,5 +1,6 @@
 """The real Qwen3-30B-A3B, as shapes: Megatron's model, the table and a checkpoint's keys name the same parameters."""
 
+import gc
 from collections import Counter
 
 import pytest
@@ -20,7 +21,8 @@ def chunks(device):
         family, QWEN3_30B_A3B, Parallel(), torch.bfloat16, {"perform_initialization": False, "moe_grouped_gemm": False}
     )
     with torch.device("meta"):
-        return build_chunks(family, QWEN3_30B_A3B, config)
+        yield build_chunks(family, QWEN3_30B_A3B, config)
+    gc.collect()  # a state dict of it is 57 GB of address space, with which no later test could fork
 
 
 def test_every_parameter_has_one_row_of_its_shape(chunks):
