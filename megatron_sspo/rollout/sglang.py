@@ -131,7 +131,7 @@ class SGLangEngine:
         self._is_driver = is_driver
         if not is_driver:
             return
-        self._key = os.environ.get(serve.KEY, "") if options.urls else secrets.token_urlsafe(32)
+        self.key = os.environ.get(serve.KEY, "") if options.urls else secrets.token_urlsafe(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sglang", daemon=True)
         self._thread.start()
@@ -144,8 +144,8 @@ class SGLangEngine:
         self._resting: set[Client] = set()
         self._metrics: dict[str, float] = {}
         self.pool = ServerPool(
-            [Server(Client(url, self._key)) for url in options.urls] or self._own(python, model_path),
-            key=self._key,
+            [Server(Client(url, self.key)) for url in options.urls] or self._own(python, model_path),
+            key=self.key,
             fewest=options.fewest_servers,
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
@@ -294,18 +294,18 @@ class SGLangEngine:
         self, python: Path, module: str, arguments: Mapping[str, Any], environment: Mapping[str, str], name: str
     ) -> ServerProcess:
         log = (self._options.run_folder or Path("runs")) / "servers" / f"{name}.log"
-        return ServerProcess(python, module, arguments, environment, log=log, key=self._key, host=self._options.address)
+        return ServerProcess(python, module, arguments, environment, log=log, key=self.key, host=self._options.address)
 
     def _start(self, python: Path | None) -> None:
         if self._options.router is not None:
             assert python is not None
             arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **self._options.router}
             process = self._process(python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router")
-            self._router = Router(process, self._key)
+            self._router = Router(process, self.key)
         for server in self.pool.servers:
             if server.process is not None:
                 server.process.start()
-                server.client = Client(server.process.url, self._key)
+                server.client = Client(server.process.url, self.key)
         self._run(self.pool.await_all())
         failures = [server.failure for server in self.pool.servers if server.failure]
         if failures:

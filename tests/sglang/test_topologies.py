@@ -42,7 +42,7 @@ def test_a_router_before_two_servers(start, folders):
 def attached(start, folders, monkeypatch):
     """(the owner of a server, attach(): an engine that uses it)."""
     owner = start()
-    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner._key)
+    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
     made = []
 
     def attach(**options):
