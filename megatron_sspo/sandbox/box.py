@@ -137,10 +137,19 @@ class Box:
         return reading, writing
 
     def kill(self) -> None:
-        """Begins the end; may be called by any thread while the box is not closed."""
+        """Begins the end; may be called by any thread while the box is not closed.
+
+        The first process of the sandbox is init in there: all others die with it, and bubblewrap, its parent, ends and
+        leaves nothing for anybody else to bury. Before its id is known it waits for a word of bubblewrap's, in
+        bubblewrap's process group, and dies with that.
+        """
         with self._lock:
-            if not self._ended:
-                with contextlib.suppress(ProcessLookupError):
+            if self._ended:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                if self._child is not None:
+                    signal.pidfd_send_signal(self._child, signal.SIGKILL)
+                else:
                     os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> bool:
@@ -154,11 +163,14 @@ class Box:
         """
         if self._ended:
             return self._out_of_memory
-        # The first process waits for bubblewrap's word until its id is on the status pipe, in bubblewrap's own process
-        # group: so one of the two kills reaches it. With it, which is init in there, everything else dies.
+        self.read_status()
         self.kill()
-        with self._lock:
+        try:
             self.process.wait(_DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(_DEATH_SECONDS)
+        with self._lock:
             self._ended = True
         self._seconds = time.monotonic() - self._started
         self.read_status()
@@ -290,7 +302,7 @@ def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccom
     options = [
         *["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"],
         *["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled"],
-        *["--die-with-parent", "--new-session", "--cap-drop", "ALL"],
+        *["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"],
         *["--uid", _INSIDE_UID, "--gid", _INSIDE_UID, "--hostname", "sandbox", "--clearenv"],
         *["--ro-bind", str(image.root), "/", "--proc", "/proc"],
         *["--size", str(limits.disk_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"],

@@ -12,6 +12,7 @@ import sys
 
 from megatron_sspo.sandbox.inside import wire
 from megatron_sspo.sandbox.inside.program import execute, print_exception, read_job
+from megatron_sspo.sandbox.inside.start import forget_us
 
 
 def run_cases(job: int, channel: int) -> None:
@@ -40,7 +41,7 @@ def _run_case(program: str, stdin: str, room: int) -> tuple[int, bytes, bool]:
         os.dup2(given, 0)
         os.dup2(writing, 1)
         wire.close_all_but({0, 1, 2})
-        sys.path.remove("/sandbox")
+        forget_us()
         _be_program(program)
     os.close(given)
     os.close(writing)

@@ -18,6 +18,7 @@ from typing import Any
 
 from megatron_sspo.sandbox.inside import wire
 from megatron_sspo.sandbox.inside.program import read_job, remember_lines
+from megatron_sspo.sandbox.inside.start import forget_us
 from megatron_sspo.sandbox.inside.subject import Subject
 
 # Modules that a program may have imported for its tests: none in which a value could become code.
@@ -36,7 +37,7 @@ def judge(job: int, channel: int) -> None:
     subject = os.fork()
     if subject == 0:
         wire.close_all_but({0, 1, 2, to_subject, from_subject})
-        sys.path.remove("/sandbox")
+        forget_us()
         Subject(to_subject, from_subject).serve()
     os.close(to_subject)
     os.close(from_subject)
