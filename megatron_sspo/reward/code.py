@@ -15,7 +15,7 @@ from megatron_sspo.sandbox.probe import open_sandbox
 from megatron_sspo.sandbox.types import Case
 from megatron_sspo.types import Prompt
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+_BLOCK = re.compile(r"```[ \t]*(?:python3?|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 _LONGEST = 100_000  # characters of a program
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]

@@ -1,6 +1,7 @@
 """Attacks the sandbox that is going to be used, before a model does."""
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -19,6 +20,8 @@ from megatron_sspo.sandbox.box import ENVIRONMENT
 from megatron_sspo.sandbox.remote import RemoteSandbox
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
+
+_log = logging.getLogger(__name__)
 
 # Where a program should find nothing, on whatever machine it is.
 _FOREIGN = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
@@ -70,6 +73,13 @@ def open_sandbox(
     except BaseException:
         runner.close()
         raise
+    if not runner.limits_memory_of_all:
+        _log.warning(
+            "there is no cgroup that the sandbox may use: its limit on memory holds for each process, so that a program "
+            "may use %d times %d MiB; see docs/sandbox.md",
+            runner.limits.processes,
+            runner.limits.memory_bytes // MEBIBYTE,
+        )
     return runner
 
 

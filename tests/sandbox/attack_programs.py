@@ -505,8 +505,9 @@ for name in ['mem', 'kmem', 'kmsg', 'sda', 'vda', 'kvm', 'fuse', 'net/tun', 'nvi
         """
 calls = dict(bpf=321, perf_event_open=298, userfaultfd=323, io_uring_setup=425, add_key=248, request_key=249,
              keyctl=250, kexec_load=246, init_module=175, finit_module=313, delete_module=176, reboot=169, swapon=167,
-             acct=163, iopl=172, ioperm=173, modify_ldt=154, personality=135, syslog=103, quotactl=179, fanotify_init=300,
-             process_vm_writev=311, kcmp=312, pidfd_getfd=438, move_pages=279, memfd_secret=447, vhangup=153)
+             acct=163, iopl=172, ioperm=173, modify_ldt=154, personality=135, syslog=103, quotactl=179,
+             fanotify_init=300, process_vm_writev=311, kcmp=312, pidfd_getfd=438, move_pages=279, memfd_secret=447,
+             vhangup=153)
 for name, number in calls.items():
     attempt(name, lambda: syscall(number, 0, 0, 0, 0, 0))
     attempt('x32 ' + name, lambda: syscall(number | 0x40000000, 0, 0, 0, 0, 0))

@@ -1,6 +1,8 @@
 """One sandbox for all of a module's tests, and what of it may not be left behind."""
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,15 @@ def sandbox() -> Iterator[Sandbox]:
     made = Sandbox(LIMITS)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def public_path() -> Iterator[Path]:
+    """A folder that every user of the machine may read and write, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-tests-"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def processes_of(sandbox: Sandbox) -> list[str]:

@@ -38,7 +38,6 @@ def test_a_traceback_has_the_frames_of_the_cells_alone(session) -> None:
         "    f()",
         '  File "<cell 1>", line 2, in f',
         "    return 1 / 0",
-
         "ZeroDivisionError: division by zero",
     ]
     assert session.execute("1 +").splitlines()[-1] == "SyntaxError: invalid syntax"
@@ -58,26 +57,22 @@ def test_a_cell_over_its_deadline_is_interrupted_and_the_state_survives(session)
     assert session.is_alive
 
 
+def writes(text: str) -> str:
+    """A cell that writes a line into every descriptor that it finds."""
+    return f"import os\nfor n in range(3, 30):\n  try: os.write(n, {text.encode()!r} + b'\\n')\n  except OSError: pass"
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import os; print('last words', flush=True); os._exit(3)", "ended the interpreter with exit code 3"),
+        ("import os; os._exit(3)", "ended the interpreter with exit code 3"),
         ("raise SystemExit(4)", "ended the interpreter with exit code 4"),
         ("import os; os.kill(os.getpid(), 11)", "ended the interpreter with exit code 139"),
         ("import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass", "could not be interrupted"),
         ("while True: print('x' * 1000)", f"printed more than {LIMITS.output_bytes} bytes"),
-        (
-            "import os\nfor n in range(3, 30):\n  try: os.write(n, b'rubbish\\n')\n  except OSError: pass",
-            "spoiled the way",
-        ),
-        (
-            'import os\nfor n in range(3, 30):\n  try: os.write(n, b\'{"number": 7, "text": ""}\\n\')\n  except OSError: pass',
-            "spoiled the way",
-        ),
-        (
-            "import os\nfor n in range(3, 30):\n  try: os.write(n, b'[' * 50000 + b'\\n')\n  except OSError: pass",
-            "spoiled the way",
-        ),
+        (writes("rubbish"), "spoiled the way"),
+        (writes('{"number": 7, "text": ""}'), "spoiled the way"),
+        (writes("[" * 50_000), "spoiled the way"),
     ],
 )
 def test_a_cell_that_takes_the_interpreter_down_ends_the_session(session, code: str, said: str) -> None:
