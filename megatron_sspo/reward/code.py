@@ -122,9 +122,11 @@ def checks_of(prompt: Prompt) -> Checks:
         if not isinstance(text, str):
             raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: tests are texts of Python")
         try:
-            ast.parse(text)
+            is_empty = not ast.parse(text).body
         except (SyntaxError, ValueError) as error:
             raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): mend or drop the row") from error
+        if is_empty:
+            raise UserError(f"prompt {prompt.id!r}: a test is empty, and every program would pass it: drop the test")
     pairs: list[Case] = []
     for case in cases or ():
         if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("stdin", "stdout")):

@@ -75,7 +75,7 @@ def open_sandbox(
         raise
     if not runner.limits_memory_of_all:
         _log.warning(
-            "there is no cgroup that the sandbox may use: its limit on memory holds for each process, so that a program "
+            "there is no cgroup that the sandbox may use: its limit on memory holds for each process, so a program "
             "may use %d times %d MiB; see docs/sandbox.md",
             runner.limits.processes,
             runner.limits.memory_bytes // MEBIBYTE,

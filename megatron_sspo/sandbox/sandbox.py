@@ -6,6 +6,7 @@ import secrets
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -58,6 +59,7 @@ class Sandbox:
         self._num_used = 0
         self._lock = threading.Lock()
         self._running: set[Box] = set()
+        self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._closed = False
 
     @property
@@ -102,8 +104,11 @@ class Sandbox:
             cases: inputs and what has to be printed; blanks at line ends and empty lines at the end do not count.
 
         Raises:
+            ValueError: there is nothing to check, which every program would pass.
             SandboxBroken: the sandbox itself could not be made.
         """
+        if not tests and not cases:
+            raise ValueError("a check has neither tests nor cases")
         started = time.monotonic()
         reason, detail = self._run_tests(program, tests) if tests else ("passed", "")
         if cases and reason == "passed":
@@ -112,7 +117,9 @@ class Sandbox:
 
     def session(self) -> Session:
         """A fresh interpreter that keeps its state from cell to cell; `limits.wall_seconds` is for each cell."""
-        return LocalSession(lambda: self._box("cells", {"files": {}}, None), self._limits)
+        session = LocalSession(lambda: self._box("cells", {"files": {}}, None), self._limits)
+        self._sessions.add(session)
+        return session
 
     def close(self) -> None:
         """Ends what still runs, and removes the copied Python. More than one call does no harm."""
@@ -120,6 +127,8 @@ class Sandbox:
             self._closed = True
             for box in self._running:
                 box.kill()  # the thread that it belongs to does the rest
+        for session in list(self._sessions):
+            session.close()
         deadline = time.monotonic() + 60
         while self._num_used and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -156,13 +165,11 @@ class Sandbox:
             for stream in streams.values():
                 stream.read()
             stderr = bytes(streams["stderr"].content)
+            if self._closed:
+                raise SandboxBroken("the sandbox was closed")
             if not channel.content.startswith(STARTED) and not out_of_memory:
-                raise SandboxBroken(
-                    "the sandbox was closed"
-                    if self._closed
-                    else "the sandbox could not be made: "
-                    f"{stderr.decode(errors='replace').strip()[-500:] or f'not within {START_SECONDS:.0f} s'}"
-                )
+                said = stderr.decode(errors="replace").strip()[-500:] or f"not within {START_SECONDS:.0f} s"
+                raise SandboxBroken(f"the sandbox could not be made: {said}")
             return _Outcome(
                 stdout=bytes(streams["stdout"].content),
                 stderr=stderr,
@@ -252,7 +259,7 @@ class _Slot:
         self.cgroup: Cgroup | None = None
         if cgroups:
             name = f"{id(self):x}"
-            # bubblewrap's own three processes, and one of ours, are there too
+            # bubblewrap's process, and init and the judge of ours, are there too
             self.cgroup = cgroups.make(name, limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
 
     def close(self) -> None:

@@ -154,6 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise BadRequest("tests has to be a list of texts")
         if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
             raise BadRequest("cases has to be a list of objects")
+        if not tests and not pairs:
+            raise BadRequest("a check has neither tests nor cases")
         cases = [Case(stdin=_text(pair, "stdin"), stdout=_text(pair, "stdout")) for pair in pairs]
         with self.server.turns:
             return dataclasses.asdict(self.server.runner.check(program, tests, cases))

@@ -135,6 +135,7 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
+        ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"cases": [{"stdin": "1"}]}, "a case has to be an object"),
         ({"cases": ["1"]}, "a case has to be an object"),
     ],

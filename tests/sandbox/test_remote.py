@@ -97,6 +97,7 @@ def test_without_the_key_nothing_is_done(url: str, key: str, monkeypatch) -> Non
         ("POST", "/run", b'{"program": "1", "stdin": "", "files": {}, "seconds": NaN}'),
         ("POST", "/check", b'{"program": "1", "tests": "x", "cases": []}'),
         ("POST", "/check", b'{"program": "1", "tests": [], "cases": [{"stdin": 1}]}'),
+        ("POST", "/check", b'{"program": "1", "tests": [], "cases": []}'),
         ("POST", "/nothing", b"{}"),
         ("GET", "/etc/passwd", None),
         ("PUT", "/sessions/../x", b"{}"),

@@ -132,10 +132,14 @@ def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -
     for thread in threads:
         thread.start()
     wait_until(lambda: len(processes_of(made)) >= 6)
+    session = made.session()
+    assert session.execute("1") == "1\n"
     made.close()
     for thread in threads:
         thread.join(60)
     made.close()
+    assert [str(error) for error in errors] == ["the sandbox was closed"] * 2
+    assert session.execute("1") == "[the session is over]"
     assert processes_of(made) == [] and not folder.exists()
     assert not [
         group

@@ -95,3 +95,8 @@ def test_many_cases_are_one_sandbox(sandbox: Sandbox) -> None:
 def test_the_processes_of_a_check_are_limited_too(sandbox: Sandbox) -> None:
     assert sandbox.check(FORKS, [f"assert 0 < f({LIMITS.processes + 9}) < {LIMITS.processes}"]).passed
     assert_nothing_runs(sandbox)
+
+
+def test_nothing_to_check_is_no_pass(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match="neither tests nor cases"):
+        sandbox.check("pass")

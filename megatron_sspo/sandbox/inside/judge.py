@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 import types
 from collections.abc import Iterator
@@ -53,8 +54,12 @@ def judge(job: int, channel: int) -> None:
 
 
 def _died_of_its_cpu_limit(child: int) -> bool:
-    pid, status = os.waitpid(child, os.WNOHANG)
-    return pid == child and os.waitstatus_to_exitcode(status) == -signal.SIGXCPU
+    for _ in range(50):  # its pipes close a moment before it is dead, or it has closed them and lives
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status) == -signal.SIGXCPU
+        time.sleep(0.01)
+    return False
 
 
 def _verdict(client: "Client", program: str, tests: list[str]) -> tuple[str, str]:
