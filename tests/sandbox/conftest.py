@@ -1,5 +1,6 @@
 """One sandbox for all of a module's tests, and what of it may not be left behind."""
 
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -27,6 +28,14 @@ LIMITS = Limits(
 def sandbox() -> Iterator[Sandbox]:
     """Without bubblewrap this raises the UserError that names the remedy: these tests fail, and are not skipped."""
     made = Sandbox(LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def patient() -> Iterator[Sandbox]:
+    """For programs that have to come to their end, on a machine that runs other things too."""
+    made = Sandbox(dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120))
     yield made
     made.close()
 

@@ -350,6 +350,15 @@ def f(x):
       except OSError: pass
   return 1
 """,
+    "inherited descriptors": """
+import os
+def f(x):
+    for fd in range(3, 64):
+        try:
+            if b'assert f' in os.pread(fd, 100_000, 0): return 2
+        except OSError: pass
+    return 1
+""",
     "writing into every descriptor": """
 import os, json
 def f(x):

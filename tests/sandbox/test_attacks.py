@@ -63,7 +63,9 @@ def host(public_path: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_is_contained_and_leaves_nothing(sandbox: Sandbox, host: dict[str, Any], attack: Attack) -> None:
+def test_an_attack_is_contained_and_leaves_nothing(
+    sandbox: Sandbox, patient: Sandbox, host: dict[str, Any], attack: Attack
+) -> None:
     files_before = sorted(os.listdir(host["folder"]))
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}
     result = sandbox.run(PRELUDE + attack.program, json.dumps(targets))
@@ -76,7 +78,7 @@ def test_an_attack_is_contained_and_leaves_nothing(sandbox: Sandbox, host: dict[
     for listener in host["sockets"]:
         with pytest.raises(BlockingIOError):
             listener.accept() if listener.type == socket.SOCK_STREAM else listener.recv(100)
-    assert sandbox.run("print(6 * 7)").stdout == "42\n", "the next program is not touched by it"
+    assert patient.run("print(6 * 7)").stdout == "42\n", "the next program is not touched by it"
 
 
 def test_there_are_enough_of_them() -> None:

@@ -20,17 +20,17 @@ from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
 
 
-def test_a_program_has_its_input_its_files_and_a_folder(sandbox: Sandbox) -> None:
+def test_a_program_has_its_input_its_files_and_a_folder(patient: Sandbox) -> None:
     program = (
         "import os, sys, helper\n"
         "open('new', 'w').write(input())\n"
         "print(open('new').read(), helper.x, open('a/b.txt').read(), os.getcwd(), __name__, sys.argv)\n"
         "print('é', file=sys.stderr)\n"
     )
-    result = sandbox.run(program, "line\nrest", {"helper.py": "x = 5", "a/b.txt": "text"})
+    result = patient.run(program, "line\nrest", {"helper.py": "x = 5", "a/b.txt": "text"})
     assert (result.stdout, result.stderr) == ("line 5 text /tmp __main__ ['program.py']\n", "é\n")
     assert (result.ended, result.exit_code) == ("ok", 0)
-    assert sandbox.run("import os; print(os.listdir('.'))").stdout == "[]\n", "nothing of the one before"
+    assert patient.run("import os; print(os.listdir('.'))").stdout == "[]\n", "nothing of the one before"
 
 
 @pytest.mark.parametrize(
@@ -85,25 +85,25 @@ def test_a_deadline_of_its_own(sandbox: Sandbox) -> None:
     assert sandbox.run("import time; time.sleep(1000)", seconds=0.2).seconds < LIMITS.wall_seconds
 
 
-def test_the_standard_library_is_there(sandbox: Sandbox) -> None:
+def test_the_standard_library_is_there(patient: Sandbox) -> None:
     names = (
         "asyncio bz2 collections csv ctypes datetime decimal fractions hashlib heapq itertools json lzma math random"
     )
     names += (
         " multiprocessing re sqlite3 statistics string subprocess threading typing unittest uuid xml.dom zlib zoneinfo"
     )
-    result = sandbox.run(
+    result = patient.run(
         "".join(f"import {name}\n" for name in names.split()) + "import asyncio\nasyncio.run(asyncio.sleep(0))"
     )
     assert result.ended == "ok", result.stderr
 
 
-def test_threads_share_a_sandbox_and_each_call_has_its_own(sandbox: Sandbox) -> None:
+def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> None:
     results: dict[int, str] = {}
 
     def work(n: int) -> None:
         program = f"import os, time\nopen('x{n}', 'w')\ntime.sleep(0.2)\nprint(os.listdir('.'), {n})"
-        results[n] = sandbox.run(program).stdout
+        results[n] = patient.run(program).stdout
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -112,9 +112,9 @@ def test_threads_share_a_sandbox_and_each_call_has_its_own(sandbox: Sandbox) -> 
         thread.join(60)
     assert results == {n: f"['x{n}'] {n}\n" for n in range(8)}
     if os.getuid() == 0:
-        uids = {slot.identity.uid for slot in sandbox._free}
-        assert len(uids) == len(sandbox._free) > 1, "each has a user of its own"
-    assert_nothing_runs(sandbox)
+        uids = {slot.identity.uid for slot in patient._free}
+        assert len(uids) == len(patient._free) > 1, "each has a user of its own"
+    assert_nothing_runs(patient)
 
 
 def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -> None:

@@ -9,11 +9,11 @@ from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, SEARCHE
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_an_honest_program_passes(sandbox: Sandbox, name: str) -> None:
+def test_an_honest_program_passes(patient: Sandbox, name: str) -> None:
     program, tests = HONEST[name]
-    verdict = sandbox.check(program, tests)
+    verdict = patient.check(program, tests)
     assert verdict.passed and verdict.reason == "passed", verdict
-    assert_nothing_runs(sandbox)
+    assert_nothing_runs(patient)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -62,16 +62,16 @@ def test_an_object_with_operators_of_its_own_is_not_believed(sandbox: Sandbox, t
     assert not verdict.passed, verdict
 
 
-def test_the_judge_is_not_there_for_what_the_program_prints(sandbox: Sandbox) -> None:
+def test_the_judge_is_not_there_for_what_the_program_prints(patient: Sandbox) -> None:
     right = "print(int(input()) * 2)"
     cases = [Case(stdin="2\n", stdout="4\n"), Case(stdin="5", stdout="10")]
-    assert sandbox.check(right, [], cases).passed
-    assert sandbox.check(
+    assert patient.check(right, [], cases).passed
+    assert patient.check(
         "import sys\nfor line in sys.stdin: print(line, end='  \\n\\n')", [], [Case(stdin="a", stdout="a")]
     ).passed
-    assert sandbox.check(right, [], [*cases, Case(stdin="1", stdout="3")]).reason == "failed"
-    assert sandbox.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="")]).passed
-    assert sandbox.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="x")]).reason == "failed"
+    assert patient.check(right, [], [*cases, Case(stdin="1", stdout="3")]).reason == "failed"
+    assert patient.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="")]).passed
+    assert patient.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="x")]).reason == "failed"
 
 
 @pytest.mark.parametrize(("program", "reason"), OUTPUTS)
@@ -81,20 +81,20 @@ def test_a_program_whose_output_is_judged(sandbox: Sandbox, program: str, reason
     assert_nothing_runs(sandbox)
 
 
-def test_what_is_expected_is_not_in_the_sandbox(sandbox: Sandbox) -> None:
+def test_what_is_expected_is_not_in_the_sandbox(patient: Sandbox) -> None:
     unguessable = "UNGUESSABLE" + "4711"
-    assert not sandbox.check(SEARCHES, [], [Case(stdin="x", stdout=unguessable)]).passed
-    assert sandbox.check(SEARCHES, [], [Case(stdin=unguessable, stdout=unguessable)]).passed, "it does look"
+    assert not patient.check(SEARCHES, [], [Case(stdin="x", stdout=unguessable)]).passed
+    assert patient.check(SEARCHES, [], [Case(stdin=unguessable, stdout=unguessable)]).passed, "it does look"
 
 
-def test_many_cases_are_one_sandbox(sandbox: Sandbox) -> None:
+def test_many_cases_are_one_sandbox(patient: Sandbox) -> None:
     cases = [Case(stdin=str(n), stdout=str(n * n)) for n in range(100)]
-    assert sandbox.check("n = int(input()); print(n * n)", [], cases).passed
+    assert patient.check("n = int(input()); print(n * n)", [], cases).passed
 
 
-def test_the_processes_of_a_check_are_limited_too(sandbox: Sandbox) -> None:
-    assert sandbox.check(FORKS, [f"assert 0 < f({LIMITS.processes + 9}) < {LIMITS.processes}"]).passed
-    assert_nothing_runs(sandbox)
+def test_the_processes_of_a_check_are_limited_too(patient: Sandbox) -> None:
+    assert patient.check(FORKS, [f"assert 0 < f({LIMITS.processes + 9}) < {LIMITS.processes}"]).passed
+    assert_nothing_runs(patient)
 
 
 def test_nothing_to_check_is_no_pass(sandbox: Sandbox) -> None:
