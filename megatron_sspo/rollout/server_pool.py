@@ -25,6 +25,7 @@ class Server:
 
     client: Client
     process: ServerProcess | None = None  # None: somebody else's
+    devices: tuple[str, ...] = ()  # ids of the GPUs of its ranks, where it is ours
     is_up: bool = False
     version: int | None = None  # of the weights that it holds
     failure: str = ""  # why it was taken out last
