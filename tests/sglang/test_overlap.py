@@ -9,7 +9,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.engine import generate
 from tests.policy.tiny_policy import log_probs
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, scaled, weights
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, scaled, until, weights
 
 FACTORS = [1.0, 1.3, 0.8]  # of the weights of version 0, 1 and 2: they are far apart
 
@@ -87,17 +87,11 @@ def test_what_is_given_up_is_not_computed(attach):
     engine = attach()
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     later = engine.start(PROMPTS[:1], SAMPLING, group_size=2, seed=0)
-    deadline = time.monotonic() + 30
-    while not num_running(engine) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert num_running(engine) > 20
+    until(lambda: num_running(engine) > 20, 30)
     generation.cancel()
     assert generation.wait() == []
     assert len(finished(later)) == 1, "the other generation does not notice"
-    deadline = time.monotonic() + 5
-    while num_running(engine) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not num_running(engine)
+    until(lambda: not num_running(engine), 5)
     assert engine.metrics()["rollout/seconds_idle"] > 0
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import psutil
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.engine import NeedsWeights, generate
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, weights
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, until, weights
 
 
 def later(seconds, action):
@@ -29,13 +28,6 @@ def processes(server):
 def signal_all(server, number):
     for process in processes(server):
         os.kill(process.pid, number)
-
-
-def until(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert condition()
 
 
 @pytest.fixture(scope="module")
