@@ -244,8 +244,8 @@ class SGLangEngine:
         return {**found, "rollout/seconds_idle": self._run(self._requests.idle())}
 
     def close(self) -> None:
-        """Stops the servers that the run owns."""
-        if not self._is_driver:
+        """Stops the servers that the run owns. A second call does nothing."""
+        if not self._is_driver or not self._thread.is_alive():
             return
         for generation in self._under_way:
             generation.cancel()
