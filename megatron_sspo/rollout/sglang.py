@@ -247,10 +247,7 @@ class SGLangEngine:
         """Stops the servers that the run owns. A second call does nothing."""
         if not self._is_driver or not self._thread.is_alive():
             return
-        for generation in self._under_way:
-            generation.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._run(_end_all_tasks())
         self._transport.close()
         if self._router is not None:
             self._run(self._router.close())
@@ -260,6 +257,7 @@ class SGLangEngine:
                 server.process.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
+        self._loop.close()
 
     # ------------------------------------------------------------------ servers
 
@@ -374,6 +372,14 @@ class SGLangEngine:
     def _restart_failed(self) -> None:
         for failed in self.pool.restart_failed():
             self._submit(failed.close())
+
+
+async def _end_all_tasks() -> None:
+    """Of this thread's loop, but for this one."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
