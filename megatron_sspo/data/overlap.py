@@ -14,7 +14,8 @@ _NEAR = 0.8  # share of the runs of three words that two questions have in commo
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
 # Commands that change how a formula looks and not what it says, before what may follow their name.
 _LAYOUT = re.compile(
-    r"\\(?:left|right|displaystyle|textstyle|quad|qquad|enspace|limits|nolimits|[Bb]igg?[lr]?)(?![A-Za-z])|\\[,;:!> ()\[\]]"
+    r"\\(?:left|right|displaystyle|textstyle|quad|qquad|enspace|limits|nolimits|[Bb]igg?[lr]?)(?![A-Za-z])"
+    r"|\\[,;:!> ()\[\]]"
     r"|\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)(?![A-Za-z])"
 )
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")

@@ -120,7 +120,11 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     ("name", "options", "parts"),
     [
         ("gsm8k", {"split": "dev", "path": ""}, ["gsm8k has no split 'dev'", "train or test"]),
-        ("gsm8k", {"split": "train[:3]", "path": FIXTURES / "gsm8k"}, ["'train[:3]'", "read whole", "set split to 'train'"]),
+        (
+            "gsm8k",
+            {"split": "train[:3]", "path": FIXTURES / "gsm8k"},
+            ["'train[:3]'", "read whole", "set split to 'train'"],
+        ),
         ("codeact", {"split": "general"}, ["no split 'general'", "train or test"]),
         ("gsm8k", {"path": "nowhere.jsonl"}, ["there is no file nowhere.jsonl"]),
         ("gsm8k", {"path": "nowhere"}, ["there is no nowhere", "option path"]),
