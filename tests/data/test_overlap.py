@@ -14,6 +14,10 @@ from tests.data.char_tokenizer import char_tokenizer
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LONG = "A farmer has 12 cows and 30 sheep and sells 5 of the cows at the market on Monday. How many animals are left?"
 
+LONGER = (
+    f"{LONG} His daughter buys a horse and two dogs from a neighbour who lives across the river, near the old mill."
+)
+
 
 def row(question, id: str = "train:1") -> Row:
     return Row(id=id, question=question, answer="1")
@@ -37,6 +41,7 @@ def is_dropped(question: str, held_out: str) -> bool:
         (r"in \text{cm}", "in cm"),
         ("ﬁnd x", "find x"),
         (LONG, LONG.replace("How many", "Now how many")),
+        (LONGER, LONGER.replace("farmer", "peasant")),
         (LONG, LONG.replace("farmer", "Farmer,").replace("on Monday", "on a Monday")),
     ],
 )
@@ -53,6 +58,7 @@ def test_the_same_question_is_dropped(question: str, held_out: str) -> None:
         ("What is 1.5?", "What is 15?"),
         ("Find x with x > 3", "Find x with x < 3"),
         (LONG, LONG.replace("12", "13")),
+        (LONGER, LONGER.replace("12", "13")),
         (LONG, LONG.replace("cows", "hens").replace("market", "fair").replace("animals", "heads")),
         ("Find the sum.", "Find the sum of all."),
     ],
