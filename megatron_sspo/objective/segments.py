@@ -64,6 +64,10 @@ class Segments:
         """max_t over each sequence, -inf for an empty one: [T] -> [S], in fp32 or wider."""
         return self._reduce(values, "max")
 
+    def spread(self, values: Tensor) -> Tensor:
+        """Each sequence's value at all of its tokens: [S] -> [T]."""
+        return values.index_select(0, self.ids)
+
     def check_tokens(self, name: str, values: Tensor) -> None:
         """Raises ValueError where `values` is not [T] in fp32 or fp64."""
         if values.shape != self.ids.shape:

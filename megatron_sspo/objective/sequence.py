@@ -1,7 +1,9 @@
 """Objectives that are a gate and a pooling: GRPO, GSPO, GMPO, SAPO and SSPO."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
@@ -43,21 +45,37 @@ class SequenceObjective:
         segments.check_tokens("old_log_probs", old_log_probs)
         segments.check_sequences("advantages", advantages)
         log_ratio = log_probs - old_log_probs  # [T]
-        token_advantages = advantages[segments.ids]  # [T]
-        log_gate = self.token_gate.log_gate(log_ratio, token_advantages)  # [T]
+        token_advantages = segments.spread(advantages)  # [T]
+        token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)  # [T]
+        log_gate = self.token_gate.log_gate(log_ratio.detach(), token_advantages)  # [T]
+        log_gate = _WithGradient.apply(log_ratio, log_gate, token_weight)  # w = d log f / d log ρ
         log_weight = self.pool(log_gate, segments)  # [S]
         weight = self.sequence_gate.log_gate(log_weight, advantages).exp()  # [S]
 
-        token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)
-        gate_of_sequence = self.sequence_gate.weight(log_weight.detach(), advantages)
+        if not isinstance(self.sequence_gate, Identity):  # whose weight is 1
+            gate_of_sequence = self.sequence_gate.weight(log_weight.detach(), advantages)
+            token_weight = token_weight * segments.spread(gate_of_sequence)
         return Sums(
             loss=-(weight * advantages).sum(),
             tokens={
                 "log_ratio": log_ratio.detach(),
-                "token_weight": token_weight * gate_of_sequence[segments.ids],
+                "token_weight": token_weight,
             },
             sequences={"sequence_weight": weight.detach()},
         )
+
+
+class _WithGradient(torch.autograd.Function):
+    """`log_gate`, whose derivative by `log_ratio` is `weight`: the gate says it, and autograd need not find it."""
+
+    @staticmethod
+    def forward(ctx: Any, log_ratio: Tensor, log_gate: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return log_gate
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad * ctx.saved_tensors[0], None, None
 
 
 def grpo(eps_low: float = 0.2, eps_high: float = 0.2) -> SequenceObjective:

@@ -35,6 +35,7 @@ class Client:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def post(self, path: str, content: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
         """The JSON object that the server answers with.
@@ -87,6 +88,8 @@ class Client:
         return found
 
     async def _exchange(self, method: str, path: str, content: Any, seconds: float) -> tuple[int, str]:
+        if self._is_closed:
+            raise ServerError(f"nothing is asked of {self.url} any more")
         if self._session is None:  # here, because it belongs to the loop that it is made in
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
@@ -95,6 +98,8 @@ class Client:
             return response.status, await response.text()
 
     async def close(self) -> None:
+        """Ends what is under way; nothing more can be asked."""
+        self._is_closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -1,5 +1,7 @@
 """What the tests with real servers ask for, and what they compare the answers with."""
 
+import time
+
 import torch
 
 from megatron_sspo.rollout.engine import Sampling
@@ -45,3 +47,11 @@ def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
     assert {rollout.policy_version for rollout in rollouts} <= versions
     long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # chance repeats short ones
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
+
+
+def until(condition, seconds):
+    """Waits for it."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert condition()
