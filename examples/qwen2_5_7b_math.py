@@ -1,19 +1,19 @@
-"""Qwen2.5-7B-Instruct on grade-school mathematics by SSPO: the model of the paper's ablation.
+"""Qwen2.5-7B-Instruct on GSM8K and DeepMath-103K by SSPO: the model of the paper's ablation.
 
 megatron-sspo train examples/qwen2_5_7b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen2_5_7b_math.py:stale      the harsher regime, μ = 4
 """
 
-from megatron_sspo.paper import GSM8K, GSM8K_TEST, paper
+from megatron_sspo.paper import GSM8K_AND_DEEPMATH, GSM8K_TEST, paper
 from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
-    """8 GPUs. The paper mixes DeepMath-103K into GSM8K; this recipe trains on GSM8K alone."""
+    """8 GPUs. GSM8K and DeepMath-103K, every question once an epoch: the paper does not say how it mixes them."""
     return paper(
         "qwen2_5_7b_math",
         "Qwen2.5-7B-Instruct",
-        GSM8K,
+        GSM8K_AND_DEEPMATH,
         Parallel(data=4, tensor=2, sequence=True),
         mu=mu,
         evaluation=GSM8K_TEST,

@@ -4,19 +4,24 @@
     megatron-sspo train examples/qwen3_30b_a3b_code.py:stale      the harsher regime, μ = 4
 
 The reward executes the model's programs in a sandbox, which needs bubblewrap (`make install-sandbox`) or is on another
-machine (`--set reward_options.url=...`): docs/sandbox.md. The prompts are rows with `question` and `answer` in
-data/codeact.jsonl; the checks of a program are `tests` or `cases` beside these, else `answer` is what it has to print.
+machine (`--set reward_options.url=...`): docs/sandbox.md. What the set's rows are judged by is in docs/data.md.
 """
 
-from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION
-from megatron_sspo.paper import paper
-from megatron_sspo.run import Parallel, Prompts, Run
+from megatron_sspo.paper import CODEACT, CODEACT_TEST, paper
+from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
     """16 GPUs: every 8 share the experts, and the optimizer's state is spread over all of them."""
-    prompts = Prompts(source="data/codeact.jsonl", system=THINK_ANSWER_INSTRUCTION, max_tokens=4096)
-    return paper("qwen3_30b_a3b_code", "Qwen3-30B-A3B", prompts, Parallel(data=16, expert=8), mu=mu, reward="code")
+    return paper(
+        "qwen3_30b_a3b_code",
+        "Qwen3-30B-A3B",
+        CODEACT,
+        Parallel(data=16, expert=8),
+        mu=mu,
+        reward="code",
+        evaluation=CODEACT_TEST,
+    )
 
 
 def stale() -> Run:

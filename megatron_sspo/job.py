@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from megatron_sspo import sinks
 from megatron_sspo.console import Display, summary
+from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.evaluate import evaluate
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
@@ -119,6 +121,7 @@ class Job:
             f"[bold]{run.name}[/bold]: {run.model.path}, {run.parallel.num_processes} processes, into {self.folder}"
             + (f", resumed after update {self.state.update}" if self._found else "")
         )
+        self._report_prompts()
         if not self._found:
             self._warm_start()
             self._evaluate()
@@ -194,6 +197,20 @@ class Job:
         """What a reward counts by itself, such as why programs failed; of this process's share."""
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
+
+    def _report_prompts(self) -> None:
+        """Says what was left out of the training prompts, and lists it in the run's folder."""
+        prompts, dropped = self.prompts.prompts, self.prompts.dropped
+        if dropped:
+            self.display.say(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
+            if self.is_main:
+                write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
+        trained = {prompt.tokens for prompt in prompts}
+        if shared := sum(prompt.tokens in trained for prompt in self.held_out):
+            self.display.say(
+                f"{shared:,} of the {len(self.held_out):,} evaluation prompts are trained on as well: "
+                "prompts.without leaves them out"
+            )
 
     def _stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)

@@ -2,7 +2,11 @@
 
 What the paper gives: G = 8 responses a prompt, at most 512 tokens, no KL term, the sampler refreshed every μ = 2
 optimizer steps (4 in the harsher regime), and (τ_neg, τ_pos) from {(0.3, 0.2), (0.6, 0.5)}. It gives no learning rate,
-batch size or layout: those here are starting points of ours, and have not been run.
+batch size or layout: those here are starting points of ours, and have not been run. Nor does it print its prompts.
+
+Its sets: GSM8K and DeepMath-103K for Qwen2.5-7B-Instruct, evaluated on GSM8K, MATH-500 and AIME 2025; "DAPO-103K" for
+the mathematics of Qwen3, evaluated on AIME 2024, AIME 2025 and MATH-500; CodeAct for its programs, evaluated on a test
+part of the same. No set is published as DAPO-103K: DAPO-Math-17k is taken for it (docs/paper.md).
 """
 
 from collections.abc import Mapping
@@ -10,30 +14,39 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION
+from megatron_sspo.data.template import CODE_ANSWER_INSTRUCTION, THINK_ANSWER_INSTRUCTION
 from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
+GSM8K_TEST = Prompts(source="gsm8k", options={"split": "test"}, system=THINK_ANSWER_INSTRUCTION)
+MATH_500 = Prompts(source="math_500", system=THINK_ANSWER_INSTRUCTION)
+AIME_2024 = Prompts(source="aime24", system=THINK_ANSWER_INSTRUCTION)
+AIME_2025 = Prompts(source="aime25", system=THINK_ANSWER_INSTRUCTION)
+CODEACT_TEST = Prompts(
+    source="codeact", options={"split": "test"}, system=CODE_ANSWER_INSTRUCTION, max_tokens=4096, overlong="drop"
+)
+
+# The sets to evaluate on are named in `without`, so that none of their questions is trained on.
+GSM8K_AND_DEEPMATH = Prompts(
+    source="mixture",
+    options={"sets": {"gsm8k": {}, "deepmath_103k": {}}},
+    system=THINK_ANSWER_INSTRUCTION,
+    overlong="drop",
+    without=(GSM8K_TEST, MATH_500, AIME_2025),
+)
 DAPO_MATH = Prompts(
-    source="huggingface",
-    options={"name": "BytedTsinghua-SIA/DAPO-Math-17k", "question": "prompt", "answer": "reward_model.ground_truth"},
+    source="dapo_math",
     system=THINK_ANSWER_INSTRUCTION,
+    overlong="drop",
+    without=(AIME_2024, AIME_2025, MATH_500),
 )
-GSM8K = Prompts(
-    source="huggingface",
-    options={"name": "openai/gsm8k", "config": "main", "answer_after": "####"},
-    system=THINK_ANSWER_INSTRUCTION,
-)
-GSM8K_TEST = Prompts(
-    source="huggingface",
-    options={"name": "openai/gsm8k", "config": "main", "split": "test", "answer_after": "####"},
-    system=THINK_ANSWER_INSTRUCTION,
-)
-MATH_500 = Prompts(
-    source="huggingface",
-    options={"name": "HuggingFaceH4/MATH-500", "split": "test", "question": "problem"},
-    system=THINK_ANSWER_INSTRUCTION,
+CODEACT = Prompts(
+    source="codeact",
+    system=CODE_ANSWER_INSTRUCTION,
+    max_tokens=4096,
+    overlong="drop",
+    without=(CODEACT_TEST,),
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from megatron_sspo import sinks
 from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import check_options, resolve
@@ -65,12 +66,16 @@ def check_folder(run: Run, resume: Path | None) -> None:
 
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
     """The stream that a `Prompts` describes."""
+    rows = load_rows(prompts.source, prompts.options)
+    if prompts.without:
+        rows = without(rows, [row for other in prompts.without for row in load_rows(other.source, other.options)])
     return PromptStream(
-        load_rows(prompts.source, prompts.options),
+        rows,
         tokenizer,
         template=prompts.template,
         system=prompts.system,
         max_tokens=prompts.max_tokens,
         seed=seed,
         shuffle=shuffle,
+        overlong=prompts.overlong,
     )

@@ -50,7 +50,9 @@ class Prompts:
     options: Mapping[str, Any] = field(default_factory=dict)  # the source's own: split, field names, seed
     template: str = "chat"  # the tokenizer's chat template, or a format string with {question}
     system: str = ""  # system message of the chat template
-    max_tokens: int = 1024  # a longer prompt is an error
+    max_tokens: int = 1024
+    overlong: Literal["error", "drop"] = "error"  # what a prompt of more than max_tokens is
+    without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one: those to evaluate on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Datasets of the Hugging Face hub, or a local folder that `datasets` can read."""
 
-from megatron_sspo.data.row import Fields, Row, row_from_record
+from collections.abc import Iterator, Sequence
+
+from megatron_sspo.data.row import Fields, Record, Row, row_from_record
 from megatron_sspo.errors import UserError
 
 
@@ -29,23 +31,36 @@ def rows(
     Raises:
         UserError: no hub, no such dataset, configuration or split, or a malformed row.
     """
+    fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
+    return [row_from_record(record, fields) for record in records(name, split, config)]
+
+
+def records(name: str, split: str, config: str | None = None, columns: Sequence[str] = ()) -> Iterator[Record]:
+    """The rows of one split.
+
+    Args:
+        columns: those to read, where the dataset has them; none reads all.
+
+    Raises:
+        UserError: no hub, or no such dataset, configuration or split.
+    """
     import datasets
     from datasets.exceptions import DatasetsError
 
-    fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
     try:
-        records = datasets.load_dataset(name, config, split=split)
+        dataset = datasets.load_dataset(name, config, split=split)
     except ConnectionError as error:
         raise UserError(
             f"the dataset {name!r} is not in the local cache and the Hugging Face hub cannot be reached ({error}): "
-            "load it once where there is a network, or give a .jsonl or .parquet file as the source"
+            "load it once where there is a network, or give a .jsonl or .parquet file, as the source or as the option "
+            "path of a set that has a name"
         ) from error
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
             f"the dataset {name!r} with config={config!r} and split={split!r} cannot be loaded: "
             f"{' '.join(str(error).split())}"
         ) from error
-    return [
-        row_from_record(record, fields, id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}")
-        for number, record in enumerate(records, start=1)
-    ]
+    if columns:
+        dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
+    for number, values in enumerate(dataset, start=1):
+        yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=values)

@@ -1,9 +1,10 @@
 """JSON Lines: one object a line, UTF-8."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from megatron_sspo.data.row import Fields, Row, existing_file, row_from_record
+from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.errors import UserError
 
 
@@ -26,19 +27,26 @@ def rows(
     Raises:
         UserError: no such file, or a malformed line; names the file, the line from 1, and the field.
     """
-    path = existing_file(path)
     fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
-    found: list[Row] = []
+    return [row_from_record(record, fields) for record in records(path)]
+
+
+def records(path: str | Path) -> Iterator[Record]:
+    """The lines of a file that are not blank.
+
+    Raises:
+        UserError: no such file, or a line that is not JSON in UTF-8.
+    """
+    path = existing_file(path)
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             place = f"{path}, line {number}"
             try:
-                record = json.loads(line.decode())
+                values = json.loads(line.decode())
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
             except ValueError as error:
                 raise UserError(f"{place}: not JSON ({error}): each line has to be one whole JSON object") from error
-            found.append(row_from_record(record, fields, id=f"{path.name}:{number}", place=place))
-    return found
+            yield Record(id=f"{path.name}:{number}", place=place, values=values)

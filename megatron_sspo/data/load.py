@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from megatron_sspo.data.row import Row
+from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.resolve import call_with_options, resolve
 
 
-def load_rows(source: str, options: Mapping[str, Any]) -> list[Row]:
-    """All rows of a source.
+def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
+    """All rows of a source, and what it dropped by itself.
 
     Args:
-        source: a path that ends in .jsonl or .parquet, the name of a file of `megatron_sspo/data`, or
-            package.module:attribute.
+        source: a path that ends in .jsonl or .parquet, the name of a file of `megatron_sspo/data` (math-500 is
+            math_500), or package.module:attribute.
         options: the keyword arguments of the source's `rows`.
 
     Raises:
@@ -22,4 +22,5 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row]:
         if source.endswith(f".{suffix}"):
             source, options = suffix, {"path": source, **options}
             break
-    return call_with_options(resolve("data", source, "rows"), options, f"the source {source!r}")
+    name = source if ":" in source else source.replace("-", "_")
+    return list(call_with_options(resolve("data", name, "rows"), options, f"the source {source!r}"))

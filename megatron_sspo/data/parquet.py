@@ -1,8 +1,9 @@
 """Parquet files."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from megatron_sspo.data.row import Fields, Row, existing_file, row_from_record
+from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.errors import UserError
 
 
@@ -26,16 +27,30 @@ def rows(
     Raises:
         UserError: no such file, not Parquet, or a malformed row; names the file, the row from 1, and the column.
     """
+    fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
+    return [row_from_record(record, fields) for record in records(path)]
+
+
+def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
+    """The rows of a file.
+
+    Args:
+        columns: those to read, where the file has them; none reads all.
+
+    Raises:
+        UserError: no such file, or not Parquet.
+    """
     import pyarrow
     import pyarrow.parquet
 
     path = existing_file(path)
-    fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
     try:
-        records = pyarrow.parquet.read_table(path).to_pylist()
+        file = pyarrow.parquet.ParquetFile(path)
+        wanted = [name for name in file.schema_arrow.names if name in columns or not columns]
+        rows_before = 0
+        for batch in file.iter_batches(columns=wanted):
+            for number, values in enumerate(batch.to_pylist(), start=rows_before + 1):
+                yield Record(id=f"{path.name}:{number}", place=f"{path}, row {number}", values=values)
+            rows_before += batch.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as Parquet ({error}): is it another format, or cut short?") from error
-    return [
-        row_from_record(record, fields, id=f"{path.name}:{number}", place=f"{path}, row {number}")
-        for number, record in enumerate(records, start=1)
-    ]

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from megatron_sspo.data.row import Fields, Row, row_from_record
+from megatron_sspo.data.row import Fields, Record, Row, row_from_record
 from megatron_sspo.errors import UserError
 
 _FIELDS = Fields(question="question", answer="answer")
@@ -47,10 +47,12 @@ def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
         raise UserError(f"reasoning-gym refuses the options of {task!r} (size={size}, {options}): {error}") from error
     return [
         row_from_record(
-            {**entry["metadata"], "question": entry["question"], "answer": entry["answer"]},
+            Record(
+                id=f"{task}/{seed}:{number}",
+                place=f"reasoning-gym {task} with seed {seed}, entry {number}",
+                values={**entry["metadata"], "question": entry["question"], "answer": entry["answer"]},
+            ),
             _FIELDS,
-            id=f"{task}/{seed}:{number}",
-            place=f"reasoning-gym {task} with seed {seed}, entry {number}",
         )
         for number, entry in enumerate(entries, start=1)
     ]

@@ -1,7 +1,8 @@
 """`Row`: what every source yields, and how a record of a file becomes one."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,31 @@ class Row:
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
     metadata: Mapping[str, Any] = field(default_factory=dict)  # whatever else the record carried
+    subset: str = ""  # the part of a mixture that it belongs to
+    share: float = 0.0  # of all draws, that go to its subset, up to a factor; 0 draws each row of the source once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dropped:
+    """A row that is left out, in the place where it would have stood."""
+
+    id: str
+    reason: str  # the same words for all rows of a kind, which are counted by it
+    detail: str = ""  # what is particular to this one
+
+
+def count_dropped(dropped: Iterable[Dropped]) -> str:
+    """How many were dropped and why, on one line: "17: repeats an evaluation question, 3: ..."."""
+    return ", ".join(f"{count:,}: {reason}" for reason, count in Counter(row.reason for row in dropped).items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What a reader of files found, before it is checked."""
+
+    id: str  # of the row that it will be
+    place: str  # file and line, for the messages
+    values: Any  # a mapping, if the file is right
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,30 +56,25 @@ class Fields:
     answer_after: str = ""  # the gold answer is what follows the last such mark ("####" in GSM8K); none takes it whole
 
 
-def row_from_record(record: Any, fields: Fields, *, id: str, place: str) -> Row:
+def row_from_record(found: Record, fields: Fields) -> Row:
     """Checks a record of a file and makes it a `Row`.
-
-    Args:
-        record: what the file's reader gave: a mapping, if the file is right.
-        fields: where to look.
-        id: of the row.
-        place: file and line, for the messages.
 
     Raises:
         UserError: the record lacks a field, or a field has the wrong type or is empty.
     """
+    record, place = found.values, found.place
     if not isinstance(record, Mapping):
-        raise UserError(f"{place}: a record has to be an object with named fields, and this is {_kind(record)}")
+        raise UserError(f"{place}: a record has to be an object with named fields, and this is {kind(record)}")
     demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
     if not isinstance(demonstration, str):
         raise UserError(
             f"{place}, field {fields.demonstration!r}: the demonstration has to be text, and this is "
-            f"{_kind(demonstration)}: mend the record, or leave the option demonstration empty"
+            f"{kind(demonstration)}: mend the record, or leave the option demonstration empty"
         )
     used = {name.split(".")[0] for name in (fields.question, fields.answer, fields.demonstration)}
     used |= {fields.question, fields.answer, fields.demonstration}
     return Row(
-        id=id,
+        id=found.id,
         question=_question(record, fields.question, place),
         answer=_answer(record, fields, place),
         demonstration=demonstration,
@@ -82,7 +103,7 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
         return question
     if not isinstance(question, list):
         raise UserError(
-            f"{where}: a question has to be text or a list of chat messages, and this is {_kind(question)}: "
+            f"{where}: a question has to be text or a list of chat messages, and this is {kind(question)}: "
             "mend the record, or name another field by the option question"
         )
     if not question:
@@ -100,7 +121,7 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
     right_type = isinstance(answer, (str, int, float)) and not isinstance(answer, bool)
     if not right_type or (isinstance(answer, float) and not math.isfinite(answer)):
         raise UserError(
-            f"{where}: the gold answer has to be text or a finite number, and this is {_kind(answer)}: "
+            f"{where}: the gold answer has to be text or a finite number, and this is {kind(answer)}: "
             "mend or drop the record, or name another field by the option answer"
         )
     text = str(answer)
@@ -131,7 +152,8 @@ def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> A
     return value
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """What a value is, for the messages."""
     if value is None:
         return "null"
     if isinstance(value, float) and not math.isfinite(value):

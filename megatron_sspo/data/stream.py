@@ -1,12 +1,13 @@
 """`PromptStream`: rows as tokenized prompts, drawn epoch after epoch, and resumed where a run stopped."""
 
 import hashlib
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from megatron_sspo.data.row import Row
+from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.data.template import render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
@@ -14,12 +15,21 @@ from megatron_sspo.types import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Pair = tuple[Row, Sequence[int]]  # and the tokens of its prompt
+
 
 class PromptStream:
     """An endless stream of prompts: epoch after epoch, each in an order of its own, fixed by the seed.
 
+    An epoch has every prompt once, or, of a mixture with weights, as many draws as there are prompts, shared out by the
+    weights: over the epochs the numbers of times that two prompts of a subset were drawn differ by one at most.
+
     Every row is rendered and tokenized at construction, so that a row that does not fit is found before anything else
     starts. No special tokens are added: a chat template writes them as text, and a format string says what it wants.
+
+    Args:
+        rows: of a source, or of several; what was dropped before is passed on.
+        overlong: what a prompt of more than `max_tokens` tokens is: an error, or dropped.
 
     Raises:
         UserError: no rows, an id that occurs twice, a template that does not fit, or a prompt that is empty or has more
@@ -28,7 +38,7 @@ class PromptStream:
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[Row | Dropped],
         tokenizer: "PreTrainedTokenizerBase",
         *,
         template: str,
@@ -36,9 +46,20 @@ class PromptStream:
         max_tokens: int,
         seed: int,
         shuffle: bool = True,
+        overlong: Literal["error", "drop"] = "error",
     ) -> None:
-        self._prompts = _tokenize(rows, tokenizer, template, system, max_tokens)
-        self._content = hashlib.sha256(repr([(p.id, p.tokens, p.answer) for p in self._prompts]).encode()).hexdigest()
+        kept = [row for row in rows if isinstance(row, Row)]
+        self._dropped = [row for row in rows if isinstance(row, Dropped)]
+        _check_rows(kept, self._dropped)
+        pairs = list(zip(kept, _tokenize(kept, tokenizer, template, system), strict=True))
+        if overlong == "drop":
+            pairs, long = _within(pairs, max_tokens)
+            self._dropped += long
+        _check_lengths(pairs, max_tokens)
+        self._prompts = [_prompt(row, tokens) for row, tokens in pairs]
+        self._rates = _rates([row for row, _ in pairs], seed)
+        content = repr([(p.id, p.tokens, p.answer) for p in self._prompts]) + (repr(self._rates) if self._rates else "")
+        self._content = hashlib.sha256(content.encode()).hexdigest()
         self._seed = seed
         self._shuffle = shuffle
         self._epoch = 0
@@ -50,11 +71,16 @@ class PromptStream:
         """All prompts, once each, in the order of the source."""
         return list(self._prompts)
 
+    @property
+    def dropped(self) -> list[Dropped]:
+        """What the source, the comparison with evaluation questions, and the limit on tokens left out."""
+        return list(self._dropped)
+
     def take(self, n: int) -> list[Prompt]:
         """The next `n` prompts; `n` may be more than an epoch holds."""
         taken: list[Prompt] = []
         while len(taken) < n:
-            if self._position == len(self._prompts):
+            if self._position == len(self._order):
                 self._move_to(self._epoch + 1, 0)
             indices = self._order[self._position : self._position + n - len(taken)]
             taken += [self._prompts[index] for index in indices]
@@ -79,7 +105,10 @@ class PromptStream:
                 )
         epoch, position = state.get("epoch"), state.get("position")
         if not (
-            isinstance(epoch, int) and isinstance(position, int) and epoch >= 0 and 0 <= position <= len(self._prompts)
+            isinstance(epoch, int)
+            and isinstance(position, int)
+            and epoch >= 0
+            and 0 <= position <= len(self._order_of(epoch))
         ):
             raise UserError(
                 f"the prompts cannot be resumed: {epoch=} and {position=} are no place in {len(self._prompts)} "
@@ -99,46 +128,88 @@ class PromptStream:
         self._epoch, self._position = epoch, position
         self._order = self._order_of(epoch)
 
+    def _times(self, index: int, epoch: int) -> int:
+        if not self._rates:
+            return 1
+        rate, start = self._rates[index]
+        return math.floor((epoch + 1) * rate + start) - math.floor(epoch * rate + start)
+
     def _order_of(self, epoch: int) -> list[int]:
-        order = list(range(len(self._prompts)))
+        order = [index for index in range(len(self._prompts)) for _ in range(self._times(index, epoch))]
         if self._shuffle:
             random.Random(f"{self._seed}:{epoch}").shuffle(order)  # seeded by text: the same in every process
         return order
 
 
-def _tokenize(
-    rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str, max_tokens: int
-) -> list[Prompt]:
+def _rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
+    """How often each row of a weighted mixture is drawn an epoch, and where in its cycle it starts; [] without weights.
+
+    The n rows of a subset start 1/n of a cycle after one another, in an order of the seed's, so that every epoch draws
+    the subset as often as its weight says, and passes over all its rows before it comes to one again.
+    """
+    sizes = Counter(row.subset for row in rows)
+    shares = {row.subset: row.share for row in rows}
+    total = sum(shares.values())
+    if not total:
+        return []
+    places = {subset: list(range(size)) for subset, size in sizes.items()}
+    for subset, order in places.items():
+        random.Random(f"{seed}:{subset}").shuffle(order)
+    rate = {subset: share / total * len(rows) / sizes[subset] for subset, share in shares.items()}
+    return [(rate[row.subset], places[row.subset].pop() / sizes[row.subset]) for row in rows]
+
+
+def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
+    if not rows and dropped:
+        raise UserError(
+            f"the source of the prompts has {len(dropped)} rows and none is left, because each {dropped[0].reason} or "
+            "the like: check its path, split and options, and prompts.without"
+        )
     if not rows:
         raise UserError("the source of the prompts has no rows: check its path, split and options")
     twice = [id for id, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
         raise UserError(f"the row id {twice[0]!r} occurs more than once: a source has to give each row its own")
+
+
+def _tokenize(
+    rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str
+) -> list[Sequence[int]]:
     texts = [render(row, tokenizer, template, system) for row in rows]
     # verbose=False: the error below says more than the tokenizer's warning about its model's length.
-    token_lists = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    _check_lengths(rows, token_lists, max_tokens)
-    return [
-        Prompt(
-            id=row.id,
-            tokens=tuple(tokens),
-            answer=row.answer,
-            demonstration=row.demonstration,
-            metadata=row.metadata,
-        )
-        for row, tokens in zip(rows, token_lists, strict=True)
+    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _within(pairs: Sequence[Pair], max_tokens: int) -> tuple[list[Pair], list[Dropped]]:
+    long = [
+        Dropped(id=row.id, reason=f"has more than {max_tokens} tokens", detail=f"{len(tokens)} tokens")
+        for row, tokens in pairs
+        if len(tokens) > max_tokens
     ]
+    if len(long) == len(pairs):
+        raise UserError(f"every prompt has more than max_tokens={max_tokens} tokens: raise prompts.max_tokens")
+    return [(row, tokens) for row, tokens in pairs if len(tokens) <= max_tokens], long
 
 
-def _check_lengths(rows: Sequence[Row], token_lists: Sequence[Sequence[int]], max_tokens: int) -> None:
-    overlong = [index for index, tokens in enumerate(token_lists) if len(tokens) > max_tokens]
+def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
+    overlong = [(row, tokens) for row, tokens in pairs if len(tokens) > max_tokens]
     if overlong:
-        longest = max(len(tokens) for tokens in token_lists)
+        longest = max(len(tokens) for _, tokens in overlong)
         raise UserError(
-            f"the prompt of {rows[overlong[0]].id} has {len(token_lists[overlong[0]])} tokens, more than "
-            f"max_tokens={max_tokens} ({len(overlong)} of {len(rows)} prompts do): raise prompts.max_tokens to "
-            f"{longest}, or drop the long rows"
+            f"the prompt of {overlong[0][0].id} has {len(overlong[0][1])} tokens, more than max_tokens={max_tokens} "
+            f"({len(overlong)} of {len(pairs)} prompts do): raise prompts.max_tokens to {longest}, or set "
+            "prompts.overlong to drop"
         )
-    empty = [index for index, tokens in enumerate(token_lists) if not tokens]
-    if empty:
-        raise UserError(f"the prompt of {rows[empty[0]].id} has no tokens: does the tokenizer know its characters?")
+    for row, tokens in pairs:
+        if not tokens:
+            raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
+
+
+def _prompt(row: Row, tokens: Sequence[int]) -> Prompt:
+    return Prompt(
+        id=row.id,
+        tokens=tuple(tokens),
+        answer=row.answer,
+        demonstration=row.demonstration,
+        metadata=row.metadata,
+    )

@@ -16,6 +16,14 @@ THINK_ANSWER_INSTRUCTION = (
 )
 """System text for recipes that train a chat model on the paper's template (the paper does not print its own)."""
 
+CODE_ANSWER_INSTRUCTION = (
+    "First think about the task step by step, then solve it with a Python program that prints the result. "
+    "Write the reasoning between <think> and </think> and the program between <answer> and </answer>, in a block that "
+    "begins with ```python and ends with ```, like this: <think> reasoning </think> <answer>\n```python\nprogram\n```\n"
+    "</answer>"
+)
+"""The same for recipes whose answers are programs (`reward/code.py`)."""
+
 
 def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> str:
     """The prompt as text.

@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.format import extract_answer, format_reward
+from megatron_sspo.reward.number import read_number
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.verify import equivalent, prepare
 from megatron_sspo.types import Prompt
 
-_INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_NUMBER = re.compile(rf"[+-]?(?:{_INTEGER}(?:\.[0-9]*)?|\.[0-9]+|{_INTEGER}/{_INTEGER})")
-_LONGEST_NUMBER = 1000  # characters; Python refuses to read integers of more than 4300 digits
+_PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
 _MOST_REMEMBERED = 50_000  # verdicts of math-verify
 
 
@@ -22,8 +21,8 @@ def reward(num_workers: int = 2, deadline: float = 5.0, exact: bool = False) -> 
     Args:
         num_workers: processes that run math-verify.
         deadline: seconds for one comparison; a slower one counts as wrong.
-        exact: compares strings and plain numbers only, with no process. For tasks whose question already is an
-            expression of the right value, where "12+34" is no answer to "12+34=".
+        exact: compares strings and numbers in digits only, with no process. For tasks in which any other form is
+            wrong: where "2^{10}" is the question, it is no answer.
     """
     if num_workers < 1:
         raise UserError(f"the math reward's num_workers is {num_workers}: it has to be 1 or more")
@@ -35,8 +34,9 @@ def reward(num_workers: int = 2, deadline: float = 5.0, exact: bool = False) -> 
 class MathReward:
     """{"answer": I[â = a], "format": r_format}, from the SSPO paper's appendix "Reward and answer verification".
 
-    â is extracted between `<answer>` and `</answer>`; without it the answer part is 0. Equal strings are equal, plain
-    numbers are compared exactly, and math-verify settles the rest.
+    â is extracted between `<answer>` and `</answer>`; without it the answer part is 0. Numbers, words and lists are
+    compared here (`compare`), and expressions by math-verify, in processes that are killed at the deadline. Verdicts of
+    these processes are remembered.
     """
 
     def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None) -> None:
@@ -66,7 +66,7 @@ class MathReward:
         for pair in dict.fromkeys(pairs):
             verdict = self._remembered.get(pair)
             if verdict is None:
-                verdict = _quick_verdict(*pair)
+                verdict = compare(*pair) if self._pool is not None else _exactly(*pair)
             if verdict is None:
                 unsettled.append(pair)
             else:
@@ -79,21 +79,11 @@ class MathReward:
         return verdicts
 
 
-def _quick_verdict(gold: str, answer: str) -> bool | None:
-    """Equality of strings, or of two plain numbers; None where it takes more than that."""
+def _exactly(gold: str, answer: str) -> bool:
+    """Equality of strings, or of two numbers that are written in digits alone."""
     if gold == answer:
         return True
-    gold_number, answer_number = _plain_number(gold), _plain_number(answer)
-    if gold_number is None or answer_number is None:
-        return None
-    return gold_number == answer_number
-
-
-def _plain_number(text: str) -> Fraction | None:
-    """The value of an integer, a decimal number or a fraction of integers, with or without thousands separators."""
-    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        return None
-    numerator, _, denominator = text.replace(",", "").partition("/")
-    if not denominator:
-        return Fraction(numerator)
-    return Fraction(int(numerator), int(denominator)) if int(denominator) else None
+    if not (_PLAIN_NUMBER.fullmatch(gold) and _PLAIN_NUMBER.fullmatch(answer)):
+        return False
+    numbers = read_number(gold), read_number(answer)
+    return numbers[0] is not None and numbers[0] == numbers[1]

@@ -23,7 +23,9 @@ def test_a_path_a_short_name_and_a_name_of_ones_own(tmp_path) -> None:
 
 
 def test_the_short_names_are_the_sources() -> None:
-    assert short_names("data", "rows") == ["arithmetic", "huggingface", "jsonl", "parquet", "reasoning_gym"]
+    forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym"}
+    named = {"aime24", "aime25", "codeact", "dapo_math", "deepmath_103k", "gsm8k", "math_500"}
+    assert set(short_names("data", "rows")) == forms | named
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_the_short_names_are_the_sources() -> None:
     [
         ("missing.jsonl", {}, ["there is no file missing.jsonl"]),
         ("missing.parquet", {}, ["there is no file missing.parquet"]),
-        ("nowhere", {}, ["'nowhere'", "arithmetic, huggingface, jsonl"]),
+        ("nowhere", {}, ["'nowhere'", "arithmetic", "huggingface, jsonl"]),
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
         ("arithmetic", {}, ["needs the option size"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),

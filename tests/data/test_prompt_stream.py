@@ -108,6 +108,18 @@ def test_an_overlong_prompt_names_the_row_and_both_numbers() -> None:
     assert len(PromptStream(rows, TOKENIZER, template="{question}", max_tokens=9, seed=0).prompts) == 3
 
 
+def test_overlong_prompts_are_dropped_where_that_is_asked_for() -> None:
+    rows = [Row(id=f"a:{n}", question="1" * n, answer="1") for n in (3, 7, 5, 9)]
+    source = PromptStream(rows, TOKENIZER, template="{question}", max_tokens=5, seed=0, overlong="drop")
+    assert ids(source.prompts) == ["a:3", "a:5"]
+    assert [(row.id, row.reason, row.detail) for row in source.dropped] == [
+        ("a:7", "has more than 5 tokens", "7 tokens"),
+        ("a:9", "has more than 5 tokens", "9 tokens"),
+    ]
+    with pytest.raises(UserError, match="every prompt has more than max_tokens=2 tokens"):
+        PromptStream(rows, TOKENIZER, template="{question}", max_tokens=2, seed=0, overlong="drop")
+
+
 def test_an_empty_source() -> None:
     with pytest.raises(UserError, match="no rows"):
         PromptStream([], TOKENIZER, template="{question}", max_tokens=5, seed=0)

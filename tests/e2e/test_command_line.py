@@ -43,6 +43,34 @@ def responses(path: Path) -> list[tuple[str, str]]:
     return [(group["prompt"]["id"], rollout["text"]) for group in groups for rollout in group["rollouts"]]
 
 
+def test_what_is_left_out_of_the_prompts_is_said_and_listed(workshop) -> None:
+    sums = {"train": ["1+1=", "1+2=", "1+3=", "12+34=", "2+2="], "test": ["1 + 1 =", "2+1="]}
+    for name, questions in sums.items():
+        lines = [json.dumps({"question": question, "answer": "1"}) for question in questions]
+        (workshop.folder / f"{name}.jsonl").write_text("\n".join(lines))
+    (workshop.folder / "recipe.py").write_text(
+        (workshop.folder / "recipe.py").read_text()
+        + """
+
+def overlapping() -> Run:
+    test = Prompts(source=str(HERE / "test.jsonl"), template="{question}", max_tokens=8)
+    train = replace(test, source=str(HERE / "train.jsonl"), max_tokens=5, overlong="drop", without=(test,))
+    held_out = replace(test, source=str(HERE / "train.jsonl"))
+    return replace(bare(), num_updates=2, prompts=train, evaluation=Evaluation(prompts=held_out))
+"""
+    )
+    finished = workshop.run("train", f"{workshop.recipe}:overlapping")
+    assert finished.returncode == 0, finished.stderr
+    listed = (workshop.folder / "run" / "dropped_prompts.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in listed] == [
+        {"id": "train.jsonl:1", "reason": "repeats an evaluation question", "detail": "the text of test.jsonl:1"},
+        {"id": "train.jsonl:4", "reason": "has more than 5 tokens", "detail": "6 tokens"},
+    ]
+    said = (workshop.folder / "run" / "log.txt").read_text()
+    assert "3 prompts; dropped 1: repeats an evaluation question, 1: has more than 5 tokens" in said
+    assert "3 of the 5 evaluation prompts are trained on as well" in said
+
+
 def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
     made, layout = whole_run
     if layout == "experts":

@@ -1,4 +1,5 @@
 import math
+import random
 import threading
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.reward import verify
+from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score
@@ -154,11 +156,41 @@ def test_a_number_of_many_digits_is_no_error(judge) -> None:
 
 def test_exact_takes_no_expression_for_its_value(judge) -> None:
     built = reward(exact=True)
-    assert [
-        built.score([prompt("46")], [respond(a)])[0]["answer"] for a in ("46", "46.0", "12+34", "12+34=46", "x=46")
-    ] == [1, 1, 0, 0, 0]
+    answers = ("46", "46.0", "12+34", "12+34=46", "x=46", "46 apples", "2 \\cdot 23", "46%")
+    assert [built.score([prompt("46")], [respond(a)])[0]["answer"] for a in answers] == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert built.score([prompt("1024")], [respond("2^{10}")])[0]["answer"] == 0.0
     built.close()
-    assert judge.score([prompt("46")], [respond("12+34")])[0]["answer"] == 1.0, "why the option is there"
+    assert judge.score([prompt("1024")], [respond("2^{10}")])[0]["answer"] == 1.0, "why the option is there"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_text_upsets_the_comparison(seed: int) -> None:
+    """What runs in the trainer's process has neither a deadline nor a right to raise."""
+    draw = random.Random(seed)
+    pieces = [
+        "\\boxed{",
+        "\\frac",
+        "{",
+        "}",
+        "(",
+        "]",
+        ",",
+        "1",
+        "-",
+        "0.",
+        "/0",
+        "^",
+        "_",
+        "\\text{",
+        " or ",
+        "=",
+        "$",
+        "%",
+    ]
+    pieces += ["\\overline{", "e9999999", "\\pm ", "½", "\ud800", "\x00", "٣", "²", "<", " and ", "1,234", "\\\\", "\n"]
+    for _ in range(3000):
+        gold, answer = ("".join(draw.choices(pieces, k=draw.randrange(1, 12))) for _ in range(2))
+        assert compare(gold, answer) in (True, False, None)
 
 
 def test_a_worker_has_sympy_and_not_torch() -> None:

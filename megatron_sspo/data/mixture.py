@@ -1,0 +1,55 @@
+"""Several sets as one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.errors import UserError
+
+_KEYS = ("source", "options", "weight")
+
+
+def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
+    """The rows of all sets, one set after the other; a row's id begins with the name of its set.
+
+    Half of the draws from each of two sets, whatever their sizes:
+    `{"gsm8k": {"weight": 1}, "hard": {"source": "hard.jsonl", "options": {"answer": "gold"}, "weight": 1}}`.
+
+    Args:
+        sets: by name. Of each: `source`, the name itself by default; `options`, those of the source; `weight`, the
+            set's share of the draws, up to a factor. Without weights every row is drawn once an epoch. With them an
+            epoch has as many draws as there are rows, and over the epochs a set's rows are drawn equally often.
+
+    Raises:
+        UserError: no sets, an unknown key, a weight that is not above 0, weights for some of the sets only, or what
+            the sources raise.
+    """
+    if not isinstance(sets, Mapping) or not sets:
+        raise UserError('the mixture has no sets: give it sets={"gsm8k": {}, "deepmath_103k": {}}')
+    for name, entry in sets.items():
+        _check(name, entry)
+    if len({"weight" in entry for entry in sets.values()}) > 1:
+        missing = [name for name, entry in sets.items() if "weight" not in entry]
+        raise UserError(f"the mixture has a weight for some sets and none for {', '.join(missing)}: give all or none")
+    mixed: list[Row | Dropped] = []
+    for name, entry in sets.items():
+        share = float(entry.get("weight", 0))
+        for row in load_rows(entry.get("source", name), entry.get("options", {})):
+            if isinstance(row, Row):
+                mixed.append(replace(row, id=f"{name}/{row.id}", subset=name, share=share))
+            else:
+                mixed.append(replace(row, id=f"{name}/{row.id}"))
+    return mixed
+
+
+def _check(name: str, entry: Any) -> None:
+    where = f"the set {name!r} of the mixture"
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{where} is {entry!r}: it has to be an object with some of {', '.join(_KEYS)}")
+    if unknown := sorted(entry.keys() - set(_KEYS)):
+        raise UserError(f"{where} has the unknown key {', '.join(unknown)}: the keys are {', '.join(_KEYS)}")
+    weight = entry.get("weight", 1)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+        raise UserError(f"{where} has the weight {weight!r}: it has to be a number above 0; leave an unwanted set out")

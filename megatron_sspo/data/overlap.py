@@ -1,0 +1,85 @@
+"""Keeps questions that a model is evaluated on out of those that it is trained on."""
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron_sspo.data.row import Dropped, Row
+
+_LEAST_WORDS = 12  # below, one word more or less is another question
+_NEAR = 0.8  # share of the runs of three words that two questions have in common
+
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
+# Commands that change how a formula looks and not what it says, before what may follow their name.
+_LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|textstyle|quad|qquad|enspace|limits|nolimits|[Bb]igg?[lr]?)(?![A-Za-z])"
+    r"|\\[,;:!> ()\[\]]"
+    r"|\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)(?![A-Za-z])"
+)
+_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|[-+*/=<>^!|()\[\]]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What two questions are compared by."""
+
+    text: str  # without white space, punctuation and layout
+    numbers: tuple[str, ...]  # in order
+    runs: frozenset[tuple[str, ...]]  # all of three words in a row; none for a short question
+
+    @classmethod
+    def of(cls, row: Row) -> "_Question":
+        tokens = tokens_of(row)
+        long_enough = len(tokens) >= _LEAST_WORDS
+        runs = frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False)) if long_enough else frozenset()
+        return cls("".join(tokens), tuple(token for token in tokens if token[0].isdigit()), runs)
+
+
+def without(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
+    """The rows, with a `Dropped` in the place of each whose question is among the held-out ones.
+
+    Two questions are the same where their texts agree up to case, white space, punctuation and the layout of formulas
+    (`\\dfrac` and `\\frac`, `\\left(` and `(`, `$` or not), or where they have the same numbers in the same order and
+    at least 0.8 of their runs of three words in common (Jaccard, for 12 words and more). A problem with other numbers
+    in the same words is another problem, and stays.
+    """
+    by_text: dict[str, str] = {}
+    by_numbers: dict[tuple[str, ...], list[tuple[frozenset[tuple[str, ...]], str]]] = defaultdict(list)
+    for row in held_out:
+        if isinstance(row, Row):
+            question = _Question.of(row)
+            by_text.setdefault(question.text, row.id)
+            by_numbers[question.numbers].append((question.runs, row.id))
+
+    def checked(row: Row) -> Row | Dropped:
+        question = _Question.of(row)
+        reason = "repeats an evaluation question"
+        if question.text in by_text:
+            return Dropped(id=row.id, reason=reason, detail=f"the text of {by_text[question.text]}")
+        for runs, id in by_numbers.get(question.numbers, ()):
+            if _alike(question.runs, runs):
+                return Dropped(id=row.id, reason=reason, detail=f"the numbers and nearly the words of {id}")
+        return row
+
+    return [checked(row) if isinstance(row, Row) else row for row in rows]
+
+
+def tokens_of(row: Row) -> list[str]:
+    """Words, numbers and operators of a question, in lower case."""
+    if isinstance(row.question, str):
+        text = row.question
+    else:
+        text = "\n".join(message["content"] for message in row.question if message["role"] != "system")
+    text = _LAYOUT.sub(" ", _FRACTION.sub(r"\\frac", _THOUSANDS.sub("", text)))
+    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def _alike(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:
+    smaller, larger = sorted((len(a), len(b)))
+    if not smaller or smaller < _NEAR * larger:
+        return False
+    common = len(a & b)
+    return common >= _NEAR * (len(a) + len(b) - common)

@@ -1,0 +1,84 @@
+"""`Published`: where a data set with a name is found, and what its rows look like there."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megatron_sspo.data import huggingface, jsonl, parquet
+from megatron_sspo.data.row import Record, kind
+from megatron_sspo.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A data set as its makers publish it on the Hugging Face hub."""
+
+    name: str  # here
+    repository: str  # there
+    splits: tuple[str, ...]
+    columns: tuple[str, ...]  # that a row needs
+    metadata: tuple[str, ...] = ()  # columns that are kept where they exist; all others are left behind
+    config: str | None = None
+
+    def records(self, split: str, path: str | Path = "") -> Iterator[Record]:
+        """The rows of a split, from the hub, its cache, or files with the same columns.
+
+        Args:
+            split: one of `splits`; from the hub also a part of it, "train[:100]".
+            path: a .jsonl or .parquet file, which is read whole, or a folder with files of the split's name, such as a
+                download of the repository; empty takes the hub.
+
+        Raises:
+            UserError: no such split, file or column, no rows, or no hub.
+        """
+        whole, bracket, _ = split.partition("[")
+        if whole not in self.splits:
+            raise UserError(f"the set {self.name} has no split {split!r}: choose {' or '.join(self.splits)}")
+        if path and bracket:
+            raise UserError(
+                f"the split {split!r} of {self.name} is a part, and {path} is read whole: set split to {whole!r}, or "
+                "leave the other rows out of the file"
+            )
+        record = None
+        for record in self._read(split, path):
+            yield self._checked(record)
+        if record is None:
+            raise UserError(f"{path or self.repository} has no rows: is it a whole copy of {self.repository}?")
+
+    def _read(self, split: str, path: str | Path) -> Iterator[Record]:
+        wanted = self.columns + self.metadata
+        if not path:
+            yield from huggingface.records(self.repository, split, self.config, wanted)
+            return
+        for file in self._files(Path(path), split):
+            yield from parquet.records(file, wanted) if file.suffix == ".parquet" else jsonl.records(file)
+
+    def _files(self, path: Path, split: str) -> list[Path]:
+        if path.suffix in (".jsonl", ".parquet"):
+            return [path]
+        if not path.is_dir():
+            raise UserError(
+                f"there is no {path}: the option path of {self.name} is a .jsonl or .parquet file or a folder of such, "
+                f"relative to {Path.cwd()}"
+            )
+        folder = path / self.config if self.config and (path / self.config).is_dir() else path
+        found = [file for file in folder.rglob(f"{split}*") if file.suffix in (".jsonl", ".parquet")]
+        files = sorted(file for file in found if file.stem == split or file.stem.startswith(f"{split}-"))
+        if not files:
+            raise UserError(
+                f"{folder} has no file of the split {split!r}: it should be named {split}.jsonl, {split}.parquet or "
+                f"{split}-*.parquet, or be named itself as the option path"
+            )
+        return files
+
+    def _checked(self, record: Record) -> Record:
+        if not isinstance(record.values, Mapping):
+            raise UserError(f"{record.place}: a record has to be an object, and this is {kind(record.values)}")
+        if missing := [column for column in self.columns if column not in record.values]:
+            raise UserError(
+                f"{record.place}: there is no column {missing[0]!r}: the set {self.name} has the columns of "
+                f"{self.repository}, {' and '.join(self.columns)}; a file of another form is a source of its own, with "
+                "the options question and answer"
+            )
+        wanted = self.columns + self.metadata
+        return replace(record, values={name: value for name, value in record.values.items() if name in wanted})

@@ -1,0 +1,175 @@
+"""Whether an answer is the gold answer: numbers, words and lists here, expressions by a function that is handed in."""
+
+import re
+from collections.abc import Callable, Iterable
+
+from megatron_sspo.reward.answer import clean, parts, sides
+from megatron_sspo.reward.number import Number, read_number, without_unit
+
+LONGEST = 2000  # characters; a longer answer is wrong, unless it is the gold answer to the letter
+_LONGEST_LIST = 30  # items, where each may have to be compared with each
+
+Verdict = bool | None  # None: it takes the comparison of two expressions, and nobody was handed in who does that
+
+_BASE = re.compile(r"[0-9]\s*_")
+_COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
+_FUNCTIONS = re.compile(
+    "(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|max|gcd|lcm|mod|det|dim|ker|deg|arg", re.IGNORECASE
+)
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt)(?![A-Za-z])")
+_NAME = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*(?:'*\s*\([^()]*\))?")
+# What is still to be done: the question's own expression is no answer to it.
+_TASK = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
+_ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
+_CHOICE = re.compile(r"\(?([A-J])\)(?!.*\b[A-J]\))")
+_OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
+# Words before a number that make something else of it than the answer.
+_HEDGES = re.compile(
+    r"\b(?:not|never|n?either|n?or|between|than|least|most|about|approximately|almost|nearly|around|over|under|above|below|"
+    r"twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
+)
+
+
+def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = None) -> Verdict:
+    """Whether `answer` says what `gold` says.
+
+    Args:
+        gold: the gold answer.
+        answer: what stands between `<answer>` and `</answer>`.
+        same: decides about two expressions, cleaned and neither a number nor words. Without it they give None.
+
+    An answer that hedges is wrong: where the gold answer is one thing, a list of several is not it, whatever is in the
+    list. An answer that is still a task is wrong: an arithmetic expression where the gold answer is a number, a sum,
+    product, integral or limit where the gold answer is none.
+    """
+    if gold == answer:
+        return True
+    if max(len(gold), len(answer)) > LONGEST:
+        return False
+    gold, answer = clean(gold), clean(answer)
+    if not gold or not answer:
+        return False
+    if _bare(gold) == _bare(answer):
+        return True
+    if not (_is_balanced(gold) and _is_balanced(answer)):
+        return False
+    return _compare_lists(gold, answer, same)
+
+
+def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
+    if gold.lower() in _OPPOSITES and (tokens := _tokens(answer)):
+        return tokens[0] == gold.lower() and not {_OPPOSITES[tokens[0]], "or", "not"} & set(tokens)
+    if re.fullmatch(r"\(?[A-J]\)?", gold) and (choice := _CHOICE.match(answer)):
+        return choice[1] == gold.strip("()")
+    brackets, items = parts(gold, thousands=True)
+    other_brackets, other_items = parts(answer, thousands=True)
+    if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
+        brackets, items = parts(gold, thousands=False)
+        other_brackets, other_items = parts(answer, thousands=False)
+    if len(items) == len(other_items) == 1:
+        return _compare_items(items[0], other_items[0], same)
+    if bool(_RELATION.search(gold)) != bool(_RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
+        return same(gold, answer) if same else None
+    if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
+        return False
+    kinds = {brackets, other_brackets}
+    if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
+        return False
+    if kinds <= {"", "{}"}:
+        return _same_set(items, other_items, same)
+    return _all(_compare_lists(*pair, same) for pair in zip(items, other_items, strict=True))
+
+
+def _same_set(items: list[str], others: list[str], same: Callable[[str, str], bool] | None) -> Verdict:
+    """Whether two lists hold the same items, in whatever order. Equality being transitive, the first match will do."""
+    left = list(others)
+    unsure = False
+    for item in items:
+        verdicts = [_compare_lists(item, other, same) for other in left]
+        if True in verdicts:
+            del left[verdicts.index(True)]
+        elif None in verdicts:
+            unsure = True
+        else:
+            return False
+    return None if unsure else True
+
+
+def _all(verdicts: Iterable[Verdict]) -> Verdict:
+    unsure = False
+    for verdict in verdicts:
+        if verdict is False:
+            return False
+        unsure = unsure or verdict is None
+    return None if unsure else True
+
+
+def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
+    gold_sides, answer_sides = sides(gold), sides(answer)
+    names = [bool(_NAME.fullmatch(found[0])) for found in (gold_sides, answer_sides)]
+    if len(gold_sides) > 1 and len(answer_sides) > 1:
+        if not all(names):
+            return same(gold, answer) if same else None
+        if _bare(gold_sides[0]) != _bare(answer_sides[0]):
+            return False
+        gold, answer = gold_sides[-1], answer_sides[-1]
+    elif len(answer_sides) > 1:
+        numbers = [read_number(side) for side in answer_sides]
+        if any(n and numbers[-1] and not n.equals(numbers[-1]) for n in numbers):  # 6 = 5
+            return False
+        answer = answer_sides[-1]
+    elif len(gold_sides) == 2 and names[0]:
+        gold = gold_sides[1]
+    if _bare(gold) == _bare(answer):
+        return True
+    gold_number = read_number(gold)
+    answer_number = read_number(answer) or (_stated_number(answer) if gold_number else None)
+    if gold_number and answer_number:
+        return gold_number.equals(answer_number)
+    if _BASE.search(gold) or _BASE.search(answer):
+        return False  # 16_8 is neither 16 nor 16_7, and other spellings of itself were looked at before
+    if _has_words(gold) or _has_words(without_unit(answer)):
+        return _tokens(gold) == _tokens(answer)
+    if gold_number and _ARITHMETIC.search(answer):
+        return False
+    if _TASK.search(answer) and not _TASK.search(gold):
+        return False
+    return same(without_unit(gold), without_unit(answer)) if same else None
+
+
+def _stated_number(sentence: str) -> Number | None:
+    """The number of a sentence with just one, such as "She has 42 apples left"; None if a word before it changes it."""
+    match = _NUMERAL.search(sentence)
+    if not match or "\\" in sentence[: match.start()]:
+        return None
+    words = sentence[: match.start()].lower()
+    if not re.fullmatch(r"[a-z ,.'-]*", words) or _HEDGES.search(words):
+        return None
+    return read_number(sentence[match.start() :].strip())
+
+
+def _has_words(text: str) -> bool:
+    runs = re.findall(r"[A-Za-z]{2,}", _COMMAND.sub(" ", text))
+    return any((len(run) > 2 or run.lower() == "no") and not _FUNCTIONS.fullmatch(run) for run in runs)
+
+
+def _tokens(text: str) -> list[str]:
+    found = re.findall(r"[0-9a-z]+|[-+*/=<>^_]", re.sub(r"\\([A-Za-z]+)", r"\1", text).lower())
+    return [token for token in found if token not in ("a", "an", "the")]
+
+
+def _bare(text: str) -> str:
+    """The text without spaces that separate nothing and braces that hold one character."""
+    text = re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
+    return re.sub(r"(?<=[_^])\{([0-9A-Za-z])\}", r"\1", text)
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether every brace has its partner. "5}{6" inside of a box would be read as 5."""
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,188 @@
+"""Reads a number in any of the notations in which an answer may write it, exactly."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+_LONGEST = 1000  # characters; Python refuses to read integers of more than 4300 digits
+_LARGEST_EXPONENT = 1000  # of ten
+
+_INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
+_SIGNED = rf"[+-]?\s*{_DECIMAL}"
+_TEX_FRACTION = rf"\\frac\s*\{{\s*({_SIGNED})\s*\}}\s*\{{\s*({_SIGNED})\s*\}}"
+_TEN_TO = r"10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([0-9]))"
+
+_LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥])\s*)?(?P<inner>[+-]?)\s*")
+_PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
+_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+_POWER = r"(?:\s*\^\s*\{?[0-9]\}?)?"
+_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,6}}")
+_UNIT_OF_EXPRESSION = re.compile(rf"(?<=[0-9}}])\s+([a-zA-Z]{{2,}})(?:[ /]+[a-zA-Z]+)*{_POWER}$")
+
+# Words after a number that make another number, or another answer, of it.
+_NOT_A_UNIT = re.compile(
+    "and|or|nor|but|to|not|than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|third|"
+    "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|is|are|if|when|where|for|choose",
+    re.IGNORECASE,
+)
+_SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
+_CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
+# Two different units of this table are two different answers; of any other word it is not known what it measures.
+_UNITS = {
+    name: unit
+    for unit, names in {
+        "millimetre": "mm millimeter millimeters millimetre millimetres",
+        "centimetre": "cm centimeter centimeters centimetre centimetres",
+        "metre": "m meter meters metre metres",
+        "kilometre": "km kilometer kilometers kilometre kilometres",
+        "inch": "in inch inches",
+        "foot": "ft foot feet",
+        "yard": "yd yard yards",
+        "mile": "mi mile miles",
+        "second": "s sec secs second seconds",
+        "minute": "min mins minute minutes",
+        "hour": "h hr hrs hour hours",
+        "day": "day days",
+        "week": "week weeks",
+        "month": "month months",
+        "year": "year years",
+        "gram": "g gram grams",
+        "kilogram": "kg kilogram kilograms",
+        "dollar": "dollar dollars usd",
+        "cent": "cent cents",
+        "euro": "euro euros eur",
+        "degree": "degree degrees",
+        "radian": "rad radian radians",
+    }.items()
+    for name in names.split()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as an answer states it."""
+
+    value: Fraction  # 50 for "50%"
+    percent: bool = False
+    unit: str = ""  # of the table above, in one spelling; empty for any other word, and for none
+
+    def equals(self, answer: "Number") -> bool:
+        """Whether `answer` states this gold number.
+
+        A percent sign on one side only is either the unit that the other side leaves out (50% and 50), or it divides
+        by a hundred (50% and 0.5). It is no unit beside a gold number of at most 1, which is a share: there 0.5% is not
+        0.5.
+        """
+        if self.unit and answer.unit and self.unit != answer.unit:
+            return False
+        if self.percent == answer.percent:
+            return self.value == answer.value
+        as_unit = self.percent or abs(self.value) > 1
+        stated, bare = (self, answer) if self.percent else (answer, self)
+        return stated.value / 100 == bare.value or (as_unit and stated.value == bare.value)
+
+
+def read_number(text: str) -> Number | None:
+    """The number that a text states, with its unit; None where the text is anything else.
+
+    Integers, decimals, thousands separators, fractions, mixed numbers, scientific notation, repeating decimals
+    (`0.\\overline{3}`), percentages, degrees, currencies, and words after the number.
+
+    Args:
+        text: as `megatron_sspo.reward.answer.clean` leaves it.
+    """
+    if len(text) > _LONGEST:
+        return None
+    lead = _LEAD.match(text)
+    assert lead is not None  # every part of it may be empty
+    if lead["sign"] and lead["inner"]:
+        return None
+    rest = text[lead.end() :]
+    for form, value_of in _FORMS:
+        if not (match := form.match(rest)):
+            continue
+        value = value_of(match)
+        tail = _read_tail(rest[match.end() :])
+        if value is None or tail is None:
+            continue
+        percent, unit = tail
+        negative = "-" in (lead["sign"], lead["inner"])
+        return Number(-value if negative else value, percent, _CURRENCIES.get(lead["currency"] or "", unit))
+    return None
+
+
+def _read_tail(tail: str) -> tuple[bool, str] | None:
+    """Percent sign and unit after a number; None where something else follows it."""
+    if not tail.strip():
+        return False, ""
+    if match := _PERCENT.match(tail):
+        rest = _read_tail(tail[match.end() :])
+        return None if rest is None or rest[0] else (True, rest[1])
+    if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
+        return False, "degree"
+    if not _UNIT.fullmatch(tail):
+        return None
+    words = re.findall(r"[A-Za-z]+", tail)
+    if _NOT_A_UNIT.fullmatch(words[0]) or {word.lower() for word in words} & {"and", "or", "not", "nor"}:
+        return None
+    # "5m" may be five times m; after a space, or in \\text{}, it is a unit.
+    if len(words[0]) == 1 and (words[0] not in _SINGLE_LETTER_UNITS or not tail[0].isspace()):
+        return None
+    if len(words) == 1 and words[0].isupper() and len(words[0]) == 2 and not tail[0].isspace():
+        return None  # "2AB" is a product
+    base = [word for word in words if word.lower() not in ("square", "sq", "cubic")][:1]
+    return False, _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
+
+
+def without_unit(expression: str) -> str:
+    """The expression without the words that say what it counts: "2\\sqrt{3} cm" and "2\\sqrt{3}" are one answer."""
+    match = _UNIT_OF_EXPRESSION.search(expression)
+    if not match or _NOT_A_UNIT.fullmatch(match[1]):
+        return expression
+    return expression[: match.start()]
+
+
+def _decimal(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").replace(" ", ""))
+
+
+def _over(top: str, bottom: str) -> Fraction | None:
+    denominator = _decimal(bottom)
+    return _decimal(top) / denominator if denominator else None
+
+
+def _mixed(whole: str, top: str, bottom: str) -> Fraction | None:
+    """2 1/3; a part that is not a proper fraction is a factor or a slip, and not read."""
+    part = _over(top, bottom)
+    return _decimal(whole) + part if part is not None and 0 < part < 1 else None
+
+
+def _scientific(mantissa: str, exponent: str) -> Fraction | None:
+    return _decimal(mantissa) * Fraction(10) ** int(exponent) if _is_small(exponent) else None
+
+
+def _is_small(exponent: str) -> bool:
+    return len(exponent) <= 5 and abs(int(exponent)) <= _LARGEST_EXPONENT
+
+
+def _repeating(whole: str, steady: str, period: str) -> Fraction:
+    repeated = Fraction(int(period), 10 ** len(period) - 1)
+    return int(whole or "0") + (int(steady or "0") + repeated) / 10 ** len(steady)
+
+
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
+    (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
+    (
+        re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),
+        lambda m: _scientific(m[1], m[2] or m[3]),
+    ),
+    (re.compile(_TEN_TO), lambda m: _scientific("1", m[1] or m[2])),
+    (re.compile(rf"({_DECIMAL})[eE]([+-]?[0-9]+)(?![0-9A-Za-z])"), lambda m: _scientific(m[1], m[2])),
+    (re.compile(rf"({_INTEGER})\s*{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
+    (re.compile(_TEX_FRACTION), lambda m: _over(m[1], m[2])),
+    (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
+    (re.compile(rf"({_DECIMAL})\s*/\s*({_DECIMAL})"), lambda m: _over(m[1], m[2])),
+    (re.compile(rf"({_DECIMAL})(?![0-9])"), lambda m: _decimal(m[1])),
+)

@@ -1,0 +1,103 @@
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.data import mixture
+from megatron_sspo.data.row import Row
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
+from tests.data.char_tokenizer import char_tokenizer
+
+TOKENIZER = char_tokenizer()
+
+
+def write(path: Path, size: int) -> str:
+    lines = [json.dumps({"question": f"{n}+{size}=", "answer": str(n + size)}) for n in range(size)]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def mixed(tmp_path: Path, **weights: float) -> list[Row]:
+    sets = {
+        name: {
+            "source": write(tmp_path / f"{name}.jsonl", size),
+            **({"weight": weights[name]} if name in weights else {}),
+        }
+        for name, size in (("small", 3), ("large", 20))
+    }
+    return [row for row in mixture.rows(sets) if isinstance(row, Row)]
+
+
+def stream(rows: list[Row], seed: int = 0, **options) -> PromptStream:
+    options = {"max_tokens": 64, **options}
+    return PromptStream(rows, TOKENIZER, template="{question}", seed=seed, **options)
+
+
+def subset(id: str) -> str:
+    return id.split("/")[0]
+
+
+def test_without_weights_every_row_is_drawn_once_an_epoch(tmp_path) -> None:
+    rows = mixed(tmp_path)
+    assert [row.id for row in rows[:4]] == [*(f"small/small.jsonl:{n}" for n in (1, 2, 3)), "large/large.jsonl:1"]
+    drawn = [prompt.id for prompt in stream(rows).take(46)]
+    assert Counter(drawn) == {row.id: 2 for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_share_out_the_draws_whatever_the_sizes(tmp_path, seed) -> None:
+    source = stream(mixed(tmp_path, small=1, large=1), seed=seed)
+    drawn = [prompt.id for prompt in source.take(23 * 40)]
+    shares = Counter(map(subset, drawn))
+    assert abs(shares["small"] - shares["large"]) <= 2
+    for name in ("small", "large"):
+        counts = Counter(id for id in drawn if subset(id) == name)
+        assert max(counts.values()) - min(counts.values()) <= 1, "rows of a subset are drawn equally often"
+    assert len({id for id in drawn if subset(id) == "large"}) == 20
+
+
+def test_the_rows_of_a_large_set_come_in_turn(tmp_path) -> None:
+    source = stream(mixed(tmp_path, small=3, large=1))
+    first = [prompt.id for prompt in source.take(23 * 3) if subset(prompt.id) == "large"]
+    assert len(first) in (17, 18) and len(set(first)) == len(first), "no row again before all were drawn"
+
+
+def test_a_weighted_stream_resumes_exactly_and_refuses_other_weights(tmp_path) -> None:
+    rows = mixed(tmp_path, small=1, large=2)
+    source = stream(rows)
+    source.take(31)
+    state = json.loads(json.dumps(source.state()))
+    resumed = stream(rows)
+    resumed.restore(state)
+    assert [p.id for p in resumed.take(60)] == [p.id for p in source.take(60)]
+    with pytest.raises(UserError, match="content="):
+        stream(mixed(tmp_path, small=2, large=2)).restore(state)
+
+
+def test_shares_hold_for_the_rows_that_are_left(tmp_path) -> None:
+    rows = mixed(tmp_path, small=1, large=1)
+    source = stream(rows, max_tokens=4, overlong="drop")  # "0+20=" has five, "0+3=" four
+    assert {subset(row.id) for row in source.dropped} == {"large"}
+    assert len(source.prompts) == 3
+    assert len(source.take(10)) == 10
+
+
+@pytest.mark.parametrize(
+    ("sets", "part"),
+    [
+        ({}, "no sets"),
+        ([], "no sets"),
+        ({"gsm8k": None}, "'gsm8k' of the mixture is None"),
+        ({"gsm8k": {"wieght": 1}}, "unknown key wieght"),
+        ({"gsm8k": {"weight": 0}}, "the weight 0"),
+        ({"gsm8k": {"weight": float("nan")}}, "the weight nan"),
+        ({"gsm8k": {"weight": True}}, "the weight True"),
+        ({"gsm8k": {"weight": 1}, "aime24": {}}, "none for aime24"),
+        ({"nowhere": {}}, "'nowhere'"),
+    ],
+)
+def test_what_is_wrong_is_named(sets, part) -> None:
+    with pytest.raises(UserError, match=part):
+        mixture.rows(sets)

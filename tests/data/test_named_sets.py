@@ -1,0 +1,161 @@
+"""The sets with a name, read from rows in the schema that their makers publish."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.errors import UserError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+FILES = {
+    "gsm8k": "train",
+    "deepmath-103k": "train",
+    "dapo-math": "train",
+    "math-500": "test",
+    "aime24": "train",
+    "aime25": "test",
+    "codeact": "codeact",
+}
+
+
+def fixture(name: str) -> Path:
+    folder = name.replace("-", "_")
+    return FIXTURES / folder / f"{FILES[name]}.jsonl"
+
+
+def rows(name: str, **options) -> list[Row]:
+    return [row for row in load_rows(name, {"path": fixture(name), **options}) if isinstance(row, Row)]
+
+
+def test_gsm8k() -> None:
+    found = rows("gsm8k")
+    assert [row.answer for row in found] == ["18", "1,250", "30"]
+    assert found[0].question.startswith("Tilda") and found[0].metadata == {}
+    assert found[0].id == "train.jsonl:1"
+
+
+def test_deepmath_leaves_the_long_solutions_behind() -> None:
+    first = rows("deepmath-103k")[0]
+    assert first.answer == "Yes"
+    assert first.metadata == {"difficulty": 3.0, "topic": "Mathematics -> Calculus -> Series"}
+
+
+def test_dapo_is_bare_and_once_each() -> None:
+    found = rows("dapo-math")
+    assert [(row.question, row.answer) for row in found] == [
+        ("Let $n$ be the least positive integer with $n^2 > 200$. Find $n$.", "15"),
+        ("How many subsets does a set of $5$ elements have?\n\nCount the empty one too.", "32"),
+    ]
+
+
+def test_dapo_keeps_a_prompt_of_another_form(tmp_path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"prompt": "1+1?", "reward_model": {"ground_truth": "2"}}))
+    assert [row.question for row in load_rows("dapo-math", {"path": path}) if isinstance(row, Row)] == ["1+1?"]
+
+
+def test_math_500_and_aime() -> None:
+    assert [row.answer for row in rows("math-500")] == ["4", r"\frac{1}{4}"]
+    assert rows("math-500")[0].metadata["unique_id"] == "test/number_theory/9001.json"
+    assert [row.answer for row in rows("aime24")] == ["097", "401"]
+    assert [row.metadata for row in rows("aime25")] == [{"id": "0"}, {"id": "1"}]
+
+
+def test_codeact_is_split_by_the_task_and_says_what_it_drops() -> None:
+    path = fixture("codeact")
+    parts = {split: load_rows("codeact", {"path": path, "split": split}) for split in ("train", "test")}
+    found = [row for part in parts.values() for row in part]
+    assert len(found) == 8
+    tasks = {split: {row.question for row in part if isinstance(row, Row)} for split, part in parts.items()}
+    assert not tasks["train"] & tasks["test"]
+    kept = {row.metadata["id"]: row for row in found if isinstance(row, Row)}
+    assert {id: row.answer for id, row in kept.items()} == {
+        "a1": "385",
+        "a2": "8",
+        "a5": "Saturday",
+        "b1": "",
+        "b2": "4",
+    }
+    assert kept["b1"].metadata["tests"] == ["assert square(3) == 9"]
+    assert kept["b2"].metadata["cases"] == [{"stdin": "2", "stdout": "4"}]
+    dropped = {row.id: row.reason for row in found if isinstance(row, Dropped)}
+    assert dropped == {
+        "codeact.jsonl:3": "has no answer of one line and no checks",
+        "codeact.jsonl:4": "has no answer of one line and no checks",
+        "codeact.jsonl:5": "repeats the task of an earlier row",
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_parquet_a_folder_and_jsonl_hold_the_same(name: str, tmp_path: Path) -> None:
+    records = [json.loads(line) for line in fixture(name).read_text().splitlines()]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    parts = {"00000-of-00002": records[:1], "00001-of-00002": records[1:]}
+    columns = {name for record in records for name in record}
+    table = pyarrow.Table.from_pylist([{name: record.get(name) for name in columns} for record in records])
+    for part, some in parts.items():
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist(some, schema=table.schema), folder / f"{FILES[name]}-{part}.parquet"
+        )
+    from_lines = rows(name)
+    from_folder = rows(name, path=tmp_path)
+    assert [(row.question, row.answer) for row in from_folder] == [(row.question, row.answer) for row in from_lines]
+
+
+def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_path: Path) -> None:
+    for config in ("main", "socratic"):
+        (tmp_path / config).mkdir()
+        record = {"question": f"{config}?", "answer": "#### 1"}
+        (tmp_path / config / "train.jsonl").write_text(json.dumps(record))
+    assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parts"),
+    [
+        ("gsm8k", {"split": "dev", "path": ""}, ["gsm8k has no split 'dev'", "train or test"]),
+        (
+            "gsm8k",
+            {"split": "train[:3]", "path": FIXTURES / "gsm8k"},
+            ["'train[:3]'", "read whole", "set split to 'train'"],
+        ),
+        ("codeact", {"split": "general"}, ["no split 'general'", "train or test"]),
+        ("gsm8k", {"path": "nowhere.jsonl"}, ["there is no file nowhere.jsonl"]),
+        ("gsm8k", {"path": "nowhere"}, ["there is no nowhere", "option path"]),
+        ("gsm8k", {"path": FIXTURES / "aime25"}, ["no file of the split 'train'", "train.jsonl"]),
+        ("math-500", {"path": FIXTURES / "gsm8k" / "test.jsonl"}, ["line 1", "no column 'problem'", "HuggingFaceH4"]),
+        ("aime26", {}, ["'aime26'", "aime24, aime25"]),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, options: dict, parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_rows(name, options)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_and_a_malformed_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n")
+    with pytest.raises(UserError, match=r"x\.jsonl has no rows: .*openai/gsm8k"):
+        load_rows("gsm8k", {"path": path})
+    for conversation, part in ((None, "null"), ([{"role": "user"}], "list of messages"), ([], "what the task is")):
+        path.write_text(json.dumps({"conversations": conversation}))
+        with pytest.raises(UserError, match=rf"line 1, field 'conversations': .*{part}"):
+            load_rows("codeact", {"path": path})
+
+
+def test_without_a_hub_the_message_says_what_to_do(monkeypatch) -> None:
+    import datasets.config
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"'HuggingFaceH4/MATH-500'.*cannot be reached.*option path"):
+        load_rows("math-500", {})

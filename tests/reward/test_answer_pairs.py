@@ -1,0 +1,62 @@
+"""Hand-written answers, judged: what is right, what is wrong, and what is known to be judged otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.reward.math import reward
+from megatron_sspo.types import Prompt
+
+PAIRS = [json.loads(line) for line in (Path(__file__).parent / "answer_pairs.jsonl").read_text().splitlines()]
+
+# (gold, response): the reason is in docs/rewards.md. All but the last are right answers that count as wrong.
+DISAGREEMENTS = {
+    ("5", "five"),
+    ("12", "a dozen"),
+    ("no solution", "There is no solution"),
+    ("3", r"x=3,\ y=4"),
+    ("12:30", "12:30 p.m."),
+    ("5", r"5 \text{ (mod 7)}"),
+    ("204", "<b>204</b>"),
+    ("20", r"20\% of the class"),
+    ("5", r"\boxed{" * 200 + "5"),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    judge = reward(num_workers=2, deadline=5.0)
+    prompts = [Prompt(id=str(number), tokens=(1,), answer=pair["gold"]) for number, pair in enumerate(PAIRS)]
+    scores = judge.score(prompts, [respond(pair["response"]) for pair in PAIRS])
+    judge.close()
+    return [score["answer"] == 1.0 for score in scores]
+
+
+def respond(text: str) -> str:
+    """The text inside of the template, unless it is a whole response already."""
+    return text if "<answer>" in text or "</think>" in text else f"<think>hm</think> <answer>{text}</answer>"
+
+
+def test_the_table_is_large_and_has_no_pair_twice() -> None:
+    assert len(PAIRS) >= 300
+    assert len({(pair["gold"], pair["response"]) for pair in PAIRS}) == len(PAIRS)
+    assert 120 <= sum(pair["right"] for pair in PAIRS) <= len(PAIRS) - 120
+
+
+def test_agreement(verdicts) -> None:
+    wrong = [pair for pair, verdict in zip(PAIRS, verdicts, strict=True) if verdict != pair["right"]]
+    assert {(pair["gold"], pair["response"]) for pair in wrong} == DISAGREEMENTS
+    assert 1 - len(wrong) / len(PAIRS) >= 0.97
+
+
+def test_nothing_that_hedges_or_is_still_a_task_is_right(verdicts) -> None:
+    kinds = ("hedge", "task", "base")
+    paid = [pair for pair, verdict in zip(PAIRS, verdicts, strict=True) if verdict and pair["kind"] in kinds]
+    assert paid == []
+
+
+def test_the_docs_name_every_disagreement() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
+    for gold, response in DISAGREEMENTS:
+        assert f"| `{gold}` | `{response[:28]}" in text, (gold, response)

