@@ -143,8 +143,13 @@ class SGLangEngine:
         self._config = read_json(model_path / "config.json")
         self._resting: set[Client] = set()
         self._metrics: dict[str, float] = {}
+        if options.urls:
+            servers = [Server(Client(url, self._key)) for url in options.urls]
+        else:
+            owned = server_processes(options, model_path, python, self._key)
+            servers = [Server(Client("", ""), process) for process in owned]
         self.pool = ServerPool(
-            [Server(Client(url, self._key)) for url in options.urls] or self._own(python, model_path),
+            servers,
             key=self._key,
             fewest=options.fewest_servers,
             max_restarts=options.max_restarts,
@@ -265,42 +270,13 @@ class SGLangEngine:
         default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
         return _DTYPES.get((self._options.server or {}).get("dtype", default))
 
-    def _own(self, python: Path | None, model_path: Path) -> list[Server]:
-        assert python is not None
-        options, num_gpus, count = self._options, torch.cuda.device_count(), self._options.num_servers
-        arguments = {
-            "model_path": str(model_path),
-            "load_format": "dummy",  # weights come from the trainer
-            **({"enable_return_routed_experts": True} if options.routes else {}),
-            **({"enable_memory_saver": True} if options.release_memory else {}),
-            **({} if num_gpus else _ON_CPU),
-            **(options.server or {}),
-        }
-        found = []
-        for number in range(count):
-            share = [str(gpu) for gpu in range(number * num_gpus // count, (number + 1) * num_gpus // count)]
-            cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
-            on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
-            environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else on_cpu
-            found.append(
-                Server(
-                    Client("", ""),
-                    self._process(python, "sglang.launch_server", arguments, environment, f"server-{number}"),
-                )
-            )
-        return found
-
-    def _process(
-        self, python: Path, module: str, arguments: Mapping[str, Any], environment: Mapping[str, str], name: str
-    ) -> ServerProcess:
-        log = (self._options.run_folder or Path("runs")) / "servers" / f"{name}.log"
-        return ServerProcess(python, module, arguments, environment, log=log, key=self._key, host=self._options.address)
-
     def _start(self, python: Path | None) -> None:
-        if self._options.router is not None:
+        options = self._options
+        if options.router is not None:
             assert python is not None
-            arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **self._options.router}
-            process = self._process(python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router")
+            arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **options.router}
+            module = "sglang_router.launch_router"
+            process = _process(options, python, module, arguments, _CPU_ENVIRONMENT, "router", self._key)
             self._router = Router(process, self._key)
         for server in self.pool.servers:
             if server.process is not None:
@@ -373,6 +349,52 @@ class SGLangEngine:
     def _restart_failed(self) -> None:
         for failed in self.pool.restart_failed():
             self._submit(failed.close())
+
+
+def server_processes(
+    options: Options, model_path: Path, python: Path | None, key: str, first_port: int | None = None
+) -> list[ServerProcess]:
+    """The servers that the options want on one machine, not started yet; each has its share of the GPUs.
+
+    Args:
+        python: an interpreter that has SGLang.
+        key: which they are to ask for.
+        first_port: of the first, and the next for the next; None takes free ones.
+    """
+    assert python is not None
+    num_gpus, count = torch.cuda.device_count(), options.num_servers
+    arguments = {
+        "model_path": str(model_path),
+        "load_format": "dummy",  # weights come from the trainer
+        **({"enable_return_routed_experts": True} if options.routes else {}),
+        **({"enable_memory_saver": True} if options.release_memory else {}),
+        **({} if num_gpus else _ON_CPU),
+        **(options.server or {}),
+    }
+    found = []
+    for number in range(count):
+        share = [str(gpu) for gpu in range(number * num_gpus // count, (number + 1) * num_gpus // count)]
+        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else on_cpu
+        port = None if first_port is None else first_port + number
+        module, name = "sglang.launch_server", f"server-{number}"
+        found.append(_process(options, python, module, arguments, environment, name, key, port))
+    return found
+
+
+def _process(
+    options: Options,
+    python: Path,
+    module: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    name: str,
+    key: str,
+    port: int | None = None,
+) -> ServerProcess:
+    log = (options.run_folder or Path("runs")) / "servers" / f"{name}.log"
+    return ServerProcess(python, module, arguments, environment, log=log, key=key, host=options.address, port=port)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
