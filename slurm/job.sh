@@ -19,6 +19,7 @@ attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve for each job, below those that the kernel gives away
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
+ended="" # what Slurm calls it where it ends the job itself: CANCELLED, TIMEOUT, PREEMPTED, NODE_FAIL, ...
 
 say() {
     echo "[$(date +%T)] $*"
@@ -81,11 +82,20 @@ step() {
         --open-mode=append "${options[@]}" "$@"
 }
 
-# end_steps: kills what still runs of this job, apart from the script itself.
+# end_steps: kills what still runs of this job, apart from the script itself. Where Slurm ends the job it does that, and
+# no more is heard of the sruns.
 end_steps() {
     local found
+    if [[ $ended ]]; then
+        mapfile -t found < <(jobs -rp)
+        ((${#found[@]} == 0)) || kill -KILL "${found[@]}" 2>/dev/null
+        return 0
+    fi
     mapfile -t found < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i 2>/dev/null | grep -E '\.[0-9]+$')
-    if ((${#found[@]})); then scancel --signal=KILL "${found[@]}" 2>/dev/null || true; fi
+    ((${#found[@]})) || return 0
+    scancel --signal=KILL "${found[@]}" 2>/dev/null
+    local deadline=$((SECONDS + 15))
+    while [[ $(jobs -rp) ]] && ((SECONDS < deadline)); do sleep 0.2; done # their sruns have something to say
 }
 
 # last_lines ROLE: of each of its logs, so that the reason stands in the job's own.
@@ -99,6 +109,25 @@ last_lines() {
     echo ---
 }
 
+# end_with_log ROLE PID [MESSAGE]: the job ends because that srun has ended.
+end_with_log() {
+    wait "$2"
+    local code=$?
+    last_lines "$1"
+    fail "the $1 $(how "$code")${3:+; $3}"
+}
+
+# end_when_done ROLE PID: the job is what that srun does.
+end_when_done() {
+    trap look_whether_ended TERM
+    while running "$2" && [[ ! $ended ]]; do pause; done
+    if [[ $ended ]]; then fail "$ended"; fi
+    wait "$2" || end_with_log "$1" "$2"
+    last_lines "$1"
+    say "done: $attempt"
+    exit 0
+}
+
 # how CODE: an exit code in words.
 how() {
     if (($1 > 128)); then
@@ -108,9 +137,11 @@ how() {
     fi
 }
 
-# job_state: what Slurm says of this job: RUNNING, CANCELLED, TIMEOUT, PREEMPTED, NODE_FAIL, ...
-job_state() {
-    scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2
+# look_whether_ended: sets `ended`. Slurm ends a job with SIGTERM, which others may send too.
+look_whether_ended() {
+    local state
+    state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+    if [[ $state != RUNNING ]]; then ended=${state:-UNKNOWN}; fi
 }
 
 # running PID...: whether all of them do.

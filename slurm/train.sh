@@ -12,7 +12,6 @@ recipe=${1:-}
 shift || true
 servers="" trainer="" # the processes of their sruns
 leaving=""            # why the job is to give its nodes back, and to be requeued
-ended=""              # what Slurm calls it where it ends the job itself
 
 main() {
     trap on_limit USR1
@@ -37,13 +36,11 @@ on_limit() {
 
 # Slurm ends the job, or somebody asks this script to.
 on_term() {
-    local state
-    state=$(job_state)
-    if [[ $state == RUNNING ]]; then
-        leave "SIGTERM came"
+    look_whether_ended
+    if [[ $ended ]]; then
+        say "Slurm ends the job ($ended); what is saved is in $RUN/checkpoints"
     else
-        ended=$state
-        say "Slurm ends the job ($state); what is saved is in $RUN/checkpoints"
+        leave "SIGTERM came"
     fi
 }
 
@@ -75,7 +72,7 @@ get_servers() {
     elif ((SERVERS_PER_NODE)); then
         make_key
         start_servers "$server_nodes" "$recipe" "$@" --set "rollouts.options.num_servers=$SERVERS_PER_NODE"
-        await_servers "$server_nodes" || end_with_log server "$servers"
+        await_servers "$server_nodes" || end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"
     else
         return
     fi
@@ -101,7 +98,7 @@ start_trainer() {
 # Until the trainer has left, or the servers have failed.
 watch() {
     while running "$trainer"; do
-        if [[ $servers ]] && ! running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers"; fi
+        if [[ $servers ]] && ! running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
         pause
     done
 }
@@ -112,8 +109,8 @@ finish() {
         wait "$trainer"
         code=$?
     fi
-    if [[ $ended || $(job_state) != RUNNING ]]; then
-        ended=${ended:-$(job_state)}
+    look_whether_ended
+    if [[ $ended ]]; then
         ((code == LEFT_BY_SIGNAL)) || fail "$ended; the trainer $(how "$code"), and the newest checkpoint: $(newest_checkpoint)"
         fail "$ended; the trainer has saved $(newest_checkpoint)"
     fi
@@ -129,7 +126,7 @@ finish() {
         end_steps
         say "stopped by $RUN/stop, and not requeued: RUN=$RUN sbatch ... goes on from $(newest_checkpoint)"
         ;;
-    *) end_with_log trainer "$trainer" ;;
+    *) end_with_log trainer "$trainer" "the newest checkpoint: $(newest_checkpoint)" ;;
     esac
 }
 
@@ -145,14 +142,6 @@ requeue() {
     trap '' USR1 TERM
     scontrol requeue "$SLURM_JOB_ID" || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
     exit 0
-}
-
-# end_with_log ROLE PID: the job ends because that srun has ended.
-end_with_log() {
-    wait "$2"
-    local code=$?
-    last_lines "$1"
-    fail "the $1 $(how "$code"); the newest checkpoint: $(newest_checkpoint)"
 }
 
 newest_checkpoint() {

@@ -16,6 +16,7 @@ from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.rollout.sglang_client import Client
 from megatron_sspo.run import Run
 from megatron_sspo.state import write_atomically
+from megatron_sspo.tokenizer import load_tokenizer
 
 URLS = "urls"  # in the folder that is given; made when all servers answer
 _WATCH_SECONDS = 1.0
@@ -36,7 +37,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         folder: for their logs and for the file `urls`, one a line, which is made when all of them answer.
 
     Raises:
-        UserError: there is no key, or a server does not start, or has died more often than `max_restarts`.
+        UserError: there is no key or no model, or a server does not start, or has died more often than `max_restarts`.
     """
     key = os.environ.get(server_program.KEY, "")
     if not key:
@@ -47,6 +48,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
     processes = sglang.server_processes(options, Path(run.model.path), find_python(options.python), key, first_port)
+    load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
     (folder / URLS).unlink(missing_ok=True)
     Display(silent=False)  # shows what the pool has to say
     try:
@@ -66,13 +68,17 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
 
 
 async def _mind(pool: ServerPool, urls: Path) -> None:
-    await pool.await_all()
-    if failures := [server.failure for server in pool.servers if server.failure]:
-        raise UserError(f"a rollout server did not start: {failures[0]}")
-    write_atomically(urls, "".join(f"{server.client.url}\n" for server in pool.servers))
-    _log.info("%s", ", ".join(server.client.url for server in pool.servers))
-    while True:
-        await pool.check(ask=False)
-        for client in pool.restart_failed():
-            await client.close()
-        await asyncio.sleep(_WATCH_SECONDS)
+    try:
+        await pool.await_all()
+        if failures := [server.failure for server in pool.servers if server.failure]:
+            raise UserError(f"a rollout server did not start: {failures[0]}")
+        write_atomically(urls, "".join(f"{server.client.url}\n" for server in pool.servers))
+        _log.info("%s", ", ".join(server.client.url for server in pool.servers))
+        while True:
+            await pool.check(ask=False)
+            for client in pool.restart_failed():
+                await client.close()
+            await asyncio.sleep(_WATCH_SECONDS)
+    finally:
+        for server in pool.servers:
+            await server.client.close()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.rollout.engine import Sampling
@@ -31,8 +32,6 @@ def recipe() -> Run:
 
 def embedded() -> Run:
     """The same without servers."""
-    from dataclasses import replace
-
     run = recipe()
     return replace(run, rollouts=replace(run.rollouts, engine="embedded"))
 

@@ -71,7 +71,7 @@ write_configuration() {
         for ((i = 1; i <= num_nodes; i++)); do echo "$subnet.$i n$i"; done
     } >"$root/etc/hosts"
     for ((i = 1; i <= num_nodes; i++)); do
-        echo "NodeName=n$i NodeAddr=$subnet.$i Port=17010 CPUs=4 RealMemory=8000 Gres=gpu:2" >>"$root/etc/slurm.conf"
+        echo "NodeName=n$i NodeAddr=$subnet.$i Port=17010 CPUs=16 RealMemory=8000 Gres=gpu:2" >>"$root/etc/slurm.conf"
         mkdir -p "$root/spool/n$i"
     done
     for ((i = 0; i < 2; i++)); do mknod "$root/dev/gpu$i" c 1 3; done
