@@ -19,7 +19,7 @@ attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve for each job, below those that the kernel gives away
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
-ended="" # what Slurm calls it where it ends the job itself: CANCELLED, TIMEOUT, PREEMPTED, NODE_FAIL, ...
+ended="" # why, where Slurm ends the job itself
 
 say() {
     echo "[$(date +%T)] $*"
@@ -70,14 +70,14 @@ step() {
     local role=$1 container=$2 per_node=$3 chosen=$4 options=()
     shift 4
     local commas=${chosen//[!,]/}
-    local count=$((${#commas} + 1))
+    local count=$((${#commas} + 1)) cpus=$((SLURM_CPUS_ON_NODE / per_node))
     if [[ $container ]]; then
         options=(--container-image="$container" --container-workdir="$PROJECT" --no-container-mount-home
             --container-mounts="$PROJECT:$PROJECT,$RUN:$RUN${MOUNTS:+,$MOUNTS}")
     fi
     # --wait and not --kill-on-bad-exit: a trainer's exit code that asks for a requeue is no failure
     exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
-        --ntasks-per-node="$per_node" --cpus-per-task=$((SLURM_CPUS_ON_NODE / per_node)) --cpu-bind=none --mem=0 \
+        --ntasks-per-node="$per_node" --cpus-per-task="$((cpus ? cpus : 1))" --cpu-bind=none --mem=0 \
         --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="$attempt/$role-%N.log" \
         --open-mode=append "${options[@]}" "$@"
 }
@@ -141,7 +141,8 @@ how() {
 look_whether_ended() {
     local state
     state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
-    if [[ $state != RUNNING ]]; then ended=${state:-UNKNOWN}; fi
+    # while the job is being ended scontrol says no more than COMPLETING; slurmstepd has written the reason by then
+    if [[ $state != RUNNING ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
 }
 
 # running PID...: whether all of them do.

@@ -38,7 +38,7 @@ on_limit() {
 on_term() {
     look_whether_ended
     if [[ $ended ]]; then
-        say "Slurm ends the job ($ended); what is saved is in $RUN/checkpoints"
+        say "Slurm ends the job; what is saved is in $RUN/checkpoints"
     else
         leave "SIGTERM came"
     fi

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 
-import pytest
-
 from tests.cluster.slurm import CLUSTER, call, processes
 from tests.cluster.test_train import check_metrics
 
@@ -63,15 +61,17 @@ def test_scancel(workplace) -> None:
     call("scancel", job.id)
     workplace.hold.unlink()
     assert job.end() == "CANCELLED"
-    assert job.last_line().endswith("the job ends: CANCELLED; the trainer has saved update-000004"), job.logs()
+    assert "slurmstepd-n1: error: *** JOB" in job.log() and "CANCELLED AT" in job.log(), job.logs()
+    last = "the job ends: Slurm has ended it, for the reason that slurmstepd gives above; the trainer has saved update-"
+    assert last in job.last_line(), job.logs()
 
 
-@pytest.mark.parametrize("node", ["n2"])
-def test_a_rank_that_is_killed(workplace, node) -> None:
+def test_a_rank_that_is_killed(workplace) -> None:
     job = workplace.train()
     job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
     workplace.hold.touch()
-    os.kill(trainers(node)[0], signal.SIGKILL)
+    os.kill(trainers("n2")[0], signal.SIGKILL)
+    workplace.hold.unlink()
     assert job.end() == "FAILED"
     last = job.last_line()
     assert "the job ends: the trainer was killed by SIGKILL; the newest checkpoint: update-" in last, job.logs()
@@ -88,7 +88,7 @@ def test_a_node_that_goes_down(workplace) -> None:
         workplace.hold.unlink()
         assert job.end() == "COMPLETED", job.logs()
     finally:
-        call("scontrol", "update", "nodename=n2", "state=idle")
+        call("scontrol", "update", "nodename=n2", "state=resume")
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
     assert (job.run / "slurm" / f"{job.id}-1" / "trainer-n3.log").exists()

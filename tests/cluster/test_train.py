@@ -49,7 +49,9 @@ def test_servers_of_a_job_of_their_own(workplace, tmp_path) -> None:
 
     call("scancel", serving.id)
     assert serving.end() == "CANCELLED"
-    assert serving.last_line().endswith("the servers are gone: CANCELLED"), serving.log()
+    assert serving.last_line().endswith(
+        "the servers are gone: Slurm has ended it, for the reason that slurmstepd gives above"
+    ), serving.log()
     assert not (folder / "key").exists() and not (folder / "urls").exists()
 
 
@@ -74,6 +76,7 @@ def test_servers_and_trainers_on_the_same_nodes_in_containers_and_a_server_that_
         assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == image
         assert environment["PYXIS_STUB_CONTAINER_MOUNTS"].endswith(f",{job.run}:{job.run},/data:/data:ro")
         assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
+        assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     os.kill(seen["server"][0], 9)
     workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
