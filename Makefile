@@ -10,7 +10,7 @@ BIN := .venv/bin
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang quickstart check test test-fast test-layout test-sglang test-cluster benchmark clean
+.PHONY: install install-sglang install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-cluster benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -36,6 +36,13 @@ install-sglang: .venv-sglang/installed
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps ./sglang_cpu
 	touch $@
 
+# What programs that a model wrote are executed in: docs/sandbox.md
+install-sandbox:
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y bubblewrap
+
+sandbox-there:
+	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, and the sandbox's tests need it: make install-sandbox" >&2; exit 1; }
+
 # A mixture-of-experts model learns to add, on two processes: runs/tiny_moe-seed$(SEED)
 quickstart: install
 	rm -rf runs/tiny_moe-seed$(SEED)
@@ -47,10 +54,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-test: install
+test: install sandbox-there
 	$(TEST) -m "not sglang and not cluster"
 
-test-fast: install
+test-fast: install sandbox-there
 	$(TEST) -m "not slow and not sglang and not cluster"
 
 # With real SGLang servers on this machine's CPU
@@ -72,6 +79,10 @@ benchmark: install
 	$(BIN)/python benchmarks/log_probs.py
 	$(BIN)/python benchmarks/sspo_loss.py
 	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
+
+# Latency and throughput of the sandbox: the table of docs/sandbox.md
+benchmark-sandbox: install sandbox-there
+	$(BIN)/python benchmarks/sandbox.py
 
 clean:
 	rm -rf .venv .venv-sglang build *.egg-info runs

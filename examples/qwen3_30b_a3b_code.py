@@ -3,8 +3,9 @@
     megatron-sspo train examples/qwen3_30b_a3b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_30b_a3b_code.py:stale      the harsher regime, μ = 4
 
-Executing a model's code takes a sandbox, and there is no reward named `code` yet: name one of your own with
-`--set reward=package.module:attribute`. The prompts are rows with `question` and `answer` in data/codeact.jsonl.
+The reward executes the model's programs in a sandbox, which needs bubblewrap (`make install-sandbox`) or is on another
+machine (`--set reward_options.url=...`): docs/sandbox.md. The prompts are rows with `question` and `answer` in
+data/codeact.jsonl; the checks of a program are `tests` or `cases` beside these, else `answer` is what it has to print.
 """
 
 from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION

@@ -184,6 +184,7 @@ class Job:
             **update_metrics(record),
             **self.cycles.metrics(),
             **self.engine.metrics(),
+            **self._metrics_of_the_reward(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
@@ -201,6 +202,11 @@ class Job:
         return every > 0 and self.state.update % every == 0
 
     # ------------------------------------------------------------------ parts
+
+    def _metrics_of_the_reward(self) -> dict[str, float]:
+        """What a reward counts by itself, such as why programs failed; of this process's share."""
+        metrics = getattr(self.reward, "metrics", None)
+        return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
 
     def _stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)

@@ -47,7 +47,7 @@ _are_forks_writers = False
 
 @contextmanager
 def _writers_that_die_with_this_process() -> Iterator[None]:
-    """Megatron-Core (0.16) forks the processes that write, and they wait for ever where this one is killed meanwhile."""
+    """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
     global _are_forks_writers
     _are_forks_writers = True
     try:

@@ -11,7 +11,8 @@ from megatron_sspo.types import Prompt
 class Reward(Protocol):
     """Scores responses in named parts, such as `{"answer": 1.0, "format": 0.5}`; r_i is their sum.
 
-    `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds one.
+    `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds one. One that also has
+    `metrics() -> dict[str, float]`, the numbers since its last call, finds them in the run's rows as `reward/<name>`.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:

@@ -25,6 +25,7 @@ class Server:
 
     client: Client
     process: ServerProcess | None = None  # None: somebody else's
+    devices: tuple[str, ...] = ()  # ids of the GPUs of its ranks, where it is ours
     is_up: bool = False
     version: int | None = None  # of the weights that it holds
     failure: str = ""  # why it was taken out last
@@ -119,8 +120,7 @@ class ServerPool:
     async def suspect(self, server: Server, reason: str) -> None:
         """Takes a server out if it is not well; a request to it has failed."""
         if await self._is_stuck(server):
-            how = server.process.ended() if server.process is not None else ""
-            self.take_out(server, how or reason)
+            self.take_out(server, _how_it_ended(server) or reason)
 
     def take_out(self, server: Server, reason: str) -> None:
         """No more requests to it; those that it was at are asked for elsewhere."""
@@ -132,14 +132,17 @@ class ServerPool:
     async def _look(self, server: Server, *, ask: bool) -> None:
         if not server.is_up:
             await self._greet(server)
-        elif server.process is not None and (how := server.process.ended()):
+        elif how := _how_it_ended(server):
             self.take_out(server, how)
         elif ask and await self._is_stuck(server):
-            self.take_out(server, f"the server {server.client.url} did not generate a token in time")
+            how = _how_it_ended(server) or f"the server {server.client.url} did not generate a token in time"
+            self.take_out(server, how)
 
     async def _is_stuck(self, server: Server) -> bool:
         """Whether a server that is up generates no token in time. One that is given weights meanwhile is not to."""
         version, client = self.version, server.client
+        if not server.is_up:
+            return False
         healthy = await client.is_healthy(seconds=self._health_seconds)
         is_same = server.is_up and server.client is client and version is not None and self.version == version
         return is_same and not healthy
@@ -151,7 +154,7 @@ class ServerPool:
         if server.process is None:  # a trainer that was killed may have left it paused
             with contextlib.suppress(ServerError):
                 await server.client.post("/continue_generation", {}, seconds=5.0)
-        if server.process is not None and (how := server.process.ended()):
+        if how := _how_it_ended(server):
             server.failure = how
         elif await server.client.is_healthy(seconds=5.0):
             server.is_up, server.failure, server.gone = True, "", asyncio.Event()
@@ -191,3 +194,8 @@ class ServerPool:
                 server.failure, server.started = "", time.monotonic()
                 server.num_restarts += 1
         return clients
+
+
+def _how_it_ended(server: Server) -> str:
+    """ "" where it has not, or is not ours."""
+    return server.process.ended() if server.process is not None else ""

@@ -11,7 +11,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import check_options
 from megatron_sspo.rollout import serve as server_program
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.server_pool import Server, ServerPool
+from megatron_sspo.rollout.server_pool import ServerPool
 from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.rollout.sglang_client import Client
 from megatron_sspo.run import Run
@@ -47,17 +47,20 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     options = replace(
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
-    processes = sglang.server_processes(options, Path(run.model.path), find_python(options.python), key, first_port)
+    folder.mkdir(parents=True, exist_ok=True)
+    servers = sglang.own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
     (folder / URLS).unlink(missing_ok=True)
     Display(silent=False)  # shows what the pool has to say
+    processes = [server.process for server in servers if server.process is not None]
     try:
-        for process in processes:
+        for server, process in zip(servers, processes, strict=True):
             process.start()
+            server.client = Client(process.url, key)
         pool = ServerPool(
-            [Server(Client(process.url, key), process) for process in processes],
+            servers,
             key=key,
-            fewest=len(processes),
+            fewest=len(servers),
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
         )

@@ -31,6 +31,7 @@ from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.sync.checksums import Checksums
 from megatron_sspo.weights.sync.disk import DiskTransport
 from megatron_sspo.weights.sync.distributed import DistributedTransport
+from megatron_sspo.weights.sync.ipc import IpcTransport
 from megatron_sspo.weights.sync.session import Session, Transport
 from megatron_sspo.weights.sync.tensor import TensorTransport
 
@@ -58,7 +59,7 @@ class Options:
     health_seconds: float = 60.0  # within which a server has to generate a token; else it is taken out
     fewest_servers: int = 1  # with fewer the run ends
     max_restarts: int = 5  # of each server that the run owns
-    transport: Literal["tensor", "disk", "distributed"] = "tensor"  # in requests, by a shared folder, by broadcast
+    transport: Literal["tensor", "ipc", "disk", "distributed"] = "tensor"  # how weights go to the servers
     bucket_bytes: int = 256 * 1024**2  # of weights in one request or broadcast
     verify_every: int = 10  # compare checksums after the first sync and every k-th; 0 never does
 
@@ -104,6 +105,10 @@ def _check(options: Options) -> None:
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: a server is named like http://10.0.0.1:30000")
+    if options.transport == "ipc" and (options.urls or not torch.cuda.is_available()):
+        raise UserError(
+            f'{what}.transport is "ipc", which is for servers that the run starts on its own GPUs: choose "tensor"'
+        )
     count = len(options.urls) or options.num_servers
     if options.fewest_servers > count:
         raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
@@ -129,13 +134,13 @@ class SGLangEngine:
     def __init__(self, model_path: Path, options: Options, python: Path | None, is_driver: bool) -> None:
         self._options = options
         self._is_driver = is_driver
+        self._transport = _TRANSPORTS[options.transport](options, model_path)
         if not is_driver:
             return
-        self._key = os.environ.get(serve.KEY, "") if options.urls else secrets.token_urlsafe(32)
+        self.key = os.environ.get(serve.KEY, "") if options.urls else secrets.token_urlsafe(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sglang", daemon=True)
         self._thread.start()
-        self._transport = _TRANSPORTS[options.transport](options, model_path)
         self._under_way: list[ServedGeneration] = []
         self._watch: concurrent.futures.Future[None] | None = None
         self._router: Router | None = None
@@ -143,14 +148,10 @@ class SGLangEngine:
         self._config = read_json(model_path / "config.json")
         self._resting: set[Client] = set()
         self._metrics: dict[str, float] = {}
-        if options.urls:
-            servers = [Server(Client(url, self._key)) for url in options.urls]
-        else:
-            owned = server_processes(options, model_path, python, self._key)
-            servers = [Server(Client("", ""), process) for process in owned]
         self.pool = ServerPool(
-            servers,
-            key=self._key,
+            [Server(Client(url, self.key)) for url in options.urls]
+            or own_servers(options, model_path, python, self.key),
+            key=self.key,
             fewest=options.fewest_servers,
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
@@ -196,8 +197,7 @@ class SGLangEngine:
             UserError: the servers refuse the weights, hold others than were sent, or too few are left.
         """
         if not self._is_driver:
-            for _ in tensors:
-                pass
+            self._transport.follow(tensors)
             return
         started = time.perf_counter()
         self.pool.version = None
@@ -276,12 +276,12 @@ class SGLangEngine:
             assert python is not None
             arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **options.router}
             module = "sglang_router.launch_router"
-            process = _process(options, python, module, arguments, _CPU_ENVIRONMENT, "router", self._key)
-            self._router = Router(process, self._key)
+            process = _process(options, python, module, arguments, _CPU_ENVIRONMENT, "router", self.key)
+            self._router = Router(process, self.key)
         for server in self.pool.servers:
             if server.process is not None:
                 server.process.start()
-                server.client = Client(server.process.url, self._key)
+                server.client = Client(server.process.url, self.key)
         self._run(self.pool.await_all())
         failures = [server.failure for server in self.pool.servers if server.failure]
         if failures:
@@ -351,10 +351,10 @@ class SGLangEngine:
             self._submit(failed.close())
 
 
-def server_processes(
+def own_servers(
     options: Options, model_path: Path, python: Path | None, key: str, first_port: int | None = None
-) -> list[ServerProcess]:
-    """The servers that the options want on one machine, not started yet; each has its share of the GPUs.
+) -> list[Server]:
+    """Places for the servers that the options want on one machine, each with its share of the GPUs; none is started.
 
     Args:
         python: an interpreter that has SGLang.
@@ -373,13 +373,15 @@ def server_processes(
     }
     found = []
     for number in range(count):
-        share = [str(gpu) for gpu in range(number * num_gpus // count, (number + 1) * num_gpus // count)]
+        share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
         cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
         on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
-        environment = {"CUDA_VISIBLE_DEVICES": ",".join(share)} if num_gpus else on_cpu
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))} if num_gpus else on_cpu
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"
-        found.append(_process(options, python, module, arguments, environment, name, key, port))
+        process = _process(options, python, module, arguments, environment, name, key, port)
+        gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
+        found.append(Server(Client("", ""), process, tuple(gpus)))
     return found
 
 
@@ -398,6 +400,7 @@ def _process(
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
+    "ipc": lambda options, _: IpcTransport(bucket_bytes=options.bucket_bytes),
     "tensor": lambda options, _: TensorTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
     "disk": lambda options, model_path: DiskTransport((options.run_folder or Path("runs")) / "servers", model_path),
     "distributed": lambda options, _: DistributedTransport(

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 
 _CONNECT_SECONDS = 10.0
+_KEEPALIVE_SECONDS = 2.0  # less than the 5 after which SGLang closes a connection that nothing comes over
 _PLAIN = ("/flush_cache",)  # what answers in words
 
 
@@ -34,6 +35,7 @@ class Client:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def post(self, path: str, content: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
         """The JSON object that the server answers with.
@@ -60,19 +62,19 @@ class Client:
         return True
 
     async def _request(self, method: str, path: str, content: Any, seconds: float) -> dict[str, Any]:
-        if self._session is None:  # here, because it belongs to the loop that it is made in
-            self._session = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
-        timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
         try:
-            async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
-                text = await response.text()
+            try:
+                status, text = await self._exchange(method, path, content, seconds)
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                # a connection that the server has closed meanwhile: once more, on a new one
+                status, text = await self._exchange(method, path, content, seconds)
         except TimeoutError:
             raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
-        if not 200 <= response.status < 300:
-            is_final = response.status in (400, 401, 403, 404, 422)
-            raise ServerError(f"{self.url}{path} answered {response.status}: {text[:500]}", is_final=is_final)
+        if not 200 <= status < 300:
+            is_final = status in (400, 401, 403, 404, 422)
+            raise ServerError(f"{self.url}{path} answered {status}: {text[:500]}", is_final=is_final)
         try:
             found = (json.loads(text) if text else None) or {}
         except ValueError as error:
@@ -85,7 +87,19 @@ class Client:
             raise ServerError(f"{self.url}{path}: {found.get('message') or found.get('error_message')}", is_final=True)
         return found
 
+    async def _exchange(self, method: str, path: str, content: Any, seconds: float) -> tuple[int, str]:
+        if self._is_closed:
+            raise ServerError(f"nothing is asked of {self.url} any more")
+        if self._session is None:  # here, because it belongs to the loop that it is made in
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
+            self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
+        timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
+        async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
+            return response.status, await response.text()
+
     async def close(self) -> None:
+        """Ends what is under way; nothing more can be asked."""
+        self._is_closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None

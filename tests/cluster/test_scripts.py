@@ -41,6 +41,13 @@ def test_the_papers_setting_is_the_same_job_with_sizes(workplace) -> None:
     assert "models/Qwen3-30B-A3B" in job.log()
 
 
+def test_every_variable_of_the_readme_is_set_by_a_test() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "slurm" / "README.md").read_text(), re.MULTILINE)
+    tests = "".join(path.read_text() for path in HERE.glob("*.py"))
+    assert len(rows) >= 12
+    assert not [name for name in rows if not re.search(rf'\b{name}=|"{name}":', tests)]
+
+
 def test_shellcheck() -> None:
     done = subprocess.run(["shellcheck", "--external-sources", *SCRIPTS], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

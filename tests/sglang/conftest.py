@@ -43,6 +43,25 @@ def engines(folders, tmp_path_factory):
 
 
 @pytest.fixture
+def attach(engines, folders, tmp_path, monkeypatch):
+    """attach(...): an engine with weights, on the dense model's server that `engines` has started."""
+    owner = engines("dense")
+    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
+    made = []
+
+    def of(**options):
+        urls = [server.client.url for server in owner.pool.servers]
+        engine = sglang.engine(folders["dense"], urls=urls, run_folder=tmp_path, verify_every=1, **options)
+        made.append(engine)
+        engine.load_weights(weights(folders["dense"]), 0)
+        return engine
+
+    yield of
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
 def start(folders, tmp_path):
     """start(num_servers, kind, ...): an engine with weights, of servers of its own."""
     made = []

@@ -38,69 +38,53 @@ def test_a_router_before_two_servers(start, folders):
     assert num_answers(first) > before + 20, "it was started again, and the router knows it"
 
 
-@pytest.fixture
-def attached(start, folders, monkeypatch):
-    """(the owner of a server, attach(): an engine that uses it)."""
-    owner = start()
-    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner._key)
-    made = []
-
-    def attach(**options):
-        urls = [server.client.url for server in owner.pool.servers]
-        made.append(sglang.engine(folders["dense"], urls=urls, **options))
-        return made[-1]
-
-    yield owner, attach
-    for engine in made:
-        engine.close()
+def server_of(engine):
+    (server,) = engine.pool.servers
+    return server
 
 
 @pytest.mark.parametrize("transport", ["tensor", "distributed"])
-def test_servers_of_somebody_elses(attached, folders, transport):
-    owner, attach = attached
+def test_servers_of_somebody_elses(engines, attach, folders, transport):
     engine = attach(transport=transport)
     engine.load_weights(weights(folders["dense"], 1.3), 7)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     assert {rollout.policy_version for group in groups for rollout in group.rollouts} == {7}
     check_log_probs(folders["dense"], groups, 1.3)
-    pid = owner.pool.servers[0].process.pid
+    pid = server_of(engines("dense")).process.pid
     engine.close()
     assert psutil.pid_exists(pid), "an engine leaves servers that it did not start"
 
 
-def test_a_trainer_that_was_killed_in_a_sync_leaves_nothing_behind(attached, folders):
-    owner, attach = attached
+def test_a_trainer_that_was_killed_in_a_sync_leaves_nothing_behind(engines, attach, folders):
+    owner = engines("dense")
     for path, content in (("/pause_generation", {"mode": "retract"}), ("/begin_weight_update", {})):
-        owner._run(owner.pool.servers[0].client.post(path, content, seconds=10))
+        owner._run(server_of(owner).client.post(path, content, seconds=10))
     engine = attach()
-    engine.load_weights(weights(folders["dense"], 1.3), 1)
-    check_log_probs(folders["dense"], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0), 1.3)
+    check_log_probs(folders["dense"], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
 
 
-def test_weights_that_somebody_else_replaced_are_noticed(attached, folders):
+def test_weights_that_somebody_else_replaced_are_noticed(engines, attach):
     """The answers name weights that no sync of ours has brought."""
-    owner, attach = attached
-    engine = attach()
-    engine.load_weights(weights(folders["dense"]), 1)
-    client = owner.pool.servers[0].client
+    owner, engine = engines("dense"), attach()
     content = {"new_version": "theirs", "abort_all_requests": False}
-    owner._run(client.post("/update_weight_version", content, seconds=10))
+    owner._run(server_of(owner).client.post("/update_weight_version", content, seconds=10))
     with pytest.raises(UserError, match=r"no server answers prompt .*theirs"):
         generate(engine, PROMPTS, SAMPLING, group_size=1, seed=0)
-
-
-def test_somebody_elses_server_that_is_gone_is_not_waited_for_for_ever(attached, folders, monkeypatch):
-    owner, attach = attached
-    engine = attach(health_seconds=3.0)
-    engine.load_weights(weights(folders["dense"]), 1)
-    monkeypatch.setattr(server_pool, "_START_SECONDS", 3.0)
-    for process in [owner.pool.servers[0].process]:
-        os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises((UserError, NeedsWeights)) as raised:
-        generate(engine, PROMPTS, SAMPLING, group_size=1, seed=0)
-    assert "0 of 1 rollout servers are left, and 1 are needed" in str(raised.value)
 
 
 def test_a_url_that_is_none(folders):
     with pytest.raises(UserError, match="a server is named like http://"):
         sglang.engine(folders["dense"], urls=["10.0.0.1:30000"])
+
+
+def test_somebody_elses_server_that_is_gone_is_not_waited_for_for_ever(start, folders, monkeypatch):
+    owner = start()
+    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
+    engine = sglang.engine(folders["dense"], urls=[server_of(owner).client.url], health_seconds=3.0)
+    engine.load_weights(weights(folders["dense"]), 1)
+    monkeypatch.setattr(server_pool, "_START_SECONDS", 3.0)
+    os.kill(server_of(owner).process.pid, signal.SIGKILL)
+    with pytest.raises((UserError, NeedsWeights)) as raised:
+        generate(engine, PROMPTS, SAMPLING, group_size=1, seed=0)
+    assert "0 of 1 rollout servers are left, and 1 are needed" in str(raised.value)
+    engine.close()

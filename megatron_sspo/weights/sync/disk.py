@@ -7,7 +7,7 @@ from pathlib import Path
 from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.hf_folder import write_folder
 from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.sync.session import Named, Session
+from megatron_sspo.weights.sync.session import Named, Session, consume
 
 
 class DiskTransport:
@@ -43,6 +43,10 @@ class DiskTransport:
         }
         session.post("/update_weights_from_disk", content)
         shutil.rmtree(path)
+
+    def follow(self, tensors: Iterable[Named]) -> None:
+        """Nothing but the stream."""
+        consume(tensors)
 
     def close(self) -> None:
         """There is nothing to give back."""

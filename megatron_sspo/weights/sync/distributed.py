@@ -11,7 +11,7 @@ from torch.distributed import Backend
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
 from megatron_sspo.ports import free_port
-from megatron_sspo.weights.sync.session import Named, Session, buckets
+from megatron_sspo.weights.sync.session import Named, Session, buckets, consume
 
 _TIMEOUT = timedelta(seconds=300)
 
@@ -46,6 +46,10 @@ class DistributedTransport:
             if session.servers and self._members == list(session.servers.values()):
                 self._broadcast(session, bucket)
         session.end(version, flush=flush)
+
+    def follow(self, tensors: Iterable[Named]) -> None:
+        """Nothing but the stream."""
+        consume(tensors)
 
     def close(self) -> None:
         """Leaves the group."""

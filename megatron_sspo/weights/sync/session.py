@@ -32,6 +32,10 @@ class Transport(Protocol):
         """
         ...
 
+    def follow(self, tensors: Iterable[Named]) -> None:
+        """What the other trainer processes do while rank 0 sends. The stream is a collective."""
+        ...
+
     def close(self) -> None:
         """Gives back what it holds."""
         ...
@@ -111,13 +115,19 @@ async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[
     return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
 
 
-def buckets(tensors: Iterable[Named], num_bytes: int) -> Iterator[list[Named]]:
-    """The stream, in lists of at least `num_bytes` each, the last aside. The tensors are on the host, and copies."""
+def consume(tensors: Iterable[Named]) -> None:
+    """Takes part in a stream without any use for it."""
+    for _ in tensors:
+        pass
+
+
+def buckets(tensors: Iterable[Named], num_bytes: int, *, device: torch.device | str = "cpu") -> Iterator[list[Named]]:
+    """The stream, in lists of at least `num_bytes` each, the last aside. The tensors are on the device, and copies."""
     bucket: list[Named] = []
     filled = 0
     for name, tensor in tensors:
-        on_host = tensor.detach().cpu()
-        bucket.append((name, on_host.clone() if on_host.data_ptr() == tensor.data_ptr() else on_host))
+        moved = tensor.detach().to(device)
+        bucket.append((name, moved.clone() if moved.data_ptr() == tensor.data_ptr() else moved))
         filled += tensor.nbytes
         if filled >= num_bytes:
             yield bucket

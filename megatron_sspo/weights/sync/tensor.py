@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from megatron_sspo.weights.sync.session import Named, Session, buckets
+from megatron_sspo.weights.sync.session import Named, Session, buckets, consume
 
 _ALIGNMENT = 16  # bytes
 
@@ -41,6 +41,10 @@ class TensorTransport:
             session.finish(request)
         session.end(version, flush=flush)
 
+    def follow(self, tensors: Iterable[Named]) -> None:
+        """Nothing but the stream."""
+        consume(tensors)
+
     def close(self) -> None:
         """There is nothing to give back."""
 
@@ -50,16 +54,25 @@ def serialize(bucket: Sequence[Named]) -> bytes:
 
     SGLang's class for the latter is named in it and not imported: the trainer has no SGLang.
     """
+    flat, metadata = flatten(bucket)
+    return in_sglangs_names(pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2))
+
+
+def flatten(bucket: Sequence[Named]) -> tuple[torch.Tensor, "list[_Metadata]"]:
+    """The bytes of the tensors one after the other, on their device, and where each of them is."""
     metadata, size = [], 0
     for name, tensor in bucket:
         start = -(-size // _ALIGNMENT) * _ALIGNMENT  # the receiver views the bytes in place
         size = start + tensor.nbytes
         metadata.append(_Metadata(name, tensor.shape, tensor.dtype, start, size, tensor.nbytes))
-    flat = torch.zeros(size, dtype=torch.uint8)
+    flat = torch.zeros(size, dtype=torch.uint8, device=bucket[0][1].device)
     for (_, tensor), entry in zip(bucket, metadata, strict=True):
         flat[entry.start_idx : entry.end_idx] = tensor.reshape(-1).view(torch.uint8)
-    # protocol 2 writes the name of a class as text, once, and here before the bytes of the tensors
-    pickled = pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2)
+    return flat, metadata
+
+
+def in_sglangs_names(pickled: bytes) -> bytes:
+    """A pickle that names SGLang's class in the place of ours: protocol 2 writes a name as text, where it is first."""
     return pickled.replace(_OURS, _THEIRS, 1)
 
 

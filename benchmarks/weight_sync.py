@@ -1,0 +1,113 @@
+"""What a weight sync costs beside moving bytes: Qwen3-30B-A3B's 18,867 tensors, each of them small, to a real server.
+
+    make install-sglang && python benchmarks/weight_sync.py
+
+A Qwen3-MoE of 48 layers with 128 experts, hidden size 64 (145 MB in float32), on a server on this machine's CPU. Each
+transport sends all of it `--rounds` times, after one that is not counted; the baseline sends the first 300 tensors in
+a request each, which is what buckets of one tensor are. Microseconds are of wall time, by tensor; the checksum row is
+the tensor transport with every tensor's checksum compared on both sides.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.rollout import sglang
+from megatron_sspo.weights.family import load_family
+
+TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"
+BASELINE_TENSORS = 300
+Named = tuple[str, torch.Tensor]
+
+
+def write_model(folder: Path) -> dict[str, Any]:
+    """config.json and a tokenizer, no weights."""
+    shutil.copytree(TOKENIZER, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "num_hidden_layers": 48,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "hidden_size": 64,
+        "moe_intermediate_size": 32,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "tie_word_embeddings": False,
+    }
+    config.pop("num_local_experts", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def random_weights(config: dict[str, Any]) -> list[Named]:
+    """Every tensor of the model, by its Hugging Face name."""
+    generator = torch.Generator().manual_seed(0)
+    rows = load_family(config).rows(config, config["vocab_size"])
+    shapes = {name: shape for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True)}
+    return [(name, torch.randn(shape, generator=generator).mul_(0.02)) for name, shape in shapes.items()]
+
+
+def median_seconds(folder: Path, url: str, weights: Sequence[Named], rounds: int, **options: Any) -> float:
+    """Of a sync, after one that is not counted."""
+    engine = sglang.engine(folder, urls=[url], **{"verify_every": 0, **options})
+    taken = []
+    try:
+        for version in range(rounds + 1):
+            start = time.perf_counter()
+            engine.load_weights(iter(weights), version)
+            taken.append(time.perf_counter() - start)
+    finally:
+        engine.close()
+    return statistics.median(taken[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bucket-megabytes", type=int, default=64)
+    options: Any = parser.parse_args()
+    bucket = {"bucket_bytes": options.bucket_megabytes * 1_000_000}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model"
+        config = write_model(folder)
+        weights = random_weights(config)
+        print(
+            f"{len(weights):,} tensors, {sum(t.nbytes for _, t in weights) / 1e6:.0f} MB; starting a server", flush=True
+        )
+        owner: Any = sglang.engine(folder, run_folder=Path(temporary), verify_every=0)
+        try:
+            os.environ["MEGATRON_SSPO_SERVER_KEY"] = owner.key
+            url = owner.pool.servers[0].client.url
+            variants: dict[str, tuple[Sequence[Named], dict[str, Any]]] = {
+                "a request a tensor": (weights[:BASELINE_TENSORS], {"bucket_bytes": 1}),
+                "tensor": (weights, bucket),
+                "distributed (gloo)": (weights, {**bucket, "transport": "distributed"}),
+                "disk": (weights, {**bucket, "transport": "disk", "run_folder": Path(temporary)}),
+                "tensor, with checksums": (weights, {**bucket, "verify_every": 1}),
+            }
+            print(f"{'':26}{'seconds':>10}{'µs a tensor':>14}{'MB/s':>8}{'of baseline':>14}")
+            baseline = 0.0
+            for name, (some, given) in variants.items():
+                seconds = median_seconds(folder, url, some, options.rounds, **given)
+                each, size = seconds / len(some) * 1e6, sum(tensor.nbytes for _, tensor in some) / 1e6
+                baseline = baseline or each
+                print(
+                    f"{name:26}{seconds:>10.2f}{each:>14.0f}{size / seconds:>8.1f}{each / baseline:>14.4f}", flush=True
+                )
+        finally:
+            owner.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Rewards programs that pass their checks, in a sandbox: r = r_answer + r_format."""
+
+import ast
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.reward.format import extract_answer, format_reward
+from megatron_sspo.sandbox.pool import SandboxPool
+from megatron_sspo.sandbox.probe import open_sandbox
+from megatron_sspo.sandbox.types import Case
+from megatron_sspo.types import Prompt
+
+_BLOCK = re.compile(r"```[ \t]*(?:python3?|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+_LONGEST = 100_000  # characters of a program
+
+Checks = tuple[tuple[str, ...], tuple[Case, ...]]
+
+
+def reward(
+    concurrency: int = 0,
+    limits: Mapping[str, Any] | None = None,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> "CodeReward":
+    """Builds the reward. Without a sandbox that withstands its probe there is none.
+
+    Args:
+        concurrency: sandboxes at a time; 0 takes as many as there are cores.
+        limits: of each program: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
+        url: of a sandbox on another machine, in place of this one's.
+        python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
+
+    Raises:
+        UserError: the sandbox is missing or lets something through.
+    """
+    if concurrency < 0:
+        raise UserError(f"the code reward's concurrency is {concurrency}: it has to be 0 or more")
+    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
+
+
+class CodeReward:
+    """{"answer": I[the program passes all checks], "format": r_format}.
+
+    The program is the last block that ```` ```python ```` opens, between `<answer>` and `</answer>` where a response
+    has them, else anywhere in it. A response without one, or with one that is not closed, has answered nothing.
+
+    The checks stand in the prompt's row: `tests`, a text or a list of texts with assert statements; `cases`, a list of
+    objects with the texts `stdin` and `stdout`; both; or neither, and then `answer` is what the program has to print.
+    """
+
+    def __init__(self, pool: SandboxPool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._reasons: Counter[str] = Counter()
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        """One dictionary for each pair of prompt and response, in order.
+
+        Raises:
+            UserError: the checks of a row are not what they have to be; the message names the prompt.
+        """
+        checks = {prompt.id: checks_of(prompt) for prompt in prompts}
+        programs = [extract_program(response) for response in responses]
+        jobs = {
+            (program, checks[prompt.id])
+            for prompt, program in zip(prompts, programs, strict=True)
+            if program is not None and len(program) <= _LONGEST
+        }
+        ordered = list(jobs)
+        verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
+        reasons = {job: verdict.reason for job, verdict in zip(ordered, verdicts, strict=True)}
+        scores: list[dict[str, float]] = []
+        for prompt, program, response in zip(prompts, programs, responses, strict=True):
+            reason = self._count(_reason(program, reasons, checks[prompt.id]))
+            scores.append({"answer": float(reason == "passed"), "format": format_reward(response)})
+        return scores
+
+    def metrics(self) -> dict[str, float]:
+        """Since the last call, on this process: the share of the responses by reason, and the sandbox's latency."""
+        with self._lock:
+            reasons, self._reasons = self._reasons, Counter()
+        shares = {f"code/{reason}": number / reasons.total() for reason, number in sorted(reasons.items())}
+        pool = self._pool.metrics()
+        return {**shares, **{f"code/{name}": pool[name] for name in ("seconds/median", "seconds/p95") if name in pool}}
+
+    def close(self) -> None:
+        """Ends the sandboxes."""
+        self._pool.close()
+
+    def _count(self, reason: str) -> str:
+        with self._lock:
+            self._reasons[reason] += 1
+        return reason
+
+
+def extract_program(response: str) -> str | None:
+    """The last block of Python of the answer, or of the whole response where it has no answer; None without one."""
+    answer = extract_answer(response)
+    blocks = _BLOCK.findall(response if answer is None else answer)
+    return blocks[-1] if blocks else None
+
+
+def checks_of(prompt: Prompt) -> Checks:
+    """The checks of a prompt's row: tests and cases.
+
+    Raises:
+        UserError: they are of another form, or a test is not Python.
+    """
+    tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
+    if not tests and not cases:
+        return (), (Case(stdin="", stdout=prompt.answer),)
+    texts = [tests] if isinstance(tests, str) else list(tests or ())
+    for text in texts:
+        if not isinstance(text, str):
+            raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: tests are texts of Python")
+        try:
+            is_empty = not ast.parse(text).body
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): mend or drop the row") from error
+        if is_empty:
+            raise UserError(f"prompt {prompt.id!r}: a test is empty, and every program would pass it: drop the test")
+    pairs: list[Case] = []
+    for case in cases or ():
+        if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("stdin", "stdout")):
+            raise UserError(f"prompt {prompt.id!r}: a case has to be an object with the texts 'stdin' and 'stdout'")
+        pairs.append(Case(stdin=case["stdin"], stdout=case["stdout"]))
+    return tuple(texts), tuple(pairs)
+
+
+def _reason(program: str | None, reasons: Mapping[tuple[str, Checks], str], checks: Checks) -> str:
+    if program is None:
+        return "no_program"
+    return "too_long" if len(program) > _LONGEST else reasons[program, checks]

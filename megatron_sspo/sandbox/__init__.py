@@ -1,0 +1,1 @@
+"""Runs what a model wrote where it can do no harm."""

@@ -1,0 +1,130 @@
+"""What `probe` throws at a sandbox: programs that say what they got at. Harmless where they do."""
+
+# Gets a JSON object on standard input: targets to connect to, the name of an abstract socket, files that it should not
+# be able to read or write. Prints a JSON list of what got through.
+REACH = """
+import ctypes, json, os, socket, sys
+job = json.load(sys.stdin)
+through = []
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(what, action):
+    try:
+        found = action()
+    except (OSError, ValueError):
+        return
+    if found is not False:
+        through.append(what)
+
+def connect(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as s:
+        s.settimeout(1)
+        s.connect(address)
+
+def send():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.sendto(b"x", ("192.0.2.1", 9))
+
+def status(field):
+    for line in open("/proc/self/status"):
+        if line.startswith(field + ":"):
+            return line.split()[1]
+
+for host, port in job["targets"]:
+    attempt("the network (%s, port %d)" % (host, port), lambda: connect(socket.AF_INET, (host, port)))
+attempt("the network (UDP)", send)
+if job["abstract_socket"]:
+    attempt("a socket of the host", lambda: connect(socket.AF_UNIX, job["abstract_socket"]))
+interfaces = [line.split(":")[0].strip() for line in list(open("/proc/net/dev"))[2:]]
+attempt("the network (an interface)", lambda: set(interfaces) > {"lo"})
+for path in job["read"]:
+    attempt("reading " + path, lambda: open(path).close())
+for path in job["write"]:
+    attempt("writing " + path, lambda: open(path, "w").close())
+expected = {"python", "lib", "lib64", "sandbox", "proc", "dev", "tmp", "etc", "usr"}
+attempt("files of the host", lambda: set(os.listdir("/")) > expected or os.listdir("/etc") != ["passwd"])
+attempt("the environment", lambda: bool(set(os.environ) - set(job["environment"])))
+attempt("other processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]) > 4)
+attempt("becoming root", lambda: os.setuid(0))
+attempt("capabilities", lambda: int(status("CapEff"), 16) != 0 or int(status("CapBnd"), 16) != 0)
+attempt("programs that change the user", lambda: status("NoNewPrivs") != "1")
+attempt("every system call", lambda: status("Seccomp") != "2")
+attempt("user namespaces", lambda: libc.unshare(0x10000000) == 0)
+attempt("mounting", lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0)
+attempt("kernel settings", lambda: open("/proc/sys/kernel/core_pattern", "w").close())
+attempt("device nodes", lambda: os.mknod("/tmp/node", 0o60600, os.makedev(1, 1)))
+attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM).close())
+attempt("memory that belongs to no process", lambda: os.close(os.memfd_create("x")))
+print(json.dumps(through))
+"""
+
+# Argument on standard input: how many to start. Prints how many were started.
+FORK = """
+import os, time
+wanted, started = int(input()), 0
+try:
+    for _ in range(wanted):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        started += 1
+except OSError:
+    pass
+print(started)
+"""
+
+# On standard input: bytes for each process, and the number of processes. Prints how many got theirs.
+MEMORY = """
+import os
+size, number = map(int, input().split())
+children = []
+reading, writing = os.pipe()
+for _ in range(number):
+    child = os.fork()
+    if child == 0:
+        try:
+            block = bytearray(size)
+            for place in range(0, size, 4096):
+                block[place] = 1
+            os.write(writing, b"x")
+            os.close(writing)
+            os.read(0, 1)
+            import time
+            time.sleep(0.3)
+        finally:
+            os._exit(0)
+    children.append(child)
+os.close(writing)
+for child in children:
+    os.waitpid(child, 0)
+print(len(os.read(reading, 1000)))
+"""
+
+# On standard input: bytes. Prints how many could be written.
+DISK = """
+wanted, written = int(input()), 0
+for number in range(4):
+    try:
+        with open(f"/tmp/file{number}", "wb", buffering=0) as file:
+            while written < wanted:
+                written += file.write(b"x" * (1 << 20))
+    except OSError:
+        pass
+print(written)
+"""
+
+FLOOD = "import os\nwhile True: os.write(1, b'x' * 65536)\n"
+ENDLESS = """
+import signal
+for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+while True:
+    pass
+"""
+
+# Programs that claim to be right.
+LIARS = {
+    "its exit code": "import os\nprint('passed')\nos._exit(0)\n",
+    "an object that equals everything": "class E:\n  def __eq__(self, other): return True\ndef f(x): return E()\n",
+    "a changed builtin": "import builtins\nbuiltins.AssertionError = Exception\ndef f(x): return 0\n",
+}

@@ -1,0 +1,330 @@
+"""One sandbox on this machine, from its start to the death of its last process."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.cgroup import Cgroup
+from megatron_sspo.sandbox.identity import Identity
+from megatron_sspo.sandbox.image import DEVICES, PYTHON, Image
+from megatron_sspo.sandbox.types import Limits
+
+_OLDEST_BUBBLEWRAP = (0, 8)  # --disable-userns
+_DEATH_SECONDS = 30.0  # for the kernel to end what was killed; far more than it takes
+_INSIDE_UID = "1000"
+START_SECONDS = 60.0  # for bubblewrap and Python, on a machine that is busy
+STARTED = b"+"  # the first thing in the channel: from here on the program runs, and the clock
+
+# Joins the cgroups before anything else of the sandbox exists.
+_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+
+_START = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
+
+_CELLS = 100  # what a session may compute in all, in cells that use all of their time
+
+ENVIRONMENT = {
+    "PATH": "/python/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",  # a pool of threads for every core would eat the limit on processes
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def find_bubblewrap() -> str:
+    """The program's path.
+
+    Raises:
+        UserError: it is not installed, or older than 0.8.
+    """
+    path = shutil.which("bwrap")
+    if path is None:
+        raise UserError(
+            "the sandbox needs bubblewrap, and there is no bwrap in PATH: apt-get install bubblewrap "
+            "(dnf install bubblewrap), or name a remote sandbox by its url"
+        )
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"(\d+)\.(\d+)", done.stdout)
+    if not found or (int(found[1]), int(found[2])) < _OLDEST_BUBBLEWRAP:
+        raise UserError(
+            f"the sandbox needs bubblewrap 0.8 or newer, which can keep a program from making user namespaces, and "
+            f"{path} says {done.stdout.strip()!r}: install a newer one"
+        )
+    return path
+
+
+class Box:
+    """The processes of one sandbox, and this side of its pipes.
+
+    To be made, used and ended by one thread that outlives it: the kernel kills bubblewrap with the *thread* that
+    started it.
+
+    Attributes:
+        stdin: where the program reads from: a pipe to write to, or None where `stdin` was given whole.
+        stdout, stderr, channel: non-blocking pipes to read. `channel` is the trusted part's inside.
+
+    Args:
+        mode: what the part inside does: see `inside/start.py`.
+        job: what it reads, and can read only there.
+        stdin: the program's whole input; None gives it a pipe.
+    """
+
+    def __init__(
+        self,
+        bubblewrap: str,
+        image: Image,
+        identity: Identity,
+        cgroup: Cgroup | None,
+        limits: Limits,
+        mode: str,
+        job: Mapping[str, Any],
+        stdin: str | None,
+    ) -> None:
+        self._cgroup = cgroup
+        self._lock = threading.Lock()
+        self._ended = self._out_of_memory = False
+        self._child: int | None = None  # a pidfd of the sandbox's first process
+        self._status_text = b""
+        self._seconds = 0.0
+        self._started = time.monotonic()
+        self._kills_before = cgroup.num_memory_kills() if cgroup else 0
+        with contextlib.ExitStack() as stack:
+            given = stack.enter_context(_closing(_memory_file(stdin or "")))
+            work = stack.enter_context(_closing(_memory_file(json.dumps(job))))
+            rules = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
+            self.status, status = self._pipe(stack)
+            self.channel, channel = self._pipe(stack)
+            command = [
+                *_joining(cgroup),
+                *identity.prefix,
+                *_bubblewrap_command(bubblewrap, image, limits, seccomp=rules, status=status),
+                *[PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", _START, mode, str(work), str(channel)],
+                json.dumps(_resource_limits(limits, mode)),
+            ]
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE if stdin is None else given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={},  # bubblewrap's own can be read from inside
+                cwd="/",
+                pass_fds=[work, rules, status, channel],
+                start_new_session=True,
+                bufsize=0,
+            )
+        assert self.process.stdout and self.process.stderr
+        self.stdin = self.process.stdin
+        self.stdout, self.stderr = self.process.stdout.fileno(), self.process.stderr.fileno()
+        for descriptor in (self.stdout, self.stderr, self.channel, self.status):
+            os.set_blocking(descriptor, False)
+
+    @staticmethod
+    def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
+        """The reading end, which stays, and the writing end, which goes with the stack."""
+        reading, writing = os.pipe()
+        stack.callback(os.close, writing)
+        return reading, writing
+
+    def kill(self) -> None:
+        """Begins the end; may be called by any thread while the box is not closed.
+
+        The first process of the sandbox is init in there: all others die with it, and bubblewrap, its parent, ends and
+        leaves nothing for anybody else to bury. Before its id is known it waits for a word of bubblewrap's, in
+        bubblewrap's process group, and dies with that.
+        """
+        with self._lock:
+            if self._ended:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                if self._child is not None:
+                    signal.pidfd_send_signal(self._child, signal.SIGKILL)
+                else:
+                    os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> bool:
+        """Kills what is left and waits for the last process's death. What is in the pipes can still be read.
+
+        Returns:
+            whether the kernel killed a process for want of memory.
+
+        Raises:
+            RuntimeError: a process did not die, which only a broken kernel brings about.
+        """
+        if self._ended:
+            return self._out_of_memory
+        self.read_status()
+        self.kill()
+        try:
+            self.process.wait(_DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(_DEATH_SECONDS)
+        with self._lock:
+            self._ended = True
+        self._seconds = time.monotonic() - self._started
+        self.read_status()
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._child, signal.SIGKILL)
+            if not select.select([self._child], [], [], _DEATH_SECONDS)[0]:
+                raise RuntimeError(f"a sandbox's process did not die within {_DEATH_SECONDS:.0f} s of its SIGKILL")
+        if self._cgroup:
+            self._cgroup.kill()
+            self._out_of_memory = self._cgroup.num_memory_kills() > self._kills_before
+        return self._out_of_memory
+
+    def close(self) -> None:
+        """Closes the pipes. After `end`."""
+        for descriptor in (self.channel, self.status, self._child):
+            if descriptor is not None:
+                os.close(descriptor)
+        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def exit_code(self) -> int | None:
+        """The program's, as bubblewrap tells; None where it did not end by itself."""
+        found = re.search(rb'"exit-code": (-?\d+)', self._status_text)
+        return int(found[1]) if found else None
+
+    def seconds(self) -> float:
+        """From the start of the program to the death of the last process."""
+        return self._seconds
+
+    def has_started(self) -> None:
+        """The clock starts: making a sandbox is not on the program's time."""
+        self._started = time.monotonic()
+
+    def read_status(self) -> bool:
+        """Takes in what bubblewrap tells; False at its end. Its first process has to be known while it lives."""
+        while True:
+            try:
+                piece = os.read(self.status, 4096)
+            except BlockingIOError:
+                return True
+            if not piece:
+                return False
+            self._status_text += piece
+            found = re.search(rb'"child-pid": (\d+)', self._status_text)
+            if found and self._child is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._child = os.pidfd_open(int(found[1]))
+
+
+class Stream:
+    """What comes out of a pipe, up to a limit."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        self.descriptor = descriptor
+        self.content = bytearray()
+        self._limit = limit
+
+    def read(self) -> Literal["open", "ended", "too much"]:
+        """Takes in what is there at once."""
+        while True:
+            try:
+                piece = os.read(self.descriptor, 65536)
+            except BlockingIOError:
+                return "open"
+            if not piece:
+                return "ended"
+            self.content += piece
+            if len(self.content) > self._limit:
+                del self.content[self._limit :]
+                return "too much"
+
+
+def read_until_end(
+    box: Box, streams: Sequence[Stream], channel: Stream, wall_seconds: float
+) -> Literal["time", "output"] | None:
+    """Reads until bubblewrap has ended, or gives the limit that was reached before. Kills nothing."""
+    deadline, is_on_clock = time.monotonic() + START_SECONDS, False
+    poller = select.poll()
+    by_descriptor = {stream.descriptor: stream for stream in streams}
+    for descriptor in (box.status, *by_descriptor):
+        poller.register(descriptor, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "time" if is_on_clock else None
+        events = poller.poll(left * 1000)
+        for descriptor, _ in events:
+            if descriptor == box.status:
+                continue
+            state = by_descriptor[descriptor].read()
+            if state == "too much":
+                return "output"
+            if state == "ended":
+                poller.unregister(descriptor)
+        if not is_on_clock and channel.content:
+            box.has_started()
+            deadline, is_on_clock = time.monotonic() + wall_seconds, True
+        if any(descriptor == box.status for descriptor, _ in events) and not box.read_status():
+            return None
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _memory_file(text: str) -> int:
+    """A file without a name that nobody can change: it never blocks a writer, and cannot be filled."""
+    descriptor = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(text.encode("utf-8", "surrogatepass"))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _joining(cgroup: Cgroup | None) -> list[str]:
+    return ["/bin/sh", "-c", _JOIN, "sh", *cgroup.entrances, "--"] if cgroup else []
+
+
+def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccomp: int, status: int) -> Sequence[str]:
+    options = [
+        *["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"],
+        *["--unshare-cgroup-try", "--disable-userns", "--assert-userns-disabled"],
+        *["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"],
+        *["--uid", _INSIDE_UID, "--gid", _INSIDE_UID, "--hostname", "sandbox", "--clearenv"],
+        *["--ro-bind", str(image.root), "/", "--proc", "/proc"],
+        *["--size", str(limits.disk_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"],
+        *["--seccomp", str(seccomp), "--json-status-fd", str(status)],
+    ]
+    for name in DEVICES:
+        options += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    return [bubblewrap, *options, "--"]
+
+
+def _resource_limits(limits: Limits, mode: str) -> dict[str, int]:
+    """By the names of Python's `resource`; set inside, before anything that is not ours runs."""
+    cells = _CELLS if mode == "cells" else 1
+    return {
+        "RLIMIT_AS": limits.memory_bytes,
+        "RLIMIT_CPU": limits.cpu_seconds * cells,
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_FSIZE": limits.disk_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+    }

@@ -1,0 +1,148 @@
+"""A control group for each sandbox, where this process may make one: the only limit that holds for a tree of processes.
+
+Version 1 (memory and pids, each where it is mounted) and version 2 (a delegated group).
+"""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+
+_PREFIX = "megatron-sspo-"
+
+
+class Cgroup:
+    """One sandbox's group. Used by one program after another.
+
+    Args:
+        folders: of this group, one a hierarchy.
+    """
+
+    def __init__(self, folders: list[Path], memory_bytes: int, processes: int) -> None:
+        self._folders = folders
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            # version 2's names; version 1's. Whichever there is.
+            _write(folder, ("memory.max", "memory.limit_in_bytes"), memory_bytes)
+            _write(folder, ("memory.swap.max",), 0)
+            _write(folder, ("memory.memsw.limit_in_bytes",), memory_bytes)
+            _write(folder, ("pids.max",), processes)
+
+    @property
+    def entrances(self) -> list[str]:
+        """The files that a process writes its id into to belong to the group."""
+        return [str(folder / "cgroup.procs") for folder in self._folders]
+
+    def num_memory_kills(self) -> int:
+        """How often the kernel has killed for want of memory here."""
+        total = 0
+        for folder in self._folders:
+            for name in ("memory.events", "memory.oom_control"):
+                if (folder / name).exists():
+                    found = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
+                    total += int(found[1]) if found else 0
+        return total
+
+    def kill(self) -> None:
+        """Kills what is left in the group, however it got away."""
+        for _ in range(100):
+            pids = [int(pid) for name in self.entrances for pid in Path(name).read_text().split()]
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        for folder in self._folders:
+            for _ in range(100):  # the kernel takes a moment to let go of the last process
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.01)
+                else:
+                    break
+
+
+class Cgroups:
+    """The places where this process may make groups: below its own, or in the folder that is named.
+
+    Args:
+        folder: a delegated version 2 group; "" looks for what can be written.
+
+    Raises:
+        UserError: a folder is named, and no group with a memory limit can be made in it.
+    """
+
+    def __init__(self, folder: str = "") -> None:
+        places = [Path(folder)] if folder else _own_groups()
+        self._parents = [place for place in places if _makes(place, "memory") or _makes(place, "pids")]
+        self.limit_memory = any(_makes(place, "memory") for place in self._parents)
+        if folder and not self.limit_memory:
+            raise UserError(
+                f"no group with a memory limit can be made in {folder}: name a cgroup that is delegated to this user "
+                "and whose cgroup.subtree_control has memory and pids, or leave the sandbox's cgroup empty"
+            )
+        for parent in self._parents:
+            _sweep(parent)
+
+    def make(self, name: str, memory_bytes: int, processes: int) -> Cgroup:
+        """A group; `name` is unique within this process."""
+        folders = [parent / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents]
+        return Cgroup(folders, memory_bytes, processes)
+
+
+def _own_groups() -> list[Path]:
+    """The folders of the groups that this process is in, one a hierarchy."""
+    mounts: list[tuple[str, Path, set[str]]] = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind in ("cgroup", "cgroup2"):
+            mounts.append((before.split()[3], Path(before.split()[4]), {kind, *options.split(",")}))
+    found: list[Path] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        wanted = set(controllers.split(",")) if controllers else {"cgroup2"}
+        if not wanted & {"memory", "pids", "cgroup2"}:
+            continue
+        for root, mount, options in mounts:
+            if wanted <= options and Path(path).is_relative_to(root):
+                found.append(mount / Path(path).relative_to(root))
+    return found
+
+
+def _makes(parent: Path, controller: str) -> bool:
+    """Whether a group can be made here that limits what the controller controls."""
+    trial = parent / f"{_PREFIX}{os.getpid()}-trial"
+    limit = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max",)}[controller]
+    try:
+        trial.mkdir()
+    except OSError:
+        return False
+    try:
+        return any(os.access(trial / name, os.W_OK) for name in limit) and os.access(parent / "cgroup.procs", os.W_OK)
+    finally:
+        trial.rmdir()
+
+
+def _sweep(parent: Path) -> None:
+    """Removes the empty groups of processes that were killed."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _write(folder: Path, names: tuple[str, ...], value: int) -> None:
+    for name in names:
+        if (folder / name).exists():
+            (folder / name).write_text(str(value))

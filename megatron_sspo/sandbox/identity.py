@@ -1,0 +1,62 @@
+"""Who a sandbox's processes are on the machine: a user id that nothing else uses, where this process can choose one."""
+
+import os
+import pwd
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+
+_HIGHEST = 2_100_000_000  # above what people, services and containers are given
+
+
+class Identity:
+    """A user id, reserved among all sandboxes of this machine until `close`.
+
+    As root, a user of its own: to root itself the kernel does not apply the limit on processes, and one sandbox's user
+    cannot reach another's. For anybody else the user remains the same, and the user namespace does what it can.
+    """
+
+    def __init__(self) -> None:
+        self.uid = os.getuid()
+        self._reservation: socket.socket | None = None
+        self._setpriv: str | None = None
+        if os.geteuid() != 0:
+            return
+        self._setpriv = shutil.which("setpriv")
+        if self._setpriv is None:
+            raise UserError("the sandbox changes its user by setpriv, which is missing: apt-get install util-linux")
+        for uid in _candidates():
+            reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                reservation.bind(f"\0megatron-sspo-sandbox-{uid}")  # goes with this process, however it ends
+            except OSError:
+                reservation.close()
+                continue
+            self.uid, self._reservation = uid, reservation
+            return
+        raise UserError(
+            "there is no free user id for the sandbox: run the process in a user namespace with more ids, or lower "
+            "the number of sandboxes at a time"
+        )
+
+    @property
+    def prefix(self) -> list[str]:
+        """The command that becomes this user and then runs what follows it."""
+        if self._reservation is None or self._setpriv is None:
+            return []
+        return [self._setpriv, f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--no-new-privs", "--"]
+
+    def close(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
+
+
+def _candidates() -> Iterator[int]:
+    """Ids that are valid in this user namespace, from the highest; none that the user database knows."""
+    lines = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    end = min(_HIGHEST, max(first + length for first, _, length in lines))
+    known = {entry.pw_uid for entry in pwd.getpwall()} | {65534}
+    return (uid for uid in range(end - 1, max(end - 20_000, 1000), -1) if uid not in known)

@@ -1,0 +1,236 @@
+"""The file system that a sandboxed program sees: one Python, copied into a folder, and nothing else of the machine.
+
+    /python      the interpreter and its standard library, perhaps some packages
+    /lib         the shared libraries that these load
+    /sandbox     the programs of `inside/`
+
+There is no shell and no other program. A copy, because interpreters live where a foreign user may not look (in a home
+folder, in an environment), and because binding single files is slow.
+"""
+
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.seccomp import seccomp_filter
+
+PYTHON = "/python/bin/python3"
+DEVICES = ("null", "zero", "full", "random", "urandom")
+
+_PREFIX = "megatron-sspo-sandbox-"
+_LEFT_OUT = shutil.ignore_patterns(
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "lib2to3",
+    "ensurepip",
+    "pydoc_data",
+    "config-*",
+    "_tkinter.*",
+    "_test*.so",
+    "*.opt-*.pyc",
+    "*.a",
+)
+_FACTS = """
+import json, sys, sysconfig
+paths = sysconfig.get_paths()
+print(json.dumps({
+    "executable": sys.executable, "stdlib": paths["stdlib"], "platstdlib": paths["platstdlib"],
+    "version": "%d.%d" % sys.version_info[:2],
+}))
+"""
+
+
+class Image:
+    """A folder with the file system, held until `close`.
+
+    Args:
+        python: the interpreter to copy; "" takes the one that runs this.
+        packages: distributions of this process's environment to copy as well, by name; not what they depend on.
+
+    Raises:
+        UserError: the interpreter does not run or cannot be copied, or a distribution is not installed.
+    """
+
+    def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
+        _sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.folder.chmod(0o755)
+        # A lock tells `_sweep`, and the system's own cleaners of /tmp, that the folder is in use.
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        try:
+            self._fill(python, packages)
+        except OSError as error:
+            self.close()
+            raise UserError(
+                f"the sandbox's Python cannot be copied to {self.folder}: {error}; give room in the folder that "
+                "TMPDIR names, or name another one"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def root(self) -> Path:
+        """What the program sees as /."""
+        return self.folder / "root"
+
+    @property
+    def seccomp(self) -> Path:
+        """The system call filter."""
+        return self.folder / "seccomp.bpf"
+
+    def close(self) -> None:
+        """Removes the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _fill(self, python: str, packages: Sequence[str]) -> None:
+        self._python = python = python or _base_interpreter()
+        facts = _facts_of(python)
+        own = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if packages and facts["version"] != own:
+            raise UserError(
+                f"the sandbox's packages are copied from this Python {own}, and {python} is {facts['version']}: "
+                "leave one of the two options empty"
+            )
+        self.seccomp.write_bytes(seccomp_filter())
+        library = self.root / "python" / "lib" / f"python{facts['version']}"
+        (self.root / "python" / "bin").mkdir(parents=True)
+        shutil.copyfile(os.path.realpath(facts["executable"]), self.root / PYTHON[1:])
+        (self.root / PYTHON[1:]).chmod(0o755)
+        for folder in dict.fromkeys((facts["stdlib"], facts["platstdlib"])):
+            _copy_tree(Path(folder), library)
+        packages_folder = library / "site-packages"
+        packages_folder.mkdir()
+        for name in packages:
+            _copy_distribution(name, packages_folder)
+        self._copy_inside()
+        self._copy_shared_libraries()
+        for name in ("proc", "dev", "tmp", "etc", "usr"):
+            (self.root / name).mkdir()
+        for name in DEVICES:
+            (self.root / "dev" / name).touch()
+        for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("shm", "/tmp")):
+            (self.root / "dev" / name).symlink_to(target)
+        for name, target in (("lib64", "lib"), ("usr/lib", "../lib"), ("usr/lib64", "../lib")):
+            (self.root / name).symlink_to(target)
+        (self.root / "etc" / "passwd").write_text("sandbox:x:1000:1000::/tmp:/nologin\n")
+        self._make_readable()
+
+    def _copy_inside(self) -> None:
+        package = self.root / "sandbox" / "megatron_sspo" / "sandbox"
+        _copy_tree(Path(__file__).parent / "inside", package / "inside")
+        for folder in (package, package.parent):
+            (folder / "__init__.py").touch()  # the real ones would want the rest of the package
+        try:  # by its own interpreter, so that no sandbox has to compile
+            command = [self._python, "-I", "-S", "-m", "compileall", "-q", str(self.root / "sandbox")]
+            subprocess.run(command, check=True, timeout=60, env={})
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UserError(f"the sandbox's Python {self._python} cannot compile: {error}") from error
+
+    def _copy_shared_libraries(self) -> None:
+        binaries = [self.root / PYTHON[1:], *self.root.rglob("*.so"), *self.root.rglob("*.so.*")]
+        folder = self.root / "lib"
+        folder.mkdir()
+        found = _shared_libraries(binaries)
+        homes = {path.parent for path in found}
+        # loaded by name only when a thread ends
+        found |= {home / "libgcc_s.so.1" for home in homes if (home / "libgcc_s.so.1").exists()}
+        for path in found:
+            if not path.is_relative_to(self.root):
+                shutil.copyfile(path, folder / path.name)
+                (folder / path.name).chmod(0o755)  # the loader is a program
+
+    def _make_readable(self) -> None:
+        """For whichever user the sandbox runs as; writable for none but the owner."""
+        for parent, folders, files in os.walk(self.root):
+            for name in folders:
+                if not Path(parent, name).is_symlink():
+                    Path(parent, name).chmod(0o755)
+            for name in files:
+                path = Path(parent, name)
+                if not path.is_symlink():
+                    path.chmod(0o755 if path.stat().st_mode & 0o111 else 0o644)
+        self.root.chmod(0o755)
+
+
+def _base_interpreter() -> str:
+    """The interpreter that this process's environment was made from: the one with the standard library."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _facts_of(python: str) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", _FACTS], capture_output=True, text=True, timeout=60, check=True, env={}
+        )
+        return json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UserError(
+            f"the sandbox's Python {python} does not run ({error}): name another by the option python"
+        ) from error
+
+
+def _copy_tree(source: Path, destination: Path) -> None:
+    shutil.copytree(source, destination, ignore=_LEFT_OUT, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+
+
+def _copy_distribution(name: str, destination: Path) -> None:
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(f"the sandbox's package {name!r} is not installed here: pip install {name}") from error
+    for file in distribution.files or ():
+        source = Path(str(distribution.locate_file(file)))
+        if ".." in file.parts or not source.is_file():  # scripts in bin/
+            continue
+        (destination / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, destination / file)
+
+
+def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
+    """What these load, by the loader's own search."""
+    try:
+        done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, timeout=120, check=False)
+    except OSError as error:
+        raise UserError(
+            f"the sandbox asks ldd for the libraries that its Python loads, and it does not run: {error}; "
+            "install the C library's tools (Debian: apt-get install libc-bin)"
+        ) from error
+    found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)
+    return {Path(path) for path in found}
+
+
+def _sweep() -> None:
+    """Removes what killed processes of this user have left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if status.st_uid != os.geteuid() or folder.is_symlink() or time.time() - status.st_mtime < 600:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -1,0 +1,73 @@
+"""An interpreter that executes one cell after another, as a notebook does."""
+
+import ast
+import json
+import os
+import signal
+import sys
+import types
+from typing import Any
+
+from megatron_sspo.sandbox.inside.program import format_exception, read_job, remember_lines, write_files
+
+
+class CellTimeout(BaseException):
+    """The cell's time is up. Not an `Exception`, so that a cell does not catch it by the way."""
+
+
+def serve(job: int, channel: int) -> None:
+    """Reads a line for each cell from standard input, and writes one with its end into the channel."""
+    work = read_job(job)
+    write_files(work["files"])
+    own_input = os.dup(0)
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(1, 2)  # one stream, in the order in which it was printed
+    sys.path.insert(0, os.getcwd())
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    signal.signal(signal.SIGALRM, _time_is_up)
+    with open(own_input, encoding="utf-8") as requests, open(channel, "w", encoding="utf-8") as replies:
+        for line in requests:
+            request = json.loads(line)
+            text = _execute(request["code"], f"<cell {request['number']}>", request["seconds"], module.__dict__)
+            json.dump({"number": request["number"], "text": text}, replies)
+            replies.write("\n")
+            replies.flush()
+
+
+def _time_is_up(number: int, frame: Any) -> None:
+    raise CellTimeout
+
+
+def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) -> str:
+    """What the cell shows beside what it prints: the value of its last expression, or the traceback."""
+    remember_lines(name, code)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            return _value(code, name, namespace)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.stdout.flush()
+            sys.stderr.flush()
+    except CellTimeout:
+        return f"TimeoutError: the cell was interrupted after {seconds:g} seconds\n"
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return format_exception(type(error), error, error.__traceback__)
+
+
+def _value(code: str, name: str, namespace: dict[str, Any]) -> str:
+    tree = ast.parse(code, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if not isinstance(last, ast.Expr):
+        return ""
+    value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
+    if value is None:
+        return ""
+    namespace["_"] = value
+    return f"{value!r}\n"

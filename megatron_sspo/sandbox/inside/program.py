@@ -1,0 +1,65 @@
+"""Runs a program as Python would, in this very process."""
+
+import json
+import linecache
+import os
+import sys
+import traceback
+import types
+from typing import Any
+
+NAME = "program.py"
+_OURS = os.path.dirname(__file__)
+
+
+def read_job(descriptor: int) -> dict[str, Any]:
+    """What there is to do. The descriptor is closed."""
+    with open(descriptor, "rb") as file:
+        return json.loads(file.read())
+
+
+def run(job: int, channel: int) -> None:
+    """The program of a job as `__main__`, with the job's files beside it."""
+    os.close(channel)
+    work = read_job(job)
+    write_files(work["files"])
+    execute(work["program"], "__main__")
+
+
+def write_files(files: dict[str, str]) -> None:
+    """Into the working directory."""
+    for name, content in files.items():
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+        with open(name, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(content)
+
+
+def execute(source: str, name: str) -> dict[str, Any]:
+    """Executes a program as the module `name` and gives its globals. What it raises passes through."""
+    sys.excepthook = print_exception
+    sys.path.insert(0, os.getcwd())
+    module = types.ModuleType(name)
+    module.__file__ = NAME
+    sys.modules[name] = module
+    remember_lines(NAME, source)
+    exec(compile(source, NAME, "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+def remember_lines(name: str, source: str) -> None:
+    """So that a traceback can show them."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+
+
+def print_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """As Python prints it, without the frames of this package."""
+    sys.stderr.write(format_exception(kind, error, trace))
+
+
+def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
+    """The traceback from the first frame on that is not ours; none where the program did not even compile."""
+    if isinstance(error, SyntaxError) and error.filename in linecache.cache:
+        trace = None
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<string>")):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(kind, error, trace))

@@ -1,0 +1,198 @@
+"""Attacks the sandbox that is going to be used, before a model does."""
+
+import json
+import logging
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import call_with_options
+from megatron_sspo.sandbox import attacks
+from megatron_sspo.sandbox.box import ENVIRONMENT
+from megatron_sspo.sandbox.remote import RemoteSandbox
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
+
+_log = logging.getLogger(__name__)
+
+# Where a program should find nothing, on whatever machine it is.
+_FOREIGN = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
+
+# What bubblewrap says, and what helps.
+_REMEDIES = {
+    "No permissions to create": "allow unprivileged user namespaces (sysctl user.max_user_namespaces=15000; Debian: "
+    "kernel.unprivileged_userns_clone=1; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
+    "Creating new namespace failed": "raise sysctl user.max_user_namespaces, or run the container with user namespaces",
+    "setting up uid map": "allow unprivileged user namespaces (Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
+    "mount proc": "run the container with an unmasked /proc (docker: --security-opt systempaths=unconfined)",
+    "max_user_namespaces": "give the container a writable /proc/sys (docker: --security-opt systempaths=unconfined)",
+    "execvp": "name a folder for the sandbox's Python that allows execution: TMPDIR",
+    "prctl(PR_SET_SECCOMP)": "use a kernel with seccomp filters",
+}
+
+
+def open_sandbox(
+    limits: Mapping[str, Any] | None = None,
+    *,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> Runner:
+    """A sandbox that has withstood the probe: on this machine, or the one that listens at `url`.
+
+    Args:
+        limits: fields of `Limits`. A remote sandbox has its own.
+        url: of `megatron_sspo.sandbox.serve`; its key is in MEGATRON_SSPO_SANDBOX_KEY.
+        python, packages, cgroup: see `Sandbox`.
+
+    Raises:
+        UserError: it cannot be made or reached, or lets something through. There is no fallback.
+    """
+    runner: Runner
+    if url:
+        if limits or python or packages or cgroup:
+            raise UserError(
+                "the sandbox has a url, and then its limits, python, packages and cgroup are the server's to say: "
+                "give them to megatron_sspo.sandbox.serve"
+            )
+        runner = RemoteSandbox(url)
+    else:
+        own = call_with_options(Limits, limits or {}, "the sandbox")
+        runner = Sandbox(own, python=python, packages=packages, cgroup=cgroup)
+    try:
+        probe(runner)
+    except BaseException:
+        runner.close()
+        raise
+    if not runner.limits_memory_of_all:
+        _log.warning(
+            "there is no cgroup that the sandbox may use: its limit on memory holds for each process, so a program "
+            "may use %d times %d MiB; see docs/sandbox.md",
+            runner.limits.processes,
+            runner.limits.memory_bytes // MEBIBYTE,
+        )
+    return runner
+
+
+def probe(runner: Runner) -> None:
+    """Really attacks the sandbox: network, files, processes, memory, output, time, privileges, verdicts.
+
+    Raises:
+        UserError: it does not work, or something got through; the message says what.
+    """
+    try:
+        _check_that_it_works(runner)
+        with ThreadPoolExecutor(4, thread_name_prefix="sandbox-probe") as threads:
+            through = [what for found in threads.map(lambda attack: attack(runner), _ATTACKS) for what in found]
+    except SandboxBroken as error:
+        raise UserError(_remedied(str(error))) from error
+    if through:
+        raise UserError(
+            f"the sandbox does not hold: {', '.join(through)} got through; no code is executed in it. See "
+            "docs/sandbox.md for what the machine or the container needs, or name a remote sandbox by its url"
+        )
+
+
+def _remedied(message: str) -> str:
+    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in message), "see docs/sandbox.md")
+    return f"{message}: {remedy}"
+
+
+def _check_that_it_works(runner: Runner) -> None:
+    result = runner.run("print(6 * 7)")
+    if result.stdout != "42\n" or result.ended != "ok":
+        said = result.stderr.strip()[-500:]
+        raise UserError(_remedied(f"the sandbox does not run Python (it ended as {result.ended!r}, and said {said!r})"))
+    if not runner.check("def f(x): return x + 1\n", ["assert f(1) == 2"]).passed:
+        raise UserError("the sandbox does not judge: a right program did not pass its test; see docs/sandbox.md")
+
+
+def _reach(runner: Runner) -> list[str]:
+    """Network, files and privileges."""
+    job: dict[str, Any] = {"environment": [*ENVIRONMENT, "PWD", "LC_CTYPE"], "read": list(_FOREIGN)}
+    if isinstance(runner, RemoteSandbox):
+        port = urlsplit(runner.url).port or 443
+        return _reached(
+            runner, {**job, "targets": [["127.0.0.1", port]], "abstract_socket": "", "write": ["/python/x"]}
+        )
+    abstract = f"\0megatron-sspo-probe-{secrets.token_hex(8)}"
+    with (
+        tempfile.TemporaryDirectory(prefix="megatron-sspo-probe-") as folder,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as local,
+    ):
+        local.bind(abstract)
+        local.listen()
+        secret, target = Path(folder, "secret"), Path(folder, "written")
+        secret.write_text("a secret of the host")
+        os.chmod(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)  # so that nothing but the sandbox is in the way
+        job["targets"] = [["127.0.0.1", listener.getsockname()[1]]]
+        found = _reached(
+            runner,
+            {**job, "abstract_socket": abstract, "read": [*_FOREIGN, str(secret)], "write": [str(target), "/python/x"]},
+        )
+        return [*found, *(["writing a file of the host"] if target.exists() else [])]
+
+
+def _reached(runner: Runner, job: Mapping[str, Any]) -> list[str]:
+    result = runner.run(attacks.REACH, json.dumps(job))
+    try:
+        return [str(what) for what in json.loads(result.stdout)]
+    except ValueError:
+        said = result.stderr.strip()[-300:]
+        raise UserError(
+            f"the sandbox's probe ended as {result.ended!r} and said {said!r}: see docs/sandbox.md"
+        ) from None
+
+
+def _number(runner: Runner, program: str, stdin: str) -> int:
+    """What an attack counted; 0 where it was killed."""
+    stdout = runner.run(program, stdin).stdout.strip()
+    return int(stdout) if stdout.isdigit() else 0
+
+
+def _fork(runner: Runner) -> list[str]:
+    most = runner.limits.processes
+    return ["a fork bomb"] if _number(runner, attacks.FORK, str(most + 16)) > most else []
+
+
+def _memory(runner: Runner) -> list[str]:
+    size = runner.limits.memory_bytes
+    found = ["memory above the limit"] if _number(runner, attacks.MEMORY, f"{size + 64 * MEBIBYTE} 1") else []
+    if runner.limits_memory_of_all and _number(runner, attacks.MEMORY, f"{size * 2 // 3} 3") > 2:
+        found.append("memory above the limit, in several processes")
+    return found
+
+
+def _disk(runner: Runner) -> list[str]:
+    most = runner.limits.disk_bytes
+    return ["a full disk"] if _number(runner, attacks.DISK, str(most + 16 * MEBIBYTE)) > most else []
+
+
+def _output(runner: Runner) -> list[str]:
+    result = runner.run(attacks.FLOOD)
+    return [] if result.ended == "output" and len(result.stdout) <= runner.limits.output_bytes else ["endless output"]
+
+
+def _time(runner: Runner) -> list[str]:
+    return [] if runner.run(attacks.ENDLESS, seconds=0.3).ended == "time" else ["an endless loop"]
+
+
+def _lies(runner: Runner) -> list[str]:
+    return [
+        f"a forged verdict ({how})"
+        for how, program in attacks.LIARS.items()
+        if runner.check(program, ["assert f(1) == 2"]).passed
+    ]
+
+
+_ATTACKS: tuple[Callable[[Runner], list[str]], ...] = (_reach, _fork, _memory, _disk, _output, _time, _lies)

@@ -1,0 +1,159 @@
+"""A sandbox on another machine, by HTTP: the other side is `serve.py`."""
+
+import http.client
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.types import Case, Limits, SandboxBroken, SandboxResult, Session, Verdict
+
+KEY = "MEGATRON_SSPO_SANDBOX_KEY"
+SHORTEST_KEY = 16  # characters
+
+_ATTEMPTS = 4
+_FINAL = (400, 401, 403, 404, 413)  # the server has looked at the request: another attempt would end the same
+
+
+class RemoteSandbox:
+    """The sandbox of a server. What it runs has no state, so a request that fails on its way is sent again.
+
+    Args:
+        url: such as http://127.0.0.1:8765; https where the way there is not to be trusted.
+        key: the server's; "" takes it from the environment, MEGATRON_SSPO_SANDBOX_KEY.
+        request_seconds: for one answer, with the wait for a turn.
+
+    Raises:
+        UserError: the url or the key is none, or no such server answers.
+    """
+
+    def __init__(self, url: str, key: str = "", *, request_seconds: float = 300.0) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"the sandbox's url is {url!r}: it has to be like http://127.0.0.1:8765")
+        self._key = key or os.environ.get(KEY, "")
+        if not self._key:
+            raise UserError(f"the sandbox at {url} wants a key: put the one that it was started with into {KEY}")
+        self._request_seconds = request_seconds
+        try:
+            about = self.request("GET", "/about", None)
+            self._limits = Limits(**about["limits"])
+            self._limits_memory_of_all = bool(about["limits_memory_of_all"])
+        except (SandboxBroken, KeyError, TypeError) as error:
+            raise UserError(
+                f"no sandbox can be used at {url}: {error}; is the server there, and {KEY} its key?"
+            ) from error
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def limits_memory_of_all(self) -> bool:
+        return self._limits_memory_of_all
+
+    def run(
+        self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
+    ) -> SandboxResult:
+        """As `Sandbox.run`. Raises SandboxBroken where the server cannot be reached any more."""
+        job = {"program": program, "stdin": stdin, "files": dict(files or {}), "seconds": seconds}
+        return _built(SandboxResult, self.request("POST", "/run", job))
+
+    def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
+        """As `Sandbox.check`. Raises SandboxBroken where the server cannot be reached any more."""
+        pairs = [{"stdin": case.stdin, "stdout": case.stdout} for case in cases]
+        job = {"program": program, "tests": list(tests), "cases": pairs}
+        return _built(Verdict, self.request("POST", "/check", job))
+
+    def session(self) -> Session:
+        """As `Sandbox.session`; the server ends one that nobody has used for ten minutes."""
+        return RemoteSession(self)
+
+    def close(self) -> None:
+        """Nothing is held open between requests."""
+
+    def request(self, method: str, path: str, content: Any) -> dict[str, Any]:
+        """The JSON object that the server answers with.
+
+        Raises:
+            SandboxBroken: it refuses, or does not answer after several attempts.
+        """
+        body = None if content is None else json.dumps(content).encode()
+        for attempt in range(_ATTEMPTS):
+            try:
+                status, text = self._exchange(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                problem = f"{type(error).__name__} {error}"
+            else:
+                if status == 200:
+                    return _object(text, self.url + path)
+                problem = f"it answered {status}: {text[:500].decode(errors='replace')}"
+                if status in _FINAL:
+                    break
+            if attempt + 1 < _ATTEMPTS:
+                time.sleep(0.2 * 4**attempt)
+        raise SandboxBroken(f"the sandbox at {self.url}{path}: {problem}")
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=self._request_seconds)
+        try:
+            headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+            connection.request(method, parts.path + path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+class RemoteSession:
+    """A session on a server. A cell whose answer was lost is asked for again, and not executed again."""
+
+    def __init__(self, sandbox: RemoteSandbox) -> None:
+        self._sandbox = sandbox
+        self._path = f"/sessions/{uuid.uuid4().hex}"
+        self._number = 0
+        self._alive = True
+        sandbox.request("PUT", self._path, {})
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the next cell will be executed, as of the last one."""
+        return self._alive
+
+    def execute(self, code: str, seconds: float | None = None) -> str:
+        """As `LocalSession.execute`."""
+        self._number += 1
+        job = {"code": code, "number": self._number, "seconds": seconds}
+        found = self._sandbox.request("POST", self._path, job)
+        self._alive = found.get("is_alive") is True
+        return str(found.get("observation"))
+
+    def close(self) -> None:
+        """Ends the session on the server."""
+        if self._alive:
+            self._alive = False
+            self._sandbox.request("DELETE", self._path, None)
+
+
+def _object(text: bytes, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SandboxBroken(f"the sandbox at {place} answered what is no JSON object: {text[:200]!r}")
+    return found
+
+
+def _built(kind: type, found: dict[str, Any]) -> Any:
+    try:
+        return kind(**found)
+    except TypeError as error:
+        raise SandboxBroken(f"the sandbox's server is of another version: {error}") from error

@@ -1,0 +1,328 @@
+"""`Sandbox`: runs programs that a model wrote, on this machine, where they can do no harm."""
+
+import contextlib
+import json
+import secrets
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream, find_bubblewrap, read_until_end
+from megatron_sspo.sandbox.cgroup import Cgroup, Cgroups
+from megatron_sspo.sandbox.identity import Identity
+from megatron_sspo.sandbox.image import Image
+from megatron_sspo.sandbox.session import LocalSession
+from megatron_sspo.sandbox.types import (
+    MEBIBYTE,
+    Case,
+    Ended,
+    Limits,
+    Reason,
+    SandboxBroken,
+    SandboxResult,
+    Session,
+    Verdict,
+)
+
+_VERDICT_BYTES = 64 * 1024
+_OVERHEAD_BYTES = 32 * MEBIBYTE  # of bubblewrap and of the judge, in the sandbox's cgroup
+
+
+class Sandbox:
+    """Programs in bubblewrap: no network, no file of the machine but one Python, no privileges, and limits.
+
+    Threads may share it; each call is a sandbox of its own, made and ended by the calling thread. How many run at a
+    time is for the caller to bound: see `SandboxPool`.
+
+    Args:
+        limits: of each program.
+        python: the interpreter that is copied into the sandbox; "" takes the one that runs this.
+        packages: distributions of this environment that programs may import, such as "numpy".
+        cgroup: a delegated control group to make groups in; "" looks for one that can be written.
+
+    Raises:
+        UserError: bubblewrap is missing or too old, the interpreter cannot be copied, or the cgroup cannot be used.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, *, python: str = "", packages: Sequence[str] = (), cgroup: str = ""
+    ) -> None:
+        self._limits = limits or Limits()
+        self._bubblewrap = find_bubblewrap()
+        self._cgroups = Cgroups(cgroup)
+        self._image = Image(python, packages)
+        self._free: list[_Slot] = []
+        self._num_used = 0
+        self._lock = threading.Lock()
+        self._running: set[Box] = set()
+        self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
+        self._closed = False
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def limits_memory_of_all(self) -> bool:
+        """Whether the limit on memory holds for all processes of a sandbox together: there is a cgroup for it."""
+        return self._cgroups.limit_memory
+
+    def run(
+        self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
+    ) -> SandboxResult:
+        """Runs a program to its end or its limits.
+
+        Args:
+            program: Python source; it runs as `__main__`, in a folder of its own that it may write to.
+            stdin: all of its input.
+            files: relative names and contents, put beside the program.
+            seconds: a deadline other than `limits.wall_seconds`.
+
+        Raises:
+            SandboxBroken: the sandbox itself could not be made.
+        """
+        outcome = self._complete("run", {"program": program, "files": dict(files or {})}, stdin, seconds=seconds)
+        return SandboxResult(
+            stdout=outcome.stdout.decode("utf-8", "replace"),
+            stderr=outcome.stderr.decode("utf-8", "replace"),
+            exit_code=outcome.exit_code,
+            ended=outcome.ended(self._limits),
+            seconds=outcome.seconds,
+        )
+
+    def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
+        """Whether a program passes every test and every case; it stops at the first that it does not.
+
+        Args:
+            program: Python source. For tests it is loaded as the module `solution`, for cases run as `__main__`.
+            tests: Python source that asserts, executed in one namespace in which the program's names are known. Plain
+                data passes between the two by value: see docs/sandbox.md.
+            cases: inputs and what has to be printed; blanks at line ends and empty lines at the end do not count.
+
+        Raises:
+            ValueError: there is nothing to check, which every program would pass.
+            SandboxBroken: the sandbox itself could not be made.
+        """
+        if not tests and not cases:
+            raise ValueError("a check has neither tests nor cases")
+        started = time.monotonic()
+        reason, detail = self._run_tests(program, tests) if tests else ("passed", "")
+        if cases and reason == "passed":
+            reason, detail = self._run_cases(program, cases)
+        return Verdict(passed=reason == "passed", reason=reason, detail=detail, seconds=time.monotonic() - started)
+
+    def session(self) -> Session:
+        """A fresh interpreter that keeps its state from cell to cell; `limits.wall_seconds` is for each cell."""
+        session = LocalSession(lambda: self._box("cells", {"files": {}}, None), self._limits)
+        self._sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        """Ends what still runs, and removes the copied Python. More than one call does no harm."""
+        with self._lock:
+            self._closed = True
+            for box in self._running:
+                box.kill()  # the thread that it belongs to does the rest
+        for session in list(self._sessions):
+            session.close()
+        deadline = time.monotonic() + 60
+        while self._num_used and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with self._lock:
+            for slot in self._free:
+                slot.close()
+            self._free = []
+        self._image.close()
+
+    # ------------------------------------------------------------------ one program
+
+    def _complete(
+        self, mode: str, job: Mapping[str, Any], stdin: str, *, channel_bytes: int = 0, seconds: float | None = None
+    ) -> "_Outcome":
+        """A sandbox from its start to its end; once more where a busy machine could not make one."""
+        for pause in (0.1, 1.0):
+            try:
+                return self._attempt(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+            except SandboxBroken:
+                if self._closed:
+                    raise
+                time.sleep(pause)
+        return self._attempt(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+
+    def _attempt(
+        self, mode: str, job: Mapping[str, Any], stdin: str, channel_bytes: int, wall_seconds: float
+    ) -> "_Outcome":
+        with self._box(mode, job, stdin) as box:
+            limit = self._limits.output_bytes
+            streams = {"stdout": Stream(box.stdout, limit), "stderr": Stream(box.stderr, limit)}
+            channel = streams["channel"] = Stream(box.channel, len(STARTED) + channel_bytes)
+            cause = read_until_end(box, list(streams.values()), channel, wall_seconds)
+            out_of_memory = box.end()
+            for stream in streams.values():
+                stream.read()
+            stderr = bytes(streams["stderr"].content)
+            if self._closed:
+                raise SandboxBroken("the sandbox was closed")
+            if not channel.content.startswith(STARTED) and not out_of_memory:
+                said = stderr.decode(errors="replace").strip()[-500:] or f"not within {START_SECONDS:.0f} s"
+                raise SandboxBroken(f"the sandbox could not be made: {said}")
+            return _Outcome(
+                stdout=bytes(streams["stdout"].content),
+                stderr=stderr,
+                channel=bytes(channel.content[len(STARTED) :]),
+                exit_code=None if cause else box.exit_code(),
+                cause=cause,
+                out_of_memory=out_of_memory,
+                seconds=box.seconds(),
+            )
+
+    def _run_tests(self, program: str, tests: Sequence[str]) -> tuple[Reason, str]:
+        nonce = secrets.token_hex(16)
+        job = {"program": program, "tests": list(tests), "nonce": nonce}
+        outcome = self._complete("tests", job, "", channel_bytes=_VERDICT_BYTES)
+        if outcome.cause:
+            return outcome.cause, f"stopped by the limit: {outcome.cause}"
+        found = _parse(outcome.channel, nonce)
+        if found.get("reason") == "passed":
+            return "passed", ""
+        if outcome.out_of_memory:
+            return "memory", "killed for want of memory"
+        if not found:
+            return "crash", f"the program ended its judge (exit code {outcome.exit_code})"
+        reason = found.get("reason")
+        return (reason if reason in ("failed", "time", "memory") else "error"), str(found.get("detail"))
+
+    def _run_cases(self, program: str, cases: Sequence[Case]) -> tuple[Reason, str]:
+        nonce = secrets.token_hex(16)
+        job = {
+            "program": program,
+            "inputs": [case.stdin for case in cases],  # what is expected stays out of the sandbox
+            "nonce": nonce,
+            "output_bytes": self._limits.output_bytes,
+        }
+        room = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # with JSON's escapes
+        outcome = self._complete("cases", job, "", channel_bytes=room)
+        lines = outcome.channel.splitlines()
+        for number, case in enumerate(cases, start=1):
+            found = _parse(lines[number - 1], nonce) if number <= len(lines) else {}
+            reason, detail = _judge_case(found, case, outcome)
+            if reason != "passed":
+                return reason, f"case {number}: {detail}"
+        return "passed", ""
+
+    # ------------------------------------------------------------------ boxes and slots
+
+    @contextlib.contextmanager
+    def _box(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[Box]:
+        with self._slot() as slot:
+            parts = (self._bubblewrap, self._image, slot.identity, slot.cgroup, self._limits)
+            box = Box(*parts, mode, job, stdin)
+            try:
+                with self._lock:
+                    self._running.add(box)
+                    if self._closed:
+                        box.kill()
+                yield box
+            finally:
+                with self._lock:
+                    self._running.discard(box)
+                box.end()
+                box.close()
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator["_Slot"]:
+        """A user id and a cgroup, for one sandbox at a time."""
+        with self._lock:
+            if self._closed:
+                raise SandboxBroken("the sandbox is closed")
+            slot = self._free.pop() if self._free else None
+            self._num_used += 1
+        try:
+            slot = slot or _Slot(self._cgroups, self._limits)
+            yield slot
+        finally:
+            with self._lock:
+                self._num_used -= 1
+                if slot is not None:
+                    self._free.append(slot)
+
+
+class _Slot:
+    """What one sandbox at a time has for itself, kept for the next."""
+
+    def __init__(self, cgroups: Cgroups, limits: Limits) -> None:
+        self.identity = Identity()
+        self.cgroup: Cgroup | None = None
+        if cgroups:
+            name = f"{id(self):x}"
+            # bubblewrap's process, and init and the judge of ours, are there too
+            self.cgroup = cgroups.make(name, limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
+
+    def close(self) -> None:
+        self.identity.close()
+        if self.cgroup:
+            self.cgroup.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """What a sandbox left. `cause` is the limit that it was stopped by."""
+
+    stdout: bytes
+    stderr: bytes
+    channel: bytes
+    exit_code: int | None
+    cause: Literal["time", "output"] | None
+    out_of_memory: bool
+    seconds: float
+
+    def ended(self, limits: Limits) -> Ended:
+        """How, as far as it can be told: a program may always pretend to have ended otherwise."""
+        if self.cause:
+            return self.cause
+        if self.exit_code == 0:
+            return "ok"
+        if self.out_of_memory or self.stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
+            return "memory"
+        killed = self.exit_code == 128 + signal.SIGKILL and self.seconds >= limits.cpu_seconds
+        if self.exit_code == 128 + signal.SIGXCPU or killed:
+            return "time"
+        return "crash" if self.exit_code is None or self.exit_code > 128 else "error"
+
+
+def _judge_case(found: dict[str, Any], case: Case, outcome: _Outcome) -> tuple[Reason, str]:
+    exit_code = found.get("exit_code")
+    if found and exit_code == 0 and found.get("is_whole"):
+        if _lines(str(found.get("stdout"))) == _lines(case.stdout):
+            return "passed", ""
+        return "failed", f"printed {str(found.get('stdout'))[:200]!r}"
+    if outcome.cause:
+        return outcome.cause, f"stopped by the limit: {outcome.cause}"
+    if found and not found.get("is_whole"):
+        return "output", "more output than the limit"
+    if outcome.out_of_memory:
+        return "memory", "killed for want of memory"
+    if not found:
+        return "crash", f"the program ended its judge (exit code {outcome.exit_code})"
+    last = outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if exit_code == -signal.SIGXCPU:
+        return "time", "the limit on CPU seconds"
+    return ("memory" if last.startswith("MemoryError") else "error"), f"exit code {exit_code}: {last[:500]}"
+
+
+def _parse(line: bytes, nonce: str) -> dict[str, Any]:
+    """A message of the trusted part inside; nothing where there is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    is_ours = isinstance(found, dict) and secrets.compare_digest(str(found.get("nonce")).encode(), nonce.encode())
+    return found if is_ours else {}
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]

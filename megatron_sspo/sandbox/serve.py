@@ -1,0 +1,265 @@
+"""Serves this machine's sandbox by HTTP, to trainers that have none of their own.
+
+    MEGATRON_SSPO_SANDBOX_KEY=... python -m megatron_sspo.sandbox.serve --port 8765
+
+Whoever has the key may execute code in the sandbox, and only there. Without a key, or with a sandbox that does not
+withstand its probe, the server does not start.
+"""
+
+import argparse
+import dataclasses
+import hmac
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.probe import open_sandbox
+from megatron_sspo.sandbox.remote import KEY, SHORTEST_KEY
+from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
+
+_LONGEST_BODY = 64 * 1024**2
+_SOCKET_SECONDS = 60.0  # for a client to send its request, or to take the answer
+_IDLE_SECONDS = 600.0  # after which a session that nobody closed is ended
+_MOST_SESSIONS = 256
+_SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
+
+
+class BadRequest(Exception):
+    """What the client sent cannot be done."""
+
+
+class SandboxServer(ThreadingHTTPServer):
+    """One sandbox, a bounded number of programs at a time.
+
+    Args:
+        address: host and port; port 0 takes a free one.
+        runner: what executes the programs.
+        key: without which no request is looked at.
+        concurrency: programs at a time.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, address: tuple[str, int], runner: Runner, key: str, concurrency: int) -> None:
+        self.runner = runner
+        self.key = key
+        self.turns = threading.Semaphore(concurrency)
+        self.sessions = _Sessions()
+        super().__init__(address, _Handler)
+
+    def service_actions(self) -> None:
+        """Called twice a second."""
+        self.sessions.end_idle()
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.sessions.end_all()
+        self.runner.close()
+
+
+class _Sessions:
+    """The open sessions by their names, each with the answer to its last cell."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _OpenSession] = {}
+
+    def open(self, name: str, runner: Runner) -> None:
+        with self._lock:
+            if name in self._sessions:  # the request was sent again because its answer was lost
+                return
+            if len(self._sessions) >= _MOST_SESSIONS:
+                raise BadRequest(f"{_MOST_SESSIONS} sessions are open already")
+            self._sessions[name] = _OpenSession(runner.session())
+
+    def get(self, name: str) -> "_OpenSession":
+        with self._lock:
+            if name not in self._sessions:
+                raise BadRequest("there is no such session, or it was ended because nobody used it")
+            return self._sessions[name]
+
+    def end(self, name: str) -> None:
+        with self._lock:
+            session = self._sessions.pop(name, None)
+        if session is not None:
+            session.session.close()
+
+    def end_idle(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            idle = [name for name, session in self._sessions.items() if now - session.last_use > _IDLE_SECONDS]
+        for name in idle:
+            self.end(name)
+
+    def end_all(self) -> None:
+        for name in list(self._sessions):
+            self.end(name)
+
+
+class _OpenSession:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.last_use = time.monotonic()
+        self._lock = threading.Lock()
+        self._number = 0
+        self._answer: dict[str, Any] = {}
+
+    def execute(self, number: int, code: str, seconds: float | None) -> dict[str, Any]:
+        """Runs a cell; one that was run already is answered from memory."""
+        with self._lock:
+            if number != self._number:
+                self._answer = {"observation": self.session.execute(code, seconds), "is_alive": self.session.is_alive}
+                self._number = number
+            self.last_use = time.monotonic()
+            return self._answer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SandboxServer
+    protocol_version = "HTTP/1.1"
+    timeout = _SOCKET_SECONDS
+
+    def do_GET(self) -> None:
+        runner = self.server.runner
+        about = {"limits": dataclasses.asdict(runner.limits), "limits_memory_of_all": runner.limits_memory_of_all}
+        self._answer(lambda _: about if self.path == "/about" else _no_such_path())
+
+    def do_PUT(self) -> None:
+        self._answer(lambda _: self.server.sessions.open(self._session_name(), self.server.runner) or {})
+
+    def do_DELETE(self) -> None:
+        self._answer(lambda _: self.server.sessions.end(self._session_name()) or {})
+
+    def do_POST(self) -> None:
+        self._answer({"/run": self._run, "/check": self._check}.get(self.path, self._execute))
+
+    def _run(self, job: dict[str, Any]) -> dict[str, Any]:
+        program, stdin, files = _text(job, "program"), _text(job, "stdin"), job.get("files")
+        if not isinstance(files, dict) or not all(isinstance(content, str) for content in files.values()):
+            raise BadRequest("files has to be an object of texts")
+        with self.server.turns:
+            return dataclasses.asdict(self.server.runner.run(program, stdin, files, seconds=self._seconds(job)))
+
+    def _check(self, job: dict[str, Any]) -> dict[str, Any]:
+        program, tests, pairs = _text(job, "program"), job.get("tests"), job.get("cases")
+        if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+            raise BadRequest("tests has to be a list of texts")
+        if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
+            raise BadRequest("cases has to be a list of objects")
+        if not tests and not pairs:
+            raise BadRequest("a check has neither tests nor cases")
+        cases = [Case(stdin=_text(pair, "stdin"), stdout=_text(pair, "stdout")) for pair in pairs]
+        with self.server.turns:
+            return dataclasses.asdict(self.server.runner.check(program, tests, cases))
+
+    def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
+        session = self.server.sessions.get(self._session_name())
+        number, code = job.get("number"), _text(job, "code")
+        if not isinstance(number, int):
+            raise BadRequest("number has to be an integer")
+        with self.server.turns:
+            return session.execute(number, code, self._seconds(job))
+
+    def _seconds(self, job: dict[str, Any]) -> float | None:
+        """A deadline below the server's own."""
+        seconds = job.get("seconds")
+        if seconds is None:
+            return None
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise BadRequest("seconds has to be a number above 0")
+        return min(float(seconds), self.server.runner.limits.wall_seconds)
+
+    def _session_name(self) -> str:
+        found = _SESSION_PATH.fullmatch(self.path)
+        return found[1] if found else _no_such_path()
+
+    def _answer(self, work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        given = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.key}".encode()):
+            self.close_connection = True  # its body is not read
+            return self._send(401, {"error": "the key is wrong or missing"})
+        try:
+            return self._send(200, work(self._body()))
+        except BadRequest as error:
+            self.close_connection = True
+            return self._send(400, {"error": str(error)})
+        except SandboxBroken as error:
+            return self._send(503, {"error": str(error)})
+
+    def _body(self) -> dict[str, Any]:
+        size = self.headers.get("Content-Length", "0")
+        if not size.isdigit() or int(size) > _LONGEST_BODY:
+            raise BadRequest(f"a request may have at most {_LONGEST_BODY} bytes, and has to say how many")
+        try:
+            found = json.loads(self.rfile.read(int(size)) or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise BadRequest("the request is no JSON") from error
+        if not isinstance(found, dict):
+            raise BadRequest("the request is no JSON object")
+        return found
+
+    def _send(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A line for each of thousands of checks would be in nobody's interest."""
+
+
+def _text(job: dict[str, Any], name: str) -> str:
+    value = job.get(name)
+    if not isinstance(value, str):
+        raise BadRequest(f"{name} has to be a text")
+    return value
+
+
+def _no_such_path() -> Any:
+    raise BadRequest("there is no such path")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default: %(default)s")
+    parser.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")
+    parser.add_argument("--concurrency", type=int, default=os.cpu_count(), help="programs at a time; default: cores")
+    parser.add_argument("--python", default="", help="the interpreter to copy; default: this one")
+    parser.add_argument("--package", action="append", default=[], help="a distribution that programs may import")
+    parser.add_argument("--cgroup", default="", help="a delegated control group")
+    for field in dataclasses.fields(Limits):
+        kind = float if field.name == "wall_seconds" else int
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+    options = parser.parse_args()
+    try:
+        key = os.environ.pop(KEY, "")
+        if len(key) < SHORTEST_KEY:
+            raise UserError(f"{KEY} has {len(key)} characters: give it a random one of {SHORTEST_KEY} or more")
+        if options.concurrency < 1:
+            raise UserError(f"--concurrency is {options.concurrency}: it has to be 1 or more")
+        limits = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
+        runner = open_sandbox(limits, python=options.python, packages=options.package, cgroup=options.cgroup)
+        with SandboxServer((options.host, options.port), runner, key, options.concurrency) as server:
+            print(f"sandbox at http://{options.host}:{server.server_address[1]}", flush=True)
+            server.serve_forever()
+    except UserError as error:
+        print(f"megatron_sspo.sandbox.serve: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""An interpreter in a sandbox that keeps its state from one cell to the next, as an agent that acts by code needs."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits
+
+_GRACE_SECONDS = 1.0  # for an interpreter that was interrupted to say so, before it is killed
+_REPLY_BYTES = 1024**2
+_SHOWN = 20_000  # characters of an observation
+_OVER = "[the session is over]"
+
+
+class LocalSession:
+    """A session on this machine. Cells run one after another, from whichever thread they come.
+
+    A cell that is over its deadline is interrupted, and the state survives it. Where it does not let itself be
+    interrupted, or takes the interpreter down, the session ends, and the observation says so.
+
+    Args:
+        open_box: makes the sandbox, which lives as long as the session.
+        limits: `wall_seconds` and `output_bytes` are for each cell.
+    """
+
+    def __init__(self, open_box: Callable[[], contextlib.AbstractContextManager[Box]], limits: Limits) -> None:
+        self._limits = limits
+        self._stack = contextlib.ExitStack()
+        self._number = 0
+        self._alive, self._closed = True, False
+        # the kernel kills bubblewrap with the thread that started it: so it gets a thread of its own
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-session")
+        try:
+            self._box = self._thread.submit(self._start, open_box).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+        self._channel = Stream(self._box.channel, _REPLY_BYTES)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the next cell will be executed."""
+        return self._alive
+
+    def execute(self, code: str, seconds: float | None = None) -> str:
+        """Runs a cell and gives the observation: what it printed, then its last expression's value or the traceback.
+
+        Args:
+            seconds: the cell's deadline; `limits.wall_seconds` by default.
+        """
+        if self._closed:
+            return _OVER
+        return self._thread.submit(self._execute, code, seconds or self._limits.wall_seconds).result()
+
+    def close(self) -> None:
+        """Ends the interpreter and all that it started. More than one call does no harm."""
+        if self._closed:
+            return
+        self._closed, self._alive = True, False
+        self._box.kill()
+        self._thread.submit(self._stack.close).result()
+        self._thread.shutdown()
+
+    def _start(self, open_box: Callable[[], contextlib.AbstractContextManager[Box]]) -> Box:
+        return self._stack.enter_context(open_box())
+
+    def _execute(self, code: str, seconds: float) -> str:
+        if not self._alive:
+            return _OVER
+        self._number += 1
+        request = json.dumps({"code": code, "number": self._number, "seconds": seconds}).encode() + b"\n"
+        printed = Stream(self._box.stdout, self._limits.output_bytes)
+        start = 0.0 if self._channel.content.startswith(STARTED) else START_SECONDS
+        text, cause = self._exchange(request, printed, time.monotonic() + start + seconds + _GRACE_SECONDS)
+        if cause:
+            self._alive = False
+            out_of_memory = self._box.end()
+            printed.read()
+            text = f"{_OVER[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
+        return _cut(printed.content.decode("utf-8", "replace") + text)
+
+    def _exchange(self, request: bytes, printed: Stream, deadline: float) -> tuple[str, str]:
+        """Sends a cell and waits for its end: the text of its reply, and why there is none."""
+        assert self._box.stdin is not None
+        os.set_blocking(self._box.stdin.fileno(), False)
+        poller = select.poll()
+        for descriptor in (self._box.status, self._box.stdout, self._box.channel):
+            poller.register(descriptor, select.POLLIN)
+        poller.register(self._box.stdin.fileno(), select.POLLOUT)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {descriptor for descriptor, _ in poller.poll(left * 1000)}
+            if self._box.stdin.fileno() in ready:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    request = request[os.write(self._box.stdin.fileno(), request) :]
+                if not request:
+                    poller.unregister(self._box.stdin.fileno())
+            if "too much" in (printed.read(), self._channel.read()):
+                return "", "output"
+            line, end, _ = bytes(self._channel.content[len(STARTED) :]).partition(b"\n")
+            if end:
+                del self._channel.content[len(STARTED) : len(STARTED) + len(line) + 1]
+                printed.read()  # what was printed before the reply is in the pipe by now
+                return _text_of(line, self._number)
+            if self._box.status in ready and not self._box.read_status():
+                return "", "ended"
+        return "", "time"
+
+    def _explain(self, cause: str, out_of_memory: bool, seconds: float) -> str:
+        if out_of_memory:
+            return f"it used more than {self._limits.memory_bytes // MEBIBYTE} MiB"
+        exit_code = self._box.exit_code()
+        if exit_code == 128 + signal.SIGXCPU:
+            return "its CPU time is used up"
+        return {
+            "time": f"the cell was not done after {seconds:g} seconds, and could not be interrupted",
+            "output": f"the cell printed more than {self._limits.output_bytes} bytes",
+            "ended": f"the cell ended the interpreter with exit code {exit_code}",
+            "forged": "the cell spoiled the way in which its end is told",
+        }[cause]
+
+
+def _text_of(line: bytes, number: int) -> tuple[str, str]:
+    """A reply's text. Whatever is in the sandbox can write one; all that it spoils is its own observation."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", "forged"
+    if not isinstance(found, dict) or found.get("number") != number or not isinstance(found.get("text"), str):
+        return "", "forged"
+    return found["text"], ""
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of what is too long to be shown to a model."""
+    left_out = len(text) - _SHOWN
+    if left_out <= 0:
+        return text
+    half = _SHOWN // 2
+    return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"

@@ -1,0 +1,125 @@
+"""Weights in the GPU memory that trainer and servers share: a request carries a handle of it, and no bytes."""
+
+import base64
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.sync.session import Named, Session, buckets
+from megatron_sspo.weights.sync.tensor import flatten, in_sglangs_names
+
+
+class IpcTransport:
+    """Buckets of tensors, flattened on every trainer's GPU; each rank of a server reads that on its own GPU.
+
+    A collective of all trainer processes. It has not been run: it wants CUDA, whose handles have no like on a CPU.
+
+    Args:
+        bucket_bytes: of tensors in one request, unless one tensor is larger; that much memory is wanted on every GPU.
+    """
+
+    def __init__(self, *, bucket_bytes: int) -> None:
+        self._bucket_bytes = bucket_bytes
+
+    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+        """Replaces all weights of the session's servers. Their keys in the session know the GPUs of their ranks.
+
+        Raises:
+            UserError: no trainer process is on a server's GPU.
+        """
+        session.begin()
+        for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
+            session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
+            flat, handles = self._share(bucket)
+            contents = {
+                server: {
+                    "serialized_named_tensors": handles_of(session.servers[server].url, server.devices, handles),
+                    "load_format": "flattened_bucket",
+                    "flush_cache": False,
+                }
+                for server in session.servers
+            }
+            session.finish(session.start_each("/update_weights_from_tensor", contents))
+            _release(flat)
+        session.end(version, flush=flush)
+
+    def follow(self, tensors: Iterable[Named]) -> None:
+        """What the other trainer processes do meanwhile."""
+        for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
+            flat, _ = self._share(bucket)
+            _release(flat)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _share(self, bucket: Sequence[Named]) -> tuple[torch.Tensor, dict[str, str]]:
+        """The bucket in this GPU's memory, and on rank 0 the handles of all GPUs by their ids."""
+        flat, metadata = flatten(bucket)
+        uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
+        torch.cuda.synchronize()
+        mine = (uuid, payload(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object(mine, everyone if dist.get_rank() == 0 else None)
+        return flat, dict(everyone) if dist.get_rank() == 0 else {}
+
+
+def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
+    """The handles for the ranks of a server, one on each of its GPUs."""
+    strange = [device for device in devices if device not in handles]
+    if strange or not devices:
+        raise UserError(
+            f"no trainer process is on the GPU {', '.join(strange) or 'of no name'} of the server {url}: the transport "
+            '"ipc" is for servers on the trainer\'s own GPUs, so choose another'
+        )
+    return [handles[device] for device in devices]
+
+
+def payload(flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
+    """What SGLang's `FlattenedTensorBucket` is sent as, with a handle in the place of the bytes.
+
+    SGLang finds the device by its id, because its number differs between processes that see different GPUs.
+
+    Args:
+        reduce: torch's, from a tensor to (function, arguments) that make it in another process.
+    """
+    _, arguments = reduce(flat)
+    device = str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
+    shared = _Shared((*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :]))
+    pickled = pickle.dumps({"metadata": list(metadata), "flattened_tensor": shared}, protocol=2)
+    return base64.b64encode(in_sglangs_names(pickled).replace(_OURS, _THEIRS, 1)).decode()
+
+
+_DEVICE = 6  # its place among the arguments of torch's rebuild_cuda_tensor
+
+
+class _Shared:
+    """A tensor, pickled as a call of SGLang's function that opens its handle."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self._arguments = arguments
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _open, self._arguments
+
+
+def _open(*_: Any) -> None:
+    """Stands for `sglang.srt.utils.patch_torch._rebuild_cuda_tensor_modified`."""
+
+
+_OURS = f"c{_open.__module__}\n{_open.__qualname__}\n".encode()
+_THEIRS = b"csglang.srt.utils.patch_torch\n_rebuild_cuda_tensor_modified\n"
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _release(flat: torch.Tensor) -> None:
+    """When all servers have read: no process may free its memory before."""
+    dist.barrier()
+    del flat
+    torch.cuda.ipc_collect()

@@ -1,0 +1,190 @@
+"""From a response to its reward, in a real sandbox."""
+
+import threading
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import resolve, short_names
+from megatron_sspo.reward.code import checks_of, extract_program, reward
+from megatron_sspo.reward.protocol import checked_score
+from megatron_sspo.types import Prompt
+
+
+def prompt(id: str = "x.jsonl:1", answer: str = "-", **metadata) -> Prompt:
+    return Prompt(id=id, tokens=(1,), answer=answer, metadata=metadata)
+
+
+def block(program: str) -> str:
+    return f"```python\n{program}\n```"
+
+
+def respond(program: str) -> str:
+    return f"<think>hm</think> <answer>{block(program)}</answer>"
+
+
+@pytest.fixture(scope="module")
+def judge():
+    built = reward(limits={"wall_seconds": 2.0, "processes": 20})
+    yield built
+    built.close()
+
+
+SQUARE = prompt(tests=["assert f(2) == 4", "assert f(-3) == 9"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "program", "expected"),
+    [
+        (SQUARE, "def f(x): return x * x", 1.0),
+        (SQUARE, "def f(x): return x + x", 0.0),
+        (SQUARE, "def f(x) return x", 0.0),
+        (SQUARE, "import os\nos._exit(0)", 0.0),
+        (SQUARE, "class E:\n  def __eq__(self, o): return True\ndef f(x): return E()", 0.0),
+        (SQUARE, "while True: pass", 0.0),
+        (SQUARE, "while True: print('x' * 1000)", 0.0),
+        (SQUARE, "x = bytearray(1 << 40)", 0.0),
+        (SQUARE, "", 0.0),
+        (prompt(tests="assert f(2) == 4\nassert f(3) == 9"), "def f(x): return x * x", 1.0),
+        (
+            prompt(cases=[{"stdin": "2\n", "stdout": "4\n"}, {"stdin": "3", "stdout": "9"}]),
+            "x = int(input())\nprint(x * x)",
+            1.0,
+        ),
+        (
+            prompt(cases=[{"stdin": "2\n", "stdout": "4\n"}, {"stdin": "3", "stdout": "8"}]),
+            "x = int(input())\nprint(x * x)",
+            0.0,
+        ),
+        (prompt(tests=["assert f() == 1"], cases=[{"stdin": "", "stdout": "x"}]), "def f(): return 1\nprint('x')", 1.0),
+        (prompt(tests=["assert f() == 1"], cases=[{"stdin": "", "stdout": "y"}]), "def f(): return 1\nprint('x')", 0.0),
+        (prompt(answer="42"), "print(6 * 7)", 1.0),
+        (prompt(answer="42"), "print(6 + 7)", 0.0),
+    ],
+)
+def test_answer(judge, prompt: Prompt, program: str, expected: float) -> None:
+    assert judge.score([prompt], [respond(program)]) == [{"answer": expected, "format": 1.0}]
+
+
+def test_a_batch_keeps_its_order_and_the_format_counts_by_itself(judge) -> None:
+    right, wrong = "def f(x): return x * x", "def f(x): return x"
+    responses = [respond(right), respond(wrong), block(right), "no program", respond(right), f"<think>{block(right)}"]
+    assert judge.score([SQUARE] * 6, responses) == [
+        {"answer": 1.0, "format": 1.0},
+        {"answer": 0.0, "format": 1.0},
+        {"answer": 1.0, "format": 0.0},
+        {"answer": 0.0, "format": 0.0},
+        {"answer": 1.0, "format": 1.0},
+        {"answer": 1.0, "format": 0.25},
+    ]
+    assert judge.score([], []) == []
+    with pytest.raises(ValueError):
+        judge.score([SQUARE] * 2, responses)
+
+
+def test_why_programs_failed_is_counted(judge) -> None:
+    judge.metrics()
+    programs = ["def f(x): return x * x", "def f(x): return x", "while True: pass", "1 / 0", "x = 1 #" + "x" * 200_000]
+    judge.score([SQUARE] * 8, [*map(respond, programs), "nothing", respond(programs[0]), "```python\ndef f("])
+    metrics = judge.metrics()
+    shares = {name: value for name, value in metrics.items() if not name.startswith("code/seconds")}
+    assert shares == {
+        "code/passed": 0.25,
+        "code/failed": 0.125,
+        "code/time": 0.125,
+        "code/error": 0.125,
+        "code/too_long": 0.125,
+        "code/no_program": 0.25,
+    }
+    assert 0 < metrics["code/seconds/median"] <= metrics["code/seconds/p95"]
+    assert judge.metrics() == {}
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        (block("x = 1"), "x = 1\n"),
+        ("```py\nx\n```", "x\n"),
+        ("``` Python3 \nx\n```", "x\n"),
+        ("  ```python\n  x\n  ```", "  x\n"),
+        (block("a") + "\ntext\n" + block("b"), "b\n"),
+        (block("a") + "\n```\noutput\n```", "a\n"),
+        (block("a") + "\n```python\nb", "a\n"),
+        (f"{block('draft')} <answer>{block('final')}</answer>", "final\n"),
+        (f"<answer>{block('final')}</answer> {block('after')}", "final\n"),
+        (f"{block('draft')} <answer>42</answer>", None),
+        ("```\nx\n```", None),
+        ("```javascript\nx\n```", None),
+        ("```python\nx", None),
+        ("x = 1", None),
+        ("", None),
+    ],
+)
+def test_the_last_block_of_the_answer_is_the_program(response: str, program: str | None) -> None:
+    assert extract_program(response) == program
+
+
+def test_a_long_response_of_fences_takes_linear_time() -> None:
+    assert extract_program("```python\n" * 100_000) is not None
+    assert extract_program("```python " * 100_000) is None
+    assert extract_program(" " * 300_000) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"tests": ["assert f( == 1"]}, "a test is not Python"),
+        ({"tests": [1]}, "a test is of type int"),
+        ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
+        ({"cases": [{"stdin": "1"}]}, "a case has to be an object"),
+        ({"cases": ["1"]}, "a case has to be an object"),
+    ],
+)
+def test_a_row_with_malformed_checks_names_itself(metadata, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        checks_of(prompt(id="code.jsonl:7", **metadata))
+    assert "'code.jsonl:7'" in str(caught.value)
+
+
+def test_scores_from_a_thread_and_equal_ones_are_run_once(judge) -> None:
+    judge.metrics()
+    scores: list[dict[str, float]] = []
+    answer = respond("import random\ndef f(x): return x * x")
+    thread = threading.Thread(target=lambda: scores.extend(checked_score(judge, [SQUARE] * 50, [answer] * 50)))
+    thread.start()
+    thread.join(120)
+    assert scores == [{"answer": 1.0, "format": 1.0}] * 50
+    assert judge._pool.metrics()["count"] == 1
+
+
+def test_resolves_by_its_name() -> None:
+    assert resolve("reward", "code", "reward") is reward
+    assert "code" in short_names("reward", "reward")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": -1}, "concurrency is -1"),
+        ({"limits": {"seconds": 1}}, "no option seconds"),
+        ({"limits": {"processes": 0}}, "processes is 0"),
+        ({"url": "http://127.0.0.1:1"}, "MEGATRON_SSPO_SANDBOX_KEY"),
+        ({"packages": ["no-such-thing"]}, "is not installed"),
+    ],
+)
+def test_a_senseless_option_is_refused(options, message: str, monkeypatch) -> None:
+    monkeypatch.delenv("MEGATRON_SSPO_SANDBOX_KEY", raising=False)
+    with pytest.raises(UserError, match=message):
+        reward(**options)
+
+
+def test_without_a_sandbox_there_is_no_reward(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="apt-get install bubblewrap"):
+        reward()
+
+
+def test_close_is_idempotent() -> None:
+    built = reward(concurrency=1)
+    built.close()
+    built.close()

@@ -1,0 +1,94 @@
+"""Requests to a server that misbehaves, over real sockets."""
+
+import asyncio
+
+import pytest
+
+from megatron_sspo.rollout.sglang_client import Client, ServerError
+
+
+async def served(answers, requests):
+    """A server that gives these answers, one a connection, and hangs up; then what the requests to it bring."""
+    count = 0
+
+    async def handle(reader, writer):
+        nonlocal count
+        await reader.readuntil(b"\r\n\r\n")
+        answer = answers[min(count, len(answers) - 1)]
+        count += 1
+        if answer is not None:
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "key")
+    try:
+        return await requests(client)
+    finally:
+        await client.close()
+        server.close()
+
+
+def http(status, body):
+    return f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def test_a_connection_that_the_server_has_closed_is_made_anew():
+    """SGLang closes one that is idle for 5 seconds, without a word."""
+
+    async def twice(client):
+        first = await client.post("/a", {"n": 1}, seconds=5)
+        await asyncio.sleep(0.2)
+        return first, await client.post("/a", {"big": "x" * 10_000_000}, seconds=5)
+
+    assert asyncio.run(served([http(200, '{"n": 1}'), None, http(200, '{"n": 2}')], twice)) == ({"n": 1}, {"n": 2})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "is_final"),
+    [
+        (None, "ServerDisconnectedError", False),
+        (b"no http", "/a: ", False),
+        (http(200, "[1]"), "no JSON object", False),
+        (http(200, "{"), "what is no JSON", False),
+        (http(500, "oh"), "answered 500: oh", False),
+        (http(503, "busy"), "answered 503: busy", False),
+        (http(400, "what?"), "answered 400: what", True),
+        (http(200, '{"success": false, "message": "no"}'), "/a: no", True),
+    ],
+)
+def test_what_is_no_answer(answer, message, is_final):
+    async def once(client):
+        return await client.post("/a", {}, seconds=5)
+
+    with pytest.raises(ServerError, match=message) as raised:
+        asyncio.run(served([answer], once))
+    assert raised.value.is_final == is_final
+
+
+def test_an_answer_without_content():
+    async def once(client):
+        return await client.get("/a", seconds=5)
+
+    assert asyncio.run(served([http(200, "")], once)) == asyncio.run(served([http(200, "null")], once)) == {}
+
+
+def test_nobody_listens_and_nobody_answers():
+    async def silent():
+        server = await asyncio.start_server(lambda *_: asyncio.sleep(10), "127.0.0.1", 0)
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "")
+        try:
+            await client.get("/a", seconds=0.2)
+        finally:
+            await client.close()
+            server.close()
+
+    with pytest.raises(ServerError, match="did not answer within 0 s"):
+        asyncio.run(silent())
+
+    async def nobody():
+        await Client("http://127.0.0.1:1", "").get("/a", seconds=5)
+
+    with pytest.raises(ServerError, match="/a: ClientConnectorError"):
+        asyncio.run(nobody())

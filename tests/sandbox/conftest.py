@@ -1,0 +1,86 @@
+"""One sandbox for all of a module's tests, and what of it may not be left behind."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits
+
+LIMITS = Limits(
+    wall_seconds=2.0,
+    cpu_seconds=2,
+    memory_bytes=192 * MEBIBYTE,
+    processes=20,
+    output_bytes=200_000,
+    disk_bytes=16 * MEBIBYTE,
+    open_files=64,
+)
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Without bubblewrap this raises the UserError that names the remedy: these tests fail, and are not skipped."""
+    made = Sandbox(LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def patient() -> Iterator[Sandbox]:
+    """For programs that have to come to their end, on a machine that runs other things too."""
+    made = Sandbox(dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def public_path() -> Iterator[Path]:
+    """A folder that every user of the machine may read and write, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-tests-"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def processes_of(sandbox: Sandbox) -> list[str]:
+    """The command lines of all processes that are, or run as, any part of a sandbox."""
+    uids = {slot.identity.uid for slot in sandbox._free} - {os.getuid()}
+    found: list[str] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            status = (folder / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
+        if uid in uids or sandbox._image.folder.name in command or "sandbox.inside" in command:
+            found.append(f"{folder.name} (user {uid}): {command}")
+    return found
+
+
+def in_cgroups(sandbox: Sandbox) -> list[str]:
+    """The processes in the sandbox's control groups."""
+    entrances = [name for slot in sandbox._free if slot.cgroup for name in slot.cgroup.entrances]
+    return [pid for name in entrances for pid in Path(name).read_text().split()]
+
+
+def assert_nothing_runs(sandbox: Sandbox) -> None:
+    """Every process is gone at the moment at which a call returns."""
+    assert processes_of(sandbox) == []
+    assert in_cgroups(sandbox) == []
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,141 @@
+"""Many sandboxes at a time, from threads and from asyncio."""
+
+import asyncio
+import gc
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.pool import SandboxPool
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.types import Case, Limits, SandboxBroken
+from tests.sandbox.conftest import assert_nothing_runs, processes_of, wait_until
+
+
+@pytest.fixture(scope="module")
+def limits() -> Limits:
+    return Limits(wall_seconds=1.0, cpu_seconds=1, memory_bytes=128 << 20, processes=16, output_bytes=100_000)
+
+
+def test_asyncio_gets_every_result_and_its_loop_goes_on(limits: Limits) -> None:
+    pool = SandboxPool(Sandbox(limits), 3)
+
+    async def main() -> tuple[list[bool], str, str, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        checks = [pool.check("def f(x): return x % 3", [f"assert f({n}) == 1"]) for n in range(30)]
+        verdicts = await asyncio.gather(*checks)
+        session = await pool.session()
+        await session.execute("x = 41")
+        observation = await session.execute("x + 1")
+        assert session.is_alive
+        await session.close()
+        printed = await pool.run("print(input())", "hello")
+        ticking.cancel()
+        return [verdict.passed for verdict in verdicts], observation, printed.stdout, ticks
+
+    try:
+        passed, observation, printed, ticks = asyncio.run(main())
+        assert passed == [n % 3 == 1 for n in range(30)]
+        assert (observation, printed) == ("42\n", "hello\n")
+        assert ticks > 10
+        metrics = pool.metrics()
+        assert metrics["count"] == 31 and metrics["ended/passed"] == 10 and metrics["ended/failed"] == 20
+        assert metrics["ended/ok"] == 1 and 0 < metrics["seconds/median"] <= metrics["seconds/p95"]
+        assert pool.metrics() == {"count": 0.0}, "since the last call"
+    finally:
+        pool.close()
+
+
+def test_no_more_than_the_bound_run_at_a_time(limits: Limits) -> None:
+    sandbox = Sandbox(limits)
+    pool = SandboxPool(sandbox, 2)
+    results: list[int] = []
+    try:
+        thread = threading.Thread(
+            target=lambda: results.extend(
+                len(pool.check_all([("import time; time.sleep(0.3)", ["pass"], ())] * 6)) for _ in range(1)
+            )
+        )
+        thread.start()
+        most = 0
+        while thread.is_alive():
+            most = max(most, len(sandbox._running))
+            time.sleep(0.005)
+        assert results == [6] and most == 2
+        assert_nothing_runs(sandbox)
+    finally:
+        pool.close()
+
+
+def test_close_ends_what_runs_and_begins_nothing(limits: Limits) -> None:
+    sandbox = Sandbox(Limits(wall_seconds=600.0))
+    pool = SandboxPool(sandbox, 2)
+    errors: list[str] = []
+
+    def work() -> None:
+        try:
+            pool.check_all([("import time; time.sleep(1000)", ["pass"], ())] * 10)
+        except BaseException as error:
+            errors.append(type(error).__name__)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: len(processes_of(sandbox)) >= 6)
+    pool.close()
+    pool.close()
+    thread.join(60)
+    assert not thread.is_alive() and errors in ([SandboxBroken.__name__], ["CancelledError"])
+    assert processes_of(sandbox) == []
+
+
+def test_a_pool_without_room_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(UserError, match="concurrency is 0"):
+        SandboxPool(sandbox, 0)
+
+
+def resident_kilobytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
+@pytest.mark.slow
+def test_a_thousand_checks_with_hostile_ones_among_them(limits: Limits) -> None:
+    """None is lost, none is stuck, nothing is left, and the caller does not grow."""
+    right = ("def f(x): return x + 1", ["assert f(1) == 2"], (), "passed")
+    kinds = [
+        *[right] * 30,
+        *[("def f(x): return x", ["assert f(1) == 2"], (), "failed")] * 10,
+        *[("print(int(input()) * 2)", [], (Case(stdin="4", stdout="8"),), "passed")] * 5,
+        ("import os\ndef f(x): os._exit(0)", ["assert f(1) == 2"], (), "error"),
+        ("import os\nos.kill(os.getppid(), 9)\nos.kill(-1, 9)", ["assert f(1) == 2"], (), "error"),
+        ("while True: print('x' * 10000)", ["pass"], (), "output"),
+        ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", ["pass"], (), "time"),
+        ("x = bytearray(1 << 40)", ["pass"], (), "memory"),
+    ]
+    checks = [kinds[n % len(kinds)] for n in range(1000)]
+    sandbox = Sandbox(limits)
+    pool = SandboxPool(sandbox, 8)
+    try:
+        pool.check_all([check[:3] for check in checks[:100]])
+        gc.collect()
+        before = resident_kilobytes()
+        verdicts = pool.check_all([check[:3] for check in checks])
+        gc.collect()
+        growth = resident_kilobytes() - before
+        assert [verdict.reason for verdict in verdicts] == [check[3] for check in checks]
+        assert growth < 16 * 1024, f"{growth} kB more"
+        assert pool.metrics()["count"] == 1100
+        assert_nothing_runs(sandbox)
+    finally:
+        pool.close()

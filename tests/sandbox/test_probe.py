@@ -1,0 +1,119 @@
+"""The probe lets a whole sandbox pass, and finds each hole that is made in one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox import box, probe
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.types import Limits
+from tests.sandbox.conftest import LIMITS
+
+pytestmark = pytest.mark.slow  # each probe runs a dozen programs
+
+command, limits_inside = box._bubblewrap_command, box._resource_limits
+
+
+def without(*names: str) -> Callable[..., list[str]]:
+    """Bubblewrap's command without these options, and without the value of those that have one."""
+
+    def weakened(*arguments, **keywords) -> list[str]:
+        whole = list(command(*arguments, **keywords))
+        for name in names:
+            place = whole.index(name)
+            del whole[place : place + (2 if name == "--seccomp" else 1)]
+        return whole
+
+    return weakened
+
+
+def with_options(*options: str) -> Callable[..., list[str]]:
+    def weakened(*arguments, **keywords) -> list[str]:
+        whole = list(command(*arguments, **keywords))
+        return [*whole[:-1], *options, "--"]
+
+    return weakened
+
+
+def test_a_whole_sandbox_passes(sandbox: Sandbox) -> None:
+    probe.probe(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("weakened", "found"),
+    [
+        (without("--unshare-net"), ["the network (127.0.0.1, port ", "the network (UDP)", "a socket of the host"]),
+        (without("--seccomp"), ["every system call", "memory that belongs to no process"]),
+        (with_options("--ro-bind", "/usr", "/usr"), ["reading /usr/bin/python3"]),
+        (with_options("--ro-bind", "/etc", "/etc"), ["reading /etc/hostname", "files of the host"]),
+        (
+            with_options("--bind", "/tmp", "/tmp"),
+            ["reading /tmp/megatron-sspo-probe-", "writing /tmp/megatron-sspo-probe-"],
+        ),
+        (with_options("--setenv", "TOKEN", "secret"), ["the environment"]),
+        (with_options("--size", str(1 << 30), "--tmpfs", "/tmp"), ["a full disk"]),
+    ],
+    ids=["network", "system calls", "programs", "folders", "files", "environment", "disk"],
+)
+def test_a_hole_is_found(monkeypatch, weakened, found: list[str]) -> None:
+    monkeypatch.setattr(box, "_bubblewrap_command", weakened)
+    with pytest.raises(UserError, match="the sandbox does not hold") as caught:
+        probe.open_sandbox({"processes": LIMITS.processes, "disk_bytes": LIMITS.disk_bytes})
+    assert all(part in str(caught.value) for part in found), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [("RLIMIT_NPROC", "a fork bomb"), ("RLIMIT_AS", "memory above the limit")],
+)
+def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str) -> None:
+    def weakened(*arguments) -> dict[str, int]:
+        return {name: value for name, value in limits_inside(*arguments).items() if name != limit}
+
+    monkeypatch.setattr(box, "_resource_limits", weakened)
+    made = Sandbox(LIMITS)
+    made._cgroups._parents, made._cgroups.limit_memory = [], False  # which would hold instead
+    try:
+        with pytest.raises(UserError, match=found):
+            probe.probe(made)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("bwrap: No permissions to create new namespace", "sysctl user.max_user_namespaces"),
+        ("bwrap: setting up uid map: Permission denied", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
+        ("bwrap: cannot open /proc/sys/user/max_user_namespaces: Read-only file system", "a writable /proc/sys"),
+    ],
+)
+def test_what_keeps_bubblewrap_from_working_has_a_remedy(monkeypatch, public_path, said: str, remedy: str) -> None:
+    fake = public_path / "bwrap"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.9.0 && exit\necho "{said}" >&2\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr("megatron_sspo.sandbox.sandbox.find_bubblewrap", lambda: str(fake))
+    with pytest.raises(UserError) as caught:
+        probe.open_sandbox()
+    assert said in str(caught.value) and remedy in str(caught.value), str(caught.value)
+
+
+def test_a_url_has_its_limits_on_the_other_side() -> None:
+    with pytest.raises(UserError, match="the server's to say"):
+        probe.open_sandbox({"processes": 5}, url="http://127.0.0.1:1")
+
+
+def test_an_unknown_limit_names_those_that_there_are() -> None:
+    with pytest.raises(UserError, match=r"no option cpus: its options are wall_seconds, "):
+        probe.open_sandbox({"cpus": 5})
+
+
+def test_limits_are_what_the_probe_was_made_for() -> None:
+    made = probe.open_sandbox({"wall_seconds": 20.0})
+    try:
+        assert made.limits == Limits(wall_seconds=20.0)
+    finally:
+        made.close()

@@ -1,0 +1,202 @@
+"""A sandbox behind HTTP: the server as a process of its own, and what goes wrong on the way."""
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.probe import open_sandbox, probe
+from megatron_sspo.sandbox.remote import KEY, RemoteSandbox
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.serve import SandboxServer
+from megatron_sspo.sandbox.types import Case, SandboxBroken
+from tests.sandbox.conftest import LIMITS
+
+pytestmark = pytest.mark.slow
+
+THE_KEY = "a key of the tests' own"
+
+
+def start_server(*arguments: str, key: str = THE_KEY) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "megatron_sspo.sandbox.serve", "--port", "0", *arguments]
+    return subprocess.Popen(
+        command, env={**os.environ, KEY: key}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with start_server("--wall-seconds", "2", "--processes", "20", "--memory-bytes", str(192 << 20)) as server:
+        assert server.stdout and server.stderr
+        line = server.stdout.readline()
+        assert line.startswith("sandbox at http://127.0.0.1:"), line + server.stderr.read()
+        yield line.split()[-1]
+        server.terminate()
+
+
+@pytest.fixture(scope="module")
+def remote(url: str) -> RemoteSandbox:
+    return RemoteSandbox(url, THE_KEY)
+
+
+def test_it_does_what_a_local_one_does(remote: RemoteSandbox) -> None:
+    assert (remote.limits.wall_seconds, remote.limits.processes) == (2.0, 20)
+    result = remote.run("print(input(), open('a').read())", "é\ud800", {"a": "file"})
+    assert result.ended == "ok" and result.stdout.endswith("file\n")
+    assert remote.run("while True: pass", seconds=0.2).ended == "time"
+    assert remote.check("def f(x): return x", ["assert f(1) == 1"]).passed
+    assert remote.check("def f(x): return x", ["assert f(1) == 2"]).reason == "failed"
+    assert remote.check("print(input())", [], [Case(stdin="a", stdout="a")]).passed
+    session = remote.session()
+    assert session.execute("x = 41") == "" and session.execute("x + 1") == "42\n" and session.is_alive
+    assert "the session is over" in session.execute("import os; os._exit(1)") and not session.is_alive
+    session.close()
+    session = remote.session()
+    session.close()
+    with pytest.raises(SandboxBroken, match="no such session"):
+        session.execute("1")
+
+
+def test_it_is_probed(remote: RemoteSandbox, url: str, monkeypatch) -> None:
+    probe(remote)
+    monkeypatch.setenv(KEY, THE_KEY)
+    opened = open_sandbox(url=url)
+    assert isinstance(opened, RemoteSandbox)
+
+
+@pytest.mark.parametrize("key", ["", "wrong", THE_KEY + "x", "ключ"])
+def test_without_the_key_nothing_is_done(url: str, key: str, monkeypatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    with pytest.raises((UserError, UnicodeEncodeError), match=r"key|codec"):
+        RemoteSandbox(url, key)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    for method, path in (("GET", "/about"), ("POST", "/run"), ("PUT", "/sessions/" + "0" * 32), ("POST", "/nothing")):
+        connection.request(method, path, b'{"program": "print(1)", "stdin": "", "files": {}}')
+        answer = connection.getresponse()
+        assert answer.status == 401 and b"print" not in answer.read()
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/run", b"{"),
+        ("POST", "/run", b"[]"),
+        ("POST", "/run", b"[" * 100_000),
+        ("POST", "/run", b"{}"),
+        ("POST", "/run", b'{"program": "1", "stdin": "", "files": {"a": 1}}'),
+        ("POST", "/run", b'{"program": "1", "stdin": "", "files": {}, "seconds": -1}'),
+        ("POST", "/run", b'{"program": "1", "stdin": "", "files": {}, "seconds": NaN}'),
+        ("POST", "/check", b'{"program": "1", "tests": "x", "cases": []}'),
+        ("POST", "/check", b'{"program": "1", "tests": [], "cases": [{"stdin": 1}]}'),
+        ("POST", "/check", b'{"program": "1", "tests": [], "cases": []}'),
+        ("POST", "/nothing", b"{}"),
+        ("GET", "/etc/passwd", None),
+        ("PUT", "/sessions/../x", b"{}"),
+        ("POST", "/sessions/" + "0" * 32, b'{"code": "1", "number": 1}'),
+    ],
+)
+def test_a_malformed_request_is_refused(remote: RemoteSandbox, method: str, path: str, body: bytes | None) -> None:
+    status, answer = remote._exchange(method, path, body)
+    assert status == 400 and "error" in json.loads(answer)
+    assert remote.run("print(1)").stdout == "1\n"
+
+
+def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbox) -> None:
+    session = remote.session()
+    session.execute("x = 0")
+    job = {"code": "x += 1; x", "number": 2, "seconds": None}
+    first, again = (remote.request("POST", session._path, job) for _ in range(2))  # pyright: ignore
+    assert first == again == {"observation": "1\n", "is_alive": True}
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "message"),
+    [
+        ((), "", "has 0 characters: give it a random one"),
+        ((), "short", "has 5 characters"),
+        (("--concurrency", "0"), THE_KEY, "--concurrency is 0"),
+        (("--processes", "-1"), THE_KEY, "processes is -1"),
+    ],
+)
+def test_a_server_that_would_not_be_safe_does_not_start(arguments: tuple[str, ...], key: str, message: str) -> None:
+    with start_server(*arguments, key=key) as server:
+        _, stderr = server.communicate(timeout=120)
+    assert server.returncode == 2 and message in stderr and stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("127.0.0.1:80", "it has to be like http://"),
+        ("ftp://host/", "it has to be like http://"),
+        ("http://127.0.0.1:1", "no sandbox can be used at http://127.0.0.1:1"),
+    ],
+)
+def test_a_server_that_is_not_there_is_named(url: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        RemoteSandbox(url, THE_KEY, request_seconds=5.0)
+    assert message in str(caught.value)
+
+
+class Unreliable(BaseHTTPRequestHandler):
+    """Breaks every other request off, and answers the rest as a server of one's own."""
+
+    protocol_version = "HTTP/1.0"
+    requests = 0
+    answers = ({"limits": {}, "limits_memory_of_all": True}, {"reason": "passed", "passed": True})
+
+    def do_GET(self) -> None:
+        Unreliable.requests += 1
+        if Unreliable.requests % 2:
+            self.connection.close()
+            return
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps(self.answers[self.command == "POST"]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, format, *args) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(server: HTTPServer) -> Iterator[str]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_request_that_breaks_off_is_sent_again() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Unreliable)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    with served(server) as url:
+        remote = RemoteSandbox(url, THE_KEY)
+        assert [remote.check("", ["pass"]).passed for _ in range(2)] == [True, True]
+
+
+def test_a_server_that_goes_away_is_an_error_and_not_a_verdict() -> None:
+    with served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2)) as url:
+        remote = RemoteSandbox(url, THE_KEY, request_seconds=5.0)
+        session = remote.session()
+        assert session.execute("1") == "1\n"
+    with pytest.raises(SandboxBroken, match="Connection refused"):
+        remote.check("def f(): return 1", ["assert f() == 1"])

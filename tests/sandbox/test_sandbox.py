@@ -1,0 +1,302 @@
+"""What a program finds in a sandbox, how its end is told, and what is left afterwards."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox import box
+from megatron_sspo.sandbox.cgroup import Cgroups
+from megatron_sspo.sandbox.image import Image
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.sandbox.seccomp import seccomp_filter
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
+from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
+
+
+def test_a_program_has_its_input_its_files_and_a_folder(patient: Sandbox) -> None:
+    program = (
+        "import os, sys, helper\n"
+        "open('new', 'w').write(input())\n"
+        "print(open('new').read(), helper.x, open('a/b.txt').read(), os.getcwd(), __name__, sys.argv)\n"
+        "print('é', file=sys.stderr)\n"
+    )
+    result = patient.run(program, "line\nrest", {"helper.py": "x = 5", "a/b.txt": "text"})
+    assert (result.stdout, result.stderr) == ("line 5 text /tmp __main__ ['program.py']\n", "é\n")
+    assert (result.ended, result.exit_code) == ("ok", 0)
+    assert patient.run("import os; print(os.listdir('.'))").stdout == "[]\n", "nothing of the one before"
+
+
+@pytest.mark.parametrize(
+    ("program", "ended", "exit_code"),
+    [
+        ("pass", "ok", 0),
+        ("import sys; sys.exit(3)", "error", 3),
+        ("1/0", "error", 1),
+        ("(", "error", 1),
+        ("import os; os.abort()", "crash", 134),
+        ("import os; os.kill(os.getpid(), 9)", "crash", 137),
+        ("while True: pass", "time", None),
+        ("print('x' * 10**6)", "output", None),
+        ("x = [bytearray(1 << 20) for _ in range(10**6)]", "memory", 1),
+    ],
+)
+def test_how_a_program_ended(sandbox: Sandbox, program: str, ended: str, exit_code: int | None) -> None:
+    result = sandbox.run(program)
+    assert (result.ended, result.exit_code) == (ended, exit_code), result
+
+
+def test_the_limit_on_cpu_seconds_is_a_time_out() -> None:
+    slow = Sandbox(Limits(wall_seconds=60.0, cpu_seconds=1))
+    try:
+        assert slow.run("while True: pass").ended == "time"
+        assert (
+            slow.run("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass").ended == "time"
+        )
+        assert slow.check("def f():\n  while True: pass", ["assert f()"]).reason == "time"
+    finally:
+        slow.close()
+
+
+def test_a_traceback_shows_the_program_and_not_us(sandbox: Sandbox) -> None:
+    stderr = sandbox.run("def f():\n    return 1 / 0\nf()").stderr
+    assert stderr.splitlines()[:3] == [
+        "Traceback (most recent call last):",
+        '  File "program.py", line 3, in <module>',
+        "    f()",
+    ]
+    assert "sandbox" not in stderr
+    assert sandbox.run("x = = 1").stderr.startswith('  File "program.py", line 1')
+
+
+def test_output_is_cut_off_and_what_came_before_is_kept(sandbox: Sandbox) -> None:
+    result = sandbox.run("import sys\nprint('first')\nwhile True: print('x' * 1000)")
+    assert result.ended == "output"
+    assert result.stdout.startswith("first\n") and len(result.stdout) == LIMITS.output_bytes
+
+
+def test_a_deadline_of_its_own(sandbox: Sandbox) -> None:
+    assert sandbox.run("import time; time.sleep(1000)", seconds=0.2).seconds < LIMITS.wall_seconds
+
+
+def test_the_standard_library_is_there(patient: Sandbox) -> None:
+    names = (
+        "asyncio bz2 collections csv ctypes datetime decimal fractions hashlib heapq itertools json lzma math random"
+    )
+    names += (
+        " multiprocessing re sqlite3 statistics string subprocess threading typing unittest uuid xml.dom zlib zoneinfo"
+    )
+    result = patient.run(
+        "".join(f"import {name}\n" for name in names.split()) + "import asyncio\nasyncio.run(asyncio.sleep(0))"
+    )
+    assert result.ended == "ok", result.stderr
+
+
+def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> None:
+    results: dict[int, str] = {}
+
+    def work(n: int) -> None:
+        program = f"import os, time\nopen('x{n}', 'w')\ntime.sleep(0.2)\nprint(os.listdir('.'), {n})"
+        results[n] = patient.run(program).stdout
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {n: f"['x{n}'] {n}\n" for n in range(8)}
+    if os.getuid() == 0:
+        uids = {slot.identity.uid for slot in patient._free}
+        assert len(uids) == len(patient._free) > 1, "each has a user of its own"
+    assert_nothing_runs(patient)
+
+
+def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -> None:
+    made = Sandbox(Limits(wall_seconds=600.0, cpu_seconds=600))
+    folder = made._image.folder
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            made.run("import time\ntime.sleep(1000)")
+        except SandboxBroken as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(processes_of(made)) >= 6)
+    session = made.session()
+    assert session.execute("1") == "1\n"
+    made.close()
+    for thread in threads:
+        thread.join(60)
+    made.close()
+    assert [str(error) for error in errors] == ["the sandbox was closed"] * 2
+    assert session.execute("1") == "[the session is over]"
+    assert processes_of(made) == [] and not folder.exists()
+    assert not [
+        group
+        for parent in made._cgroups._parents
+        for group in parent.glob(f"*-{os.getpid()}-*")
+        if (group / "cgroup.procs").read_text()
+    ]
+    with pytest.raises(SandboxBroken, match="closed"):
+        made.run("pass")
+
+
+@pytest.mark.slow
+def test_a_killed_trainer_leaves_no_process_and_its_files_are_swept() -> None:
+    script = (
+        "from megatron_sspo.sandbox.sandbox import Sandbox\nfrom megatron_sspo.sandbox.types import Limits\n"
+        "sandbox = Sandbox(Limits(wall_seconds=600.0))\nprint(sandbox._image.folder, flush=True)\n"
+        "sandbox.run('import time, os\\nos.fork()\\ntime.sleep(1000)')\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    folder = Path(trainer.stdout.readline().strip())
+
+    def alive() -> list[str]:
+        names = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [p.name for p in names if folder.name in _command_line(p)]
+
+    wait_until(lambda: bool(alive()))
+    time.sleep(0.3)
+    trainer.kill()
+    trainer.communicate(timeout=60)
+    wait_until(lambda: not alive())
+    assert folder.exists()
+    os.utime(folder, (0, 0))
+    Image().close()
+    assert not folder.exists()
+
+
+def _command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
+    sandbox.run("pass")
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for program in ("pass", "while True: print('x' * 10000)", "1/0", "import os; os.closerange(0, 100)"):
+        sandbox.run(program)
+        sandbox.check(program, ["assert True"])
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (before, threads)
+
+
+def test_packages_of_this_environment_can_be_had() -> None:
+    made = Sandbox(LIMITS, packages=["packaging"])
+    try:
+        assert (
+            made.run(
+                "import packaging.version; print(packaging.version.Version('1.0') < packaging.version.Version('2'))"
+            ).stdout
+            == "True\n"
+        )
+        assert made.run("import pytest").ended == "error"
+    finally:
+        made.close()
+
+
+def test_arrays_pass_between_a_program_and_its_tests() -> None:
+    made = Sandbox(Limits(wall_seconds=30.0, cpu_seconds=30, memory_bytes=1024 * MEBIBYTE), packages=["numpy"])
+    try:
+        program = "import numpy as np\ndef f(x): return x @ x\ndef g(x): return x.max()\n"
+        tests = [
+            "import numpy as np\nassert np.array_equal(f(np.eye(2)), np.eye(2)) and f(np.eye(2)).dtype == float",
+            "assert g(np.array([1, 5, 2])) == 5",
+        ]
+        assert made.check(program, tests).passed, made.check(program, tests)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"packages": ["no-such-thing"]}, "'no-such-thing' is not installed here: pip install"),
+        ({"python": "/no/such/python"}, "/no/such/python does not run"),
+        ({"python": "/bin/true"}, "/bin/true does not run"),
+        ({"cgroup": "/tmp"}, "no group with a memory limit can be made in /tmp"),
+    ],
+)
+def test_what_cannot_be_used_is_named(options, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Sandbox(**options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("wall_seconds", 0), ("memory_bytes", -1), ("processes", 1.5), ("open_files", "9")]
+)
+def test_a_senseless_limit_is_refused(name: str, value) -> None:
+    with pytest.raises(UserError, match=name):
+        Limits(**{name: value})
+
+
+def test_without_bubblewrap_there_is_no_sandbox_and_the_remedy_is_named(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="apt-get install bubblewrap"):
+        Sandbox()
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho bubblewrap 0.4.1\n")
+    fake.chmod(0o755)
+    with pytest.raises(UserError, match=r"0\.8 or newer.*'bubblewrap 0\.4\.1'"):
+        box.find_bubblewrap()
+
+
+def test_a_cgroup_holds_for_all_processes_together(sandbox: Sandbox) -> None:
+    if not Cgroups().limit_memory:
+        assert not sandbox.limits_memory_of_all, "docs/sandbox.md: the limit is that of each process"
+        return
+    program = (
+        "import os, time\n"
+        f"for _ in range(3):\n  if os.fork() == 0:\n    x = bytearray({LIMITS.memory_bytes // 2})\n"
+        "    for i in range(0, len(x), 4096): x[i] = 1\n    time.sleep(1)\n    os._exit(0)\n"
+        "print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(3)))\n"
+    )
+    result = sandbox.run(program)
+    assert "-9" in result.stdout or result.ended == "memory", result
+
+
+def test_a_filter_for_each_architecture() -> None:
+    for machine in ("x86_64", "aarch64"):
+        program = seccomp_filter(machine)
+        assert len(program) % 8 == 0 and len(program) > 8 * 100
+    assert seccomp_filter("x86_64") != seccomp_filter("aarch64")
+    with pytest.raises(UserError, match="riscv64"):
+        seccomp_filter("riscv64")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_has_the_same_sandbox(public_path: Path) -> None:
+    """The package's own files, run by the machine's Python as a user that is not root."""
+    python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
+    assert python, "there is no Python here that an ordinary user can run: apt-get install python3"
+    package = public_path / "megatron_sspo"
+    source = Path(__file__).parents[2] / "megatron_sspo"
+    shutil.copytree(source / "sandbox", package / "sandbox")
+    for name in ("__init__.py", "errors.py", "resolve.py"):
+        shutil.copy(source / name, package / name)
+    script = (
+        "import os\nfrom megatron_sspo.sandbox.probe import open_sandbox\n"
+        "sandbox = open_sandbox({'processes': 20, 'memory_bytes': 1 << 28})\n"
+        "print(os.getuid(), sandbox.run('print(6 * 7)').stdout, sandbox.limits_memory_of_all)\nsandbox.close()\n"
+    )
+    user = ["setpriv", "--reuid=2000000001", "--regid=2000000001", "--clear-groups"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(public_path), "HOME": "/", "TMPDIR": "/tmp"}
+    done = subprocess.run(
+        [*user, python, "-B", "-c", script], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "2000000001 42\n False\n", done.stderr
