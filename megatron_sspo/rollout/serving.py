@@ -47,7 +47,6 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     options = replace(
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
-    folder.mkdir(parents=True, exist_ok=True)
     servers = sglang.own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
     (folder / URLS).unlink(missing_ok=True)

@@ -3,8 +3,9 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
-from tests.cluster.slurm import CLUSTER, call, processes
+from tests.cluster.slurm import CLUSTER, ROOT, call, processes
 from tests.cluster.test_train import check_metrics
 
 
@@ -38,10 +39,21 @@ def test_a_time_limit(workplace) -> None:
     assert "because SIGUSR1 came" in log and "is asked to stop leaves within" in log
 
 
-def test_a_job_of_more_weight(workplace) -> None:
+def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containers(workplace) -> None:
     """Pre-emption sends SIGTERM to everything at once: the servers have to stay until the trainer has left."""
-    job = workplace.train(SERVER_NODES=1)
+    images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/data:/data:ro"}
+    job = workplace.train(
+        *("--set", "parallel.data=1", "--set", "parallel.expert=1"),
+        options=("--nodes=1",),
+        SERVER_NODES=0,
+        SERVERS_PER_NODE=1,
+        INTERFACE="eth0",
+        **images,
+    )
     hold_in_the_middle(workplace, job)
+    check_environment("trainer.sqsh", job, " train ")
+    check_environment("sglang.sqsh", job, "sglang.launch_server")
+
     urgent = workplace.folder / "urgent.sh"
     urgent.write_text("#!/bin/bash\nsleep 1\n")
     call("sbatch", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", urgent)
@@ -51,7 +63,30 @@ def test_a_job_of_more_weight(workplace) -> None:
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
     assert "the nodes are wanted back: requeued" in job.log()
-    assert "because SIGTERM came" in (job.run / "slurm" / f"{job.id}-0" / "trainer-n2.log").read_text()
+    assert "because SIGTERM came" in (job.run / "slurm" / f"{job.id}-0" / "trainer-n1.log").read_text()
+
+
+def check_environment(image, job, role):
+    """What a process of that role on n1 was given by Slurm, its plug-in for containers, and the script."""
+    pid = next(pid for pid, line in processes("n1").items() if role in line)
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
+    assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == image
+    assert environment["PYXIS_STUB_CONTAINER_WORKDIR"] == str(ROOT)
+    assert environment["PYXIS_STUB_CONTAINER_MOUNTS"] == f"{ROOT}:{ROOT},{job.run}:{job.run},/data:/data:ro"
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_time_limit_that_is_over_before_the_first_update(workplace) -> None:
+    """It would be the same again and again, so that the job is not requeued."""
+    workplace.hold.touch()
+    job = workplace.train(options=("--time=1", "--signal=B:USR1@60"))
+    job.wait(lambda: "the time limit is near" in job.log())
+    call("scontrol", "update", f"jobid={job.id}", "timelimit=30")
+    workplace.hold.unlink()
+    assert job.end() == "FAILED"
+    assert "the job ends: no update was finished within the time limit" in job.last_line(), job.logs()
 
 
 def test_scancel(workplace) -> None:
