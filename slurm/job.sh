@@ -88,6 +88,7 @@ end_steps() {
     local found
     if [[ $ended ]]; then
         mapfile -t found < <(jobs -rp)
+        disown -a # or bash would tell of their end
         ((${#found[@]} == 0)) || kill -KILL "${found[@]}" 2>/dev/null
         return 0
     fi
@@ -142,7 +143,7 @@ look_whether_ended() {
     local state
     state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
     # while the job is being ended scontrol says no more than COMPLETING; slurmstepd has written the reason by then
-    if [[ $state != RUNNING ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
+    if [[ $state != @(RUNNING|SIGNALING) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
 }
 
 # running PID...: whether all of them do.

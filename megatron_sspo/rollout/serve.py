@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+from multiprocessing import resource_tracker
 
 KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
@@ -24,6 +25,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(os.environ.pop(PARENT)):  # it died before the line above
             sys.exit(1)
+    resource_tracker.ensure_running()  # later it would unblock SIGTERM again
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # its workers inherit this
     sys.path.pop(0)  # this file's folder, where another module is called sglang
     key = os.environ.pop(KEY)

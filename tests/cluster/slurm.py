@@ -15,6 +15,7 @@ CLUSTER = Path(os.environ.get("MEGATRON_SSPO_CLUSTER", "/tmp/megatron_sspo_clust
 SERVER_PYTHON = Path(sys.prefix).parent / ".venv-sglang" / "bin" / "python"
 NODES = ("n1", "n2", "n3", "n4")
 _DAEMONS = ("slurmd", "slurmstepd")
+_ALIVE = ("PENDING", "RUNNING", "SIGNALING", "COMPLETING", "REQUEUED")
 _LONG = 300.0  # seconds; for what takes one on a machine that does nothing else
 
 
@@ -80,14 +81,14 @@ class Job:
         """Until that is true; the job has not ended before."""
         deadline = time.monotonic() + seconds
         while not happened():
-            assert self.state in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"), self.logs()
+            assert self.state in _ALIVE, self.logs()
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
 
     def end(self, seconds: float = _LONG) -> str:
         """Its state when it has ended and nothing of it runs on any node."""
         deadline = time.monotonic() + seconds
-        while (state := self.state) in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"):
+        while (state := self.state) in _ALIVE:
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
         while left := {node: found for node in NODES if (found := processes(node))}:

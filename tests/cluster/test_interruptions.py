@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 from tests.cluster.slurm import CLUSTER, ROOT, call, processes
@@ -52,12 +53,14 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
     )
     hold_in_the_middle(workplace, job)
     check_environment("trainer.sqsh", job, " train ")
-    check_environment("sglang.sqsh", job, "sglang.launch_server")
+    server = check_environment("sglang.sqsh", job, "sglang.launch_server")
 
     urgent = workplace.folder / "urgent.sh"
     urgent.write_text("#!/bin/bash\nsleep 1\n")
     call("sbatch", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", urgent)
     job.wait(lambda: job.shown("PreemptTime") != "None")
+    time.sleep(3)  # SIGTERM has done by then what it does
+    assert server in processes("n1"), job.logs()
     workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
     check_metrics(job)
@@ -67,8 +70,8 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
 
 
 def check_environment(image, job, role):
-    """What a process of that role on n1 was given by Slurm, its plug-in for containers, and the script."""
-    pid = next(pid for pid, line in processes("n1").items() if role in line)
+    """What a process of that role on n1 was given by Slurm, its plug-in for containers, and the script; its id."""
+    pid = next(pid for pid, line in processes("n1").items() if role in line and not line.startswith("srun "))
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
     environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
     assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == image
@@ -76,6 +79,7 @@ def check_environment(image, job, role):
     assert environment["PYXIS_STUB_CONTAINER_MOUNTS"] == f"{ROOT}:{ROOT},{job.run}:{job.run},/data:/data:ro"
     assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    return pid
 
 
 def test_a_time_limit_that_is_over_before_the_first_update(workplace) -> None:
