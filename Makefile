@@ -10,7 +10,7 @@ BIN := .venv/bin
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-cluster benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -55,14 +55,20 @@ check: install
 	$(BIN)/pyright
 
 test: install sandbox-there
-	$(TEST) -m "not sglang"
+	$(TEST) -m "not sglang and not cluster"
 
 test-fast: install sandbox-there
-	$(TEST) -m "not slow and not sglang"
+	$(TEST) -m "not slow and not sglang and not cluster"
 
 # With real SGLang servers on this machine's CPU
 test-sglang: install install-sglang
 	$(TEST) tests/sglang
+
+# With a real Slurm of four nodes on this machine, as root: it is installed, brought up, and taken down again
+test-cluster: install install-sglang
+	command -v shellcheck >/dev/null || apt-get install -y -qq shellcheck
+	tests/cluster/up.sh
+	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
 
 # One global batch in 71 layouts: the table of docs/layouts.md
 test-layout: install

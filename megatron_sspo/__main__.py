@@ -1,4 +1,4 @@
-"""`megatron-sspo`: train, evaluate, convert, verify, plot."""
+"""`megatron-sspo`: train, serve, evaluate, convert, verify, plot."""
 
 import argparse
 import os
@@ -37,6 +37,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_set(train)
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
     train.set_defaults(run=_train)
+
+    serve = commands.add_parser("serve", help="a recipe's rollout servers on this machine, for a trainer elsewhere")
+    serve.add_argument("recipe", help="whose model and rollouts.options are used")
+    _add_set(serve)
+    serve.add_argument("--folder", type=Path, required=True, help="for logs, and for their `urls` when they answer")
+    serve.add_argument("--address", default="127.0.0.1", help="of this machine, to listen on (default: %(default)s)")
+    serve.add_argument(
+        "--port", type=int, default=30000, help="of the first server, the next for the next (%(default)s)"
+    )
+    serve.set_defaults(run=_serve)
 
     evaluate = commands.add_parser("evaluate", help="greedy pass@1 and sampled avg@k of a Hugging Face folder")
     evaluate.add_argument("model", type=Path, help="a Hugging Face folder, such as the `model` of a run")
@@ -98,7 +108,15 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
     from megatron_sspo.loop import train
 
-    train(run, resume=options.resume)
+    return train(run, resume=options.resume)
+
+
+def _serve(options: argparse.Namespace, _: list[str]) -> int:
+    from megatron_sspo.recipe import load_recipe
+    from megatron_sspo.rollout.serving import serve
+
+    run = load_recipe(options.recipe, options.set)
+    serve(run, address=options.address, first_port=options.port, folder=options.folder)
     return 0
 
 

@@ -38,6 +38,7 @@ from megatron_sspo.state import (
     write_atomically,
     write_rows,
 )
+from megatron_sspo.stop import Stop
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import warm_start
 from megatron_sspo.weights.random import write_random_weights
@@ -69,6 +70,7 @@ class Job:
         self.policy = Policy(run, self._initial_weights(model_path), device)
         self.display = Display(silent=not self.is_main)
         self.state = State()
+        self.stop = Stop(self.folder, device)
         self._saved: int | None = None  # the update of the newest checkpoint
         self._open = ExitStack()
         self._seconds: dict[str, float] = {}
@@ -86,6 +88,7 @@ class Job:
 
     def _start(self, stack: ExitStack) -> None:
         run = self.run
+        stack.callback(self.stop.close)
         stack.callback(self.display.end)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
@@ -130,9 +133,19 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         with self._open:
             if kind is None:
-                self._finish()
+                self._leave() if self.stop.exit_code else self._finish()
         if kind is None:  # after an error the other processes may be inside a collective and will not come to this one
             shutdown()
+
+    def _leave(self) -> None:
+        """A checkpoint, for a run that was asked to end before it is done; before the first update it has no state."""
+        self.display.end()
+        if self._saved != self.state.update and self.state.update:
+            self._save()
+        self.display.say(
+            f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
+            f"go on with --resume {self.folder}"
+        )
 
     def _finish(self) -> None:
         """The last evaluation, the model as a Hugging Face folder, the curves, and the table."""
@@ -265,6 +278,7 @@ class Job:
             write_rows(self.folder / "evaluation_responses.jsonl", map(to_row, responses))
 
     def _save(self) -> None:
+        started = time.perf_counter()
         folder = self.folder / "checkpoints"
         name = [str(begin_checkpoint(folder, self.state.update)) if self.is_main else ""]
         dist.broadcast_object_list(name, src=0)
@@ -279,6 +293,11 @@ class Job:
             finish_checkpoint(temporary, self.state, extra, kept=self.run.checkpoints_kept)
         self._saved = self.state.update
         dist.barrier()
+        seconds = time.perf_counter() - started
+        self.display.say(
+            f"checkpoint of update {self.state.update} in {seconds:.1f} s; a run that is asked to stop leaves within "
+            f"{self.stop.longest + seconds:.0f} s, by what was longest so far"
+        )
 
     def _print_table(self) -> None:
         if not self._evaluations:

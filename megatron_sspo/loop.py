@@ -7,7 +7,7 @@ from megatron_sspo.rollout.collect import with_advantages
 from megatron_sspo.run import Run
 
 
-def train(run: Run, *, resume: Path | None = None) -> None:
+def train(run: Run, *, resume: Path | None = None) -> int:
     """Trains a policy from `run.model` for `run.num_updates` optimizer steps.
 
     One cycle: give the engine the weights, roll out G responses to each prompt and score them, turn rewards into
@@ -18,13 +18,16 @@ def train(run: Run, *, resume: Path | None = None) -> None:
         run: the configuration.
         resume: the folder of an earlier attempt, to go on from its newest checkpoint.
 
+    Returns:
+        0, or, where the run was asked to end early and is to be resumed, the exit code that says so: see `stop`.
+
     Raises:
         UserError: something that the user can mend, in one sentence.
     """
     with Job(run, resume) as job:
         policy, state = job.policy, job.state
 
-        while state.update < run.num_updates:
+        while not job.stop.is_agreed() and state.update < run.num_updates:
             if not state.batches:
                 with job.phase("sync"):
                     job.sync()
@@ -42,6 +45,7 @@ def train(run: Run, *, resume: Path | None = None) -> None:
                 record = policy.update(batch, run.objective)
             state.update += 1
             job.after_update(batch, record)
+    return job.stop.exit_code
 
 
 def split(groups: list, parts: int) -> list[list]:

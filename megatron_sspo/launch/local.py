@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from megatron_sspo import stop
 from megatron_sspo.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
-_GRACE_SECONDS = 10.0
+_REPORT_SECONDS = 60.0  # within which one that has reported is stopped
 _POLL_SECONDS = 0.1
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # set for the processes that `launch` starts: where they report to
 
@@ -30,9 +32,9 @@ def is_child() -> bool:
 def launch(arguments: Sequence[str], num_processes: int) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes; the exit code of the first that failed, or 0.
 
-    When one fails the others are stopped, and all of them die with this process. torchrun would do, but it wraps
-    every failure in a report of its own. Each process gets its share of the cores: two OpenMP pools on the same cores
-    spin and are ten times slower.
+    When one fails the others are stopped, and all of them die with this process. A signal that asks a run to end early
+    is passed on to them. torchrun would do, but it wraps every failure in a report of its own. Each process gets its
+    share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
     """
     ours, theirs = os.pipe()
     environment = {
@@ -44,6 +46,12 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
         _REPORT: str(theirs),
     }
     processes: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: Any) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in stop.SIGNALS}
     try:
         for rank in range(num_processes):
             processes.append(
@@ -57,6 +65,8 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
         return _wait(processes, ours)
     finally:
         _stop(processes)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.close(ours)
         os.close(theirs)
 
@@ -69,7 +79,7 @@ def report(message: str) -> None:
     """
     if is_child():
         os.write(int(os.environ[_REPORT]), f"{message}\0".encode())
-        time.sleep(6 * _GRACE_SECONDS)
+        time.sleep(_REPORT_SECONDS)
 
 
 def _die_with_parent() -> None:
@@ -86,22 +96,17 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
                 return 2
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):
-                if code:
+                if code and code not in stop.EXIT_CODES:
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
                     print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
                     return code if code > 0 else 128 - code
-            if all(code == 0 for code in codes):
-                return 0
+            if all(code is not None for code in codes):
+                return max(code for code in codes if code is not None)
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Ends them at once: they have nothing to save, and what they started dies with them."""
     for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + _GRACE_SECONDS
+        process.kill()
     for process in processes:
-        try:
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait()

@@ -1,8 +1,13 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
+import ctypes
 import importlib.util
+import os
 import queue
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,8 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def check_requirements() -> None:
@@ -31,7 +38,30 @@ def check_requirements() -> None:
 def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
     """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective."""
     _pass_write_results_without_a_server_process()
-    dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
+    with _writers_that_die_with_this_process():
+        dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
+
+
+_are_forks_writers = False
+
+
+@contextmanager
+def _writers_that_die_with_this_process() -> Iterator[None]:
+    """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
+    global _are_forks_writers
+    _are_forks_writers = True
+    try:
+        yield
+    finally:
+        _are_forks_writers = False
+
+
+def _die_with_parent() -> None:
+    if _are_forks_writers and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+os.register_at_fork(after_in_child=_die_with_parent)
 
 
 def _pass_write_results_without_a_server_process() -> None:

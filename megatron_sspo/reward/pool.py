@@ -227,6 +227,8 @@ def _work() -> None:
     """The main function of a worker process: a job, then items and replies, until the parent hangs up."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
     try:
         function, prepare = pickle.loads(connection.recv_bytes())

@@ -3,7 +3,8 @@
     python serve.py sglang.launch_server --model-path ... (the arguments of that module)
 
 The key comes by the environment, because arguments are for everybody to read in `ps`. The process dies with the one
-that started it, and SGLang's workers die with the process.
+that started it, and SGLang's workers die with the process. Before Slurm takes a job's nodes away it sends SIGTERM to
+every process there; a trainer that is to finish its update still needs its servers, which therefore never see it.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+from multiprocessing import resource_tracker
 
 KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
@@ -23,6 +25,8 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(os.environ.pop(PARENT)):  # it died before the line above
             sys.exit(1)
+    resource_tracker.ensure_running()  # later it would unblock SIGTERM again
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # its workers inherit this
     sys.path.pop(0)  # this file's folder, where another module is called sglang
     key = os.environ.pop(KEY)
     module = sys.argv.pop(1)

@@ -26,6 +26,7 @@ class ServerProcess:
         log: the file that the server's output goes to.
         key: without which it does nothing.
         host: the address of this machine that it listens on.
+        port: None takes a free one at every start.
     """
 
     def __init__(
@@ -38,16 +39,17 @@ class ServerProcess:
         log: Path,
         key: str,
         host: str = "127.0.0.1",
+        port: int | None = None,
     ) -> None:
         self.log = log
         self._python, self._module, self._arguments = python, module, arguments
-        self._environment, self._key, self._host = environment, key, host
+        self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
     def start(self) -> None:
-        """Starts it, on a free port. It answers some seconds or minutes later."""
-        port = free_port(self._host)
+        """Starts it. It answers some seconds or minutes later."""
+        port = self._port or free_port(self._host)
         self.url = f"http://{self._host}:{port}"
         given = {"host": self._host, "port": port, **self._arguments}
         self.log.parent.mkdir(parents=True, exist_ok=True)

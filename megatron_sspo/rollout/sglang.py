@@ -149,7 +149,8 @@ class SGLangEngine:
         self._resting: set[Client] = set()
         self._metrics: dict[str, float] = {}
         self.pool = ServerPool(
-            [Server(Client(url, self.key)) for url in options.urls] or self._own(python, model_path),
+            [Server(Client(url, self.key)) for url in options.urls]
+            or own_servers(options, model_path, python, self.key),
             key=self.key,
             fewest=options.fewest_servers,
             max_restarts=options.max_restarts,
@@ -267,39 +268,13 @@ class SGLangEngine:
         default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
         return _DTYPES.get((self._options.server or {}).get("dtype", default))
 
-    def _own(self, python: Path | None, model_path: Path) -> list[Server]:
-        assert python is not None
-        options, num_gpus, count = self._options, torch.cuda.device_count(), self._options.num_servers
-        arguments = {
-            "model_path": str(model_path),
-            "load_format": "dummy",  # weights come from the trainer
-            **({"enable_return_routed_experts": True} if options.routes else {}),
-            **({"enable_memory_saver": True} if options.release_memory else {}),
-            **({} if num_gpus else _ON_CPU),
-            **(options.server or {}),
-        }
-        found = []
-        for number in range(count):
-            share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
-            cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
-            on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
-            environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))} if num_gpus else on_cpu
-            process = self._process(python, "sglang.launch_server", arguments, environment, f"server-{number}")
-            gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
-            found.append(Server(Client("", ""), process, tuple(gpus)))
-        return found
-
-    def _process(
-        self, python: Path, module: str, arguments: Mapping[str, Any], environment: Mapping[str, str], name: str
-    ) -> ServerProcess:
-        log = (self._options.run_folder or Path("runs")) / "servers" / f"{name}.log"
-        return ServerProcess(python, module, arguments, environment, log=log, key=self.key, host=self._options.address)
-
     def _start(self, python: Path | None) -> None:
-        if self._options.router is not None:
+        options = self._options
+        if options.router is not None:
             assert python is not None
-            arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **self._options.router}
-            process = self._process(python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router")
+            arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **options.router}
+            module = "sglang_router.launch_router"
+            process = _process(options, python, module, arguments, _CPU_ENVIRONMENT, "router", self.key)
             self._router = Router(process, self.key)
         for server in self.pool.servers:
             if server.process is not None:
@@ -380,6 +355,54 @@ async def _end_all_tasks() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def own_servers(
+    options: Options, model_path: Path, python: Path | None, key: str, first_port: int | None = None
+) -> list[Server]:
+    """Places for the servers that the options want on one machine, each with its share of the GPUs; none is started.
+
+    Args:
+        python: an interpreter that has SGLang.
+        key: which they are to ask for.
+        first_port: of the first, and the next for the next; None takes free ones.
+    """
+    assert python is not None
+    num_gpus, count = torch.cuda.device_count(), options.num_servers
+    arguments = {
+        "model_path": str(model_path),
+        "load_format": "dummy",  # weights come from the trainer
+        **({"enable_return_routed_experts": True} if options.routes else {}),
+        **({"enable_memory_saver": True} if options.release_memory else {}),
+        **({} if num_gpus else _ON_CPU),
+        **(options.server or {}),
+    }
+    found = []
+    for number in range(count):
+        share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
+        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))} if num_gpus else on_cpu
+        port = None if first_port is None else first_port + number
+        module, name = "sglang.launch_server", f"server-{number}"
+        process = _process(options, python, module, arguments, environment, name, key, port)
+        gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
+        found.append(Server(Client("", ""), process, tuple(gpus)))
+    return found
+
+
+def _process(
+    options: Options,
+    python: Path,
+    module: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    name: str,
+    key: str,
+    port: int | None = None,
+) -> ServerProcess:
+    log = (options.run_folder or Path("runs")) / "servers" / f"{name}.log"
+    return ServerProcess(python, module, arguments, environment, log=log, key=key, host=options.address, port=port)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

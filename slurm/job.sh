@@ -1,0 +1,203 @@
+# shellcheck shell=bash
+# What the scripts of this folder share; they source it within their job. The variables that a user sets are those of
+# slurm/README.md.
+
+PROJECT=${PROJECT:-$SLURM_SUBMIT_DIR}
+PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
+SERVER_PYTHON=${SERVER_PYTHON:-$PROJECT/.venv-sglang/bin/python}
+CONTAINER=${CONTAINER:-}
+SERVER_CONTAINER=${SERVER_CONTAINER:-$CONTAINER}
+MOUNTS=${MOUNTS:-}
+INTERFACE=${INTERFACE:-}
+RUN=${RUN:-$PROJECT/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}
+
+export PYTHONPATH=$PROJECT${PYTHONPATH:+:$PYTHONPATH}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
+if [[ $INTERFACE ]]; then export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAME=$INTERFACE; fi
+
+attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve for each job, below those that the kernel gives away
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+declare -A address_of=()
+ended="" # why, where Slurm ends the job itself
+
+say() {
+    echo "[$(date +%T)] $*"
+}
+
+# fail MESSAGE...: the last line of the job's log. The steps that still run are ended.
+fail() {
+    end_steps
+    say "the job ends: $*"
+    exit 1
+}
+
+join() {
+    local IFS=,
+    echo "$*"
+}
+
+# begin: makes the folders, and sees to it that every node sees them and has an address.
+begin() {
+    mkdir -p "$attempt" || fail "cannot make $attempt: choose a folder that all nodes share, with RUN=..."
+    say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, attempt ${SLURM_RESTART_COUNT:-0}, logs in $attempt"
+    local report node kind value
+    # shellcheck disable=SC2016 # expanded on each node
+    report=$(timeout 120 srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 \
+        --mpi=none --kill-on-bad-exit=0 bash -c '
+        interface=$1
+        shift
+        for path in "$@"; do [[ -e $path ]] || echo "$SLURMD_NODENAME missing $path"; done
+        if [[ $interface ]]; then
+            address=$(ip -4 -oneline address show "$interface" | awk "{ sub(\"/.*\", \"\", \$4); print \$4; exit }")
+        else
+            address=$(getent ahostsv4 "$SLURMD_NODENAME" | awk "\$1 !~ /^127\./ { print \$1; exit }")
+            address=${address:-$(hostname -I | cut -d " " -f 1)}
+        fi
+        echo "$SLURMD_NODENAME address $address"' _ "$INTERFACE" "$attempt" "$PROJECT") ||
+        fail "some nodes did not answer within two minutes: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | xargs)"
+    while read -r node kind value; do
+        if [[ $kind == missing ]]; then fail "$node does not see $value: use a folder that all nodes share"; fi
+        address_of[$node]=$value
+    done <<<"$report"
+    for node in "${nodes[@]}"; do
+        [[ ${address_of[$node]:-} ]] || fail "$node has no address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
+    done
+}
+
+# step ROLE CONTAINER TASKS_PER_NODE NODES COMMAND...: one srun, with a log for each node. NODES has commas.
+step() {
+    local role=$1 container=$2 per_node=$3 chosen=$4 options=()
+    shift 4
+    local commas=${chosen//[!,]/}
+    local count=$((${#commas} + 1)) cpus=$((SLURM_CPUS_ON_NODE / per_node))
+    if [[ $container ]]; then
+        options=(--container-image="$container" --container-workdir="$PROJECT" --no-container-mount-home
+            --container-mounts="$PROJECT:$PROJECT,$RUN:$RUN${MOUNTS:+,$MOUNTS}")
+    fi
+    # --wait and not --kill-on-bad-exit: a trainer's exit code that asks for a requeue is no failure
+    exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
+        --ntasks-per-node="$per_node" --cpus-per-task="$((cpus ? cpus : 1))" --cpu-bind=none --mem=0 \
+        --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="$attempt/$role-%N.log" \
+        --open-mode=append "${options[@]}" "$@"
+}
+
+# end_steps: kills what still runs of this job, apart from the script itself. Where Slurm ends the job it does that, and
+# no more is heard of the sruns.
+end_steps() {
+    local found
+    if [[ $ended ]]; then
+        mapfile -t found < <(jobs -rp)
+        disown -a # or bash would tell of their end
+        ((${#found[@]} == 0)) || kill -KILL "${found[@]}" 2>/dev/null
+        return 0
+    fi
+    mapfile -t found < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i 2>/dev/null | grep -E '\.[0-9]+$')
+    ((${#found[@]})) || return 0
+    scancel --signal=KILL "${found[@]}" 2>/dev/null
+    local deadline=$((SECONDS + 15))
+    while [[ $(jobs -rp) ]] && ((SECONDS < deadline)); do sleep 0.2; done # their sruns have something to say
+}
+
+# last_lines ROLE: of each of its logs, so that the reason stands in the job's own.
+last_lines() {
+    local log
+    for log in "$attempt/$1"-*.log; do
+        [[ -s $log ]] || continue
+        echo "--- the last lines of $log"
+        tail -n 8 "$log"
+    done
+    echo ---
+}
+
+# end_with_log ROLE PID [MESSAGE]: the job ends because that srun has ended.
+end_with_log() {
+    wait "$2"
+    local code=$?
+    last_lines "$1"
+    fail "the $1 $(how "$code")${3:+; $3}"
+}
+
+# end_when_done ROLE PID: the job is what that srun does.
+end_when_done() {
+    trap look_whether_ended TERM
+    while running "$2" && [[ ! $ended ]]; do pause; done
+    if [[ $ended ]]; then fail "$ended"; fi
+    wait "$2" || end_with_log "$1" "$2"
+    last_lines "$1"
+    say "done: $attempt"
+    exit 0
+}
+
+# how CODE: an exit code in words.
+how() {
+    if (($1 > 128)); then
+        echo "was killed by SIG$(kill -l "$(($1 - 128))")"
+    else
+        echo "ended with exit code $1"
+    fi
+}
+
+# look_whether_ended: sets `ended`. Slurm ends a job with SIGTERM, which others may send too.
+look_whether_ended() {
+    local state
+    state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+    # while the job is being ended scontrol says no more than COMPLETING; slurmstepd has written the reason by then
+    if [[ $state != @(RUNNING|SIGNALING) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
+}
+
+# running PID...: whether all of them do.
+running() {
+    kill -0 "$@" 2>/dev/null
+}
+
+# pause: a second, or until a signal has been seen to.
+pause() {
+    sleep 1 &
+    wait $! || true
+}
+
+# make_key: the servers' random key into MEGATRON_SSPO_SERVER_KEY. Steps get it by their environment, which no `ps` shows.
+make_key() {
+    MEGATRON_SSPO_SERVER_KEY=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+    export MEGATRON_SSPO_SERVER_KEY
+}
+
+# start_servers NODES ARGUMENTS...: `megatron-sspo serve ARGUMENTS` on each of these nodes. They do not hear what Slurm
+# says to all processes of a job, because a trainer that is to finish its update needs them until then. `servers` is
+# the process to watch.
+start_servers() {
+    local chosen=$1 node table=""
+    shift
+    for node in ${chosen//,/ }; do table+="$node ${address_of[$node]} "; done
+    # shellcheck disable=SC2016 # expanded on each node
+    step server "$SERVER_CONTAINER" 1 "$chosen" bash -c '
+        trap "" TERM USR1
+        table=" $1" folder=$2/$SLURMD_NODENAME
+        shift 2
+        address=${table##* "$SLURMD_NODENAME" }
+        mkdir -p "$folder"
+        exec "$@" --address "${address%% *}" --folder "$folder"' _ "$table" "$attempt" \
+        "$SERVER_PYTHON" -m megatron_sspo serve "$@" --port "$((first_port + 1))" \
+        --set "rollouts.options.python=$SERVER_PYTHON" &
+    servers=$!
+}
+
+# await_servers NODES: until all of them answer. `urls` then holds theirs.
+await_servers() {
+    local node said=$SECONDS
+    urls=()
+    for node in ${1//,/ }; do
+        until [[ -s $attempt/$node/urls ]]; do
+            running "$servers" || return 1
+            if [[ ${leaving:-} ]]; then return 0; fi
+            if ((SECONDS - said >= 60)); then
+                said=$SECONDS
+                say "waiting for the servers on $node, for $SECONDS s now: $attempt/server-$node.log"
+            fi
+            pause
+        done
+        mapfile -t -O "${#urls[@]}" urls <"$attempt/$node/urls"
+    done
+    say "${#urls[@]} servers answer: ${urls[*]}"
+}

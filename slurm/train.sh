@@ -1,0 +1,153 @@
+# shellcheck shell=bash
+# The training job, from the survey of its nodes to its last line: train*.sbatch set sizes, and source this.
+
+set -uo pipefail
+# shellcheck source-path=SCRIPTDIR source=job.sh
+. "${PROJECT:-$SLURM_SUBMIT_DIR}/slurm/job.sh"
+
+LEFT_BY_SIGNAL=85 # megatron_sspo/stop.py: saved, to be requeued
+LEFT_BY_FILE=86   # saved, and somebody wanted it to end
+
+recipe=${1:-}
+shift || true
+servers="" trainer="" # the processes of their sruns
+leaving=""            # why the job is to give its nodes back, and to be requeued
+
+main() {
+    trap on_limit USR1
+    trap on_term TERM
+    [[ $recipe ]] || fail "no recipe: sbatch slurm/train.sbatch RECIPE [--set field.field=value ...]"
+    begin
+    divide_nodes
+    local newest
+    newest=$(newest_checkpoint)
+    get_servers "$@"
+    if [[ ! $leaving ]]; then
+        start_trainer "$@"
+        watch
+    fi
+    finish "$newest"
+}
+
+# Slurm's warning, as long before the time limit as --signal says.
+on_limit() {
+    leave "the time limit is near"
+}
+
+# Slurm ends the job, or somebody asks this script to.
+on_term() {
+    look_whether_ended
+    if [[ $ended ]]; then
+        say "Slurm ends the job; what is saved is in $RUN/checkpoints"
+    else
+        leave "SIGTERM came"
+    fi
+}
+
+leave() {
+    leaving=$1
+    say "$1: the trainer is to finish its update, save, and leave"
+    if [[ $trainer ]]; then kill -USR1 "$trainer"; fi # srun hands it to every rank
+}
+
+# Sets server_nodes and train_nodes: the first SERVER_NODES of the job, and the others; with 0 both are all of them.
+# shellcheck disable=SC2153
+divide_nodes() {
+    ((SERVER_NODES < ${#nodes[@]})) ||
+        fail "SERVER_NODES=$SERVER_NODES leaves no trainer among ${#nodes[@]} nodes: sbatch --nodes=$((SERVER_NODES + 1)) or more"
+    train_nodes=$(join "${nodes[@]:SERVER_NODES}")
+    server_nodes=$train_nodes
+    if ((SERVER_NODES)); then server_nodes=$(join "${nodes[@]:0:SERVER_NODES}"); fi
+    num_ranks=$(((${#nodes[@]} - SERVER_NODES) * RANKS_PER_NODE))
+}
+
+# Sets engine: the trainer's arguments that name the servers; none where the recipe's engine needs none.
+get_servers() {
+    engine=()
+    if [[ ${SERVERS:-} ]]; then
+        [[ -s $SERVERS/urls && -s $SERVERS/key ]] || fail "$SERVERS holds no servers: it has no urls and key of slurm/serve.sbatch"
+        mapfile -t urls <"$SERVERS/urls"
+        MEGATRON_SSPO_SERVER_KEY=$(<"$SERVERS/key")
+        export MEGATRON_SSPO_SERVER_KEY
+    elif ((SERVERS_PER_NODE)); then
+        make_key
+        start_servers "$server_nodes" "$recipe" "$@" --set "rollouts.options.num_servers=$SERVERS_PER_NODE"
+        await_servers "$server_nodes" || end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"
+    else
+        return
+    fi
+    local quoted=("${urls[@]/#/\"}")
+    engine=(--set rollouts.engine=sglang --set "rollouts.options.urls=[$(join "${quoted[@]/%/\"}")]"
+        --set "rollouts.options.address=${address_of[${train_nodes%%,*}]}")
+}
+
+start_trainer() {
+    local resume=()
+    if [[ -e $RUN/config.json ]]; then resume=(--resume "$RUN"); fi
+    export MASTER_ADDR=${address_of[${train_nodes%%,*}]} MASTER_PORT=$first_port
+    say "$num_ranks trainers on $train_nodes${resume:+, from the checkpoint: $newest}"
+    # shellcheck disable=SC2016 # expanded for each rank
+    step trainer "$CONTAINER" "$RANKS_PER_NODE" "$train_nodes" bash -c '
+        export WORLD_SIZE=$1 RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
+        shift
+        exec "$@"' _ "$num_ranks" "$PYTHON" -m megatron_sspo train "$recipe" "$@" "${engine[@]}" \
+        --set "output=$(dirname "$RUN")" --set "name=$(basename "$RUN")" "${resume[@]}" &
+    trainer=$!
+}
+
+# Until the trainer has left, or the servers have failed.
+watch() {
+    while running "$trainer"; do
+        if [[ $servers ]] && ! running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
+        pause
+    done
+}
+
+finish() {
+    local code=$LEFT_BY_SIGNAL
+    if [[ $trainer ]]; then
+        wait "$trainer"
+        code=$?
+    fi
+    look_whether_ended
+    if [[ $ended ]]; then
+        ((code == LEFT_BY_SIGNAL)) || fail "$ended; the trainer $(how "$code"), and the newest checkpoint: $(newest_checkpoint)"
+        fail "$ended; the trainer has saved $(newest_checkpoint)"
+    fi
+    case $code in
+    0)
+        end_steps
+        say "done: $RUN/model"
+        ;;
+    "$LEFT_BY_SIGNAL" | 138 | 143) # the latter are USR1 and TERM, before the trainer listens to them
+        requeue "${leaving:-the nodes are wanted back}" "$1"
+        ;;
+    "$LEFT_BY_FILE")
+        end_steps
+        say "stopped by $RUN/stop, and not requeued: RUN=$RUN sbatch ... goes on from $(newest_checkpoint)"
+        ;;
+    *) end_with_log trainer "$trainer" "the newest checkpoint: $(newest_checkpoint)" ;;
+    esac
+}
+
+# requeue REASON NEWEST: where the attempt has a newer checkpoint than NEWEST.
+requeue() {
+    local reached
+    reached=$(newest_checkpoint)
+    if [[ $leaving == *limit* && $reached == "$2" ]]; then
+        fail "no update was finished within the time limit, so it would be the same again: raise --time, or lower the lead of --signal"
+    fi
+    end_steps
+    say "$1: requeued, to go on from the checkpoint: $reached"
+    trap '' USR1 TERM
+    scontrol requeue "$SLURM_JOB_ID" || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
+    exit 0
+}
+
+newest_checkpoint() {
+    local found
+    found=$(find "$RUN/checkpoints" -maxdepth 1 -name 'update-*' -printf '%f\n' 2>/dev/null | sort -V | tail -n 1)
+    echo "${found:-none}"
+}
+
+main "$@"

@@ -1,0 +1,164 @@
+"""Jobs that do not come to their end undisturbed: they are requeued and go on, or end with a clear last line."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.cluster.slurm import CLUSTER, ROOT, call, processes
+from tests.cluster.test_train import check_metrics
+
+
+def attempts(job):
+    return sorted(path.name for path in (job.run / "slurm").iterdir())
+
+
+def hold_in_the_middle(workplace, job, rows=3):
+    """The run stands still after that many updates at least, within a cycle's rewards."""
+    job.wait(lambda: len(job.rows()) >= rows)
+    workplace.hold.touch()
+
+
+def trainers(node):
+    return [pid for pid, line in processes(node).items() if " train " in line and "bash" not in line]
+
+
+def test_a_time_limit(workplace) -> None:
+    """Slurm gives a minute's warning; limits are in minutes, so that it comes some time after the limit was lowered."""
+    job = workplace.train(options=("--signal=B:USR1@60",))
+    hold_in_the_middle(workplace, job)
+    call("scontrol", "update", f"jobid={job.id}", "timelimit=2")
+    job.wait(lambda: "the time limit is near: the trainer is to finish its update" in job.log())
+    call("scontrol", "update", f"jobid={job.id}", "timelimit=30")  # of the next attempt
+    workplace.hold.unlink()
+    assert job.end() == "COMPLETED", job.logs()
+    check_metrics(job)
+    assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
+    assert "the time limit is near: requeued, to go on from the checkpoint: update-" in job.log()
+    log = (job.run / "slurm" / f"{job.id}-0" / "trainer-n1.log").read_text()
+    assert "because SIGUSR1 came" in log and "is asked to stop leaves within" in log
+
+
+def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containers(workplace) -> None:
+    """Pre-emption sends SIGTERM to everything at once: the servers have to stay until the trainer has left."""
+    images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/data:/data:ro"}
+    job = workplace.train(
+        *("--set", "parallel.data=1", "--set", "parallel.expert=1"),
+        options=("--nodes=1",),
+        SERVER_NODES=0,
+        SERVERS_PER_NODE=1,
+        INTERFACE="eth0",
+        **images,
+    )
+    hold_in_the_middle(workplace, job)
+    check_environment("trainer.sqsh", job, " train ")
+    server = check_environment("sglang.sqsh", job, "sglang.launch_server")
+
+    urgent = workplace.folder / "urgent.sh"
+    urgent.write_text("#!/bin/bash\nsleep 1\n")
+    call("sbatch", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", urgent)
+    job.wait(lambda: job.shown("PreemptTime") != "None")
+    time.sleep(3)  # SIGTERM has done by then what it does
+    assert server in processes("n1"), job.logs()
+    workplace.hold.unlink()
+    assert job.end() == "COMPLETED", job.logs()
+    check_metrics(job)
+    assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
+    assert "the nodes are wanted back: requeued" in job.log()
+    assert "because SIGTERM came" in (job.run / "slurm" / f"{job.id}-0" / "trainer-n1.log").read_text()
+
+
+def check_environment(image, job, role):
+    """What a process of that role on n1 was given by Slurm, its plug-in for containers, and the script; its id."""
+    pid = next(pid for pid, line in processes("n1").items() if role in line and not line.startswith("srun "))
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
+    assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == image
+    assert environment["PYXIS_STUB_CONTAINER_WORKDIR"] == str(ROOT)
+    assert environment["PYXIS_STUB_CONTAINER_MOUNTS"] == f"{ROOT}:{ROOT},{job.run}:{job.run},/data:/data:ro"
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    return pid
+
+
+def test_a_time_limit_that_is_over_before_the_first_update(workplace) -> None:
+    """It would be the same again and again, so that the job is not requeued."""
+    workplace.hold.touch()
+    job = workplace.train(options=("--time=1", "--signal=B:USR1@60"))
+    job.wait(lambda: "the time limit is near" in job.log())
+    call("scontrol", "update", f"jobid={job.id}", "timelimit=30")
+    workplace.hold.unlink()
+    assert job.end() == "FAILED"
+    assert "the job ends: no update was finished within the time limit" in job.last_line(), job.logs()
+
+
+def test_scancel(workplace) -> None:
+    """There are ten seconds between SIGTERM and SIGKILL: enough for a checkpoint of this run."""
+    job = workplace.train("--set", "checkpoint_every=0")
+    hold_in_the_middle(workplace, job)
+    call("scancel", job.id)
+    workplace.hold.unlink()
+    assert job.end() == "CANCELLED"
+    assert "slurmstepd-n1: error: *** JOB" in job.log() and "CANCELLED AT" in job.log(), job.logs()
+    last = "the job ends: Slurm has ended it, for the reason that slurmstepd gives above; the trainer has saved update-"
+    assert last in job.last_line(), job.logs()
+
+
+def test_a_rank_that_is_killed(workplace) -> None:
+    job = workplace.train()
+    job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
+    workplace.hold.touch()
+    os.kill(trainers("n2")[0], signal.SIGKILL)
+    workplace.hold.unlink()
+    assert job.end() == "FAILED"
+    last = job.last_line()
+    assert "the job ends: the trainer was killed by SIGKILL; the newest checkpoint: update-" in last, job.logs()
+    assert "--- the last lines of" in job.log()
+
+
+def test_a_node_that_goes_down(workplace) -> None:
+    """Slurm requeues the job by itself, and it goes on, on another node, from the checkpoint before."""
+    job = workplace.train()
+    job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
+    workplace.hold.touch()
+    try:
+        call("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        workplace.hold.unlink()
+        assert job.end() == "COMPLETED", job.logs()
+    finally:
+        call("scontrol", "update", "nodename=n2", "state=resume")
+    check_metrics(job)
+    assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
+    assert (job.run / "slurm" / f"{job.id}-1" / "trainer-n3.log").exists()
+
+
+def test_a_file_that_stops_it_for_good(workplace) -> None:
+    job = workplace.train()
+    hold_in_the_middle(workplace, job)
+    (job.run / "stop").touch()
+    workplace.hold.unlink()
+    assert job.end() == "COMPLETED", job.logs()
+    assert f"stopped by {job.run}/stop, and not requeued" in job.last_line()
+    assert not (job.run / "model").exists()
+
+
+def test_a_folder_that_a_node_does_not_see(workplace) -> None:
+    daemon = (CLUSTER / "run" / "slurmd.n2.pid").read_text().strip()
+    inside = ["nsenter", "--target", daemon, "--mount"]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "none", str(workplace.folder)], check=True)
+    try:
+        job = workplace.train()
+        assert job.end() == "FAILED"
+        assert job.last_line().endswith(
+            f"n2 does not see {job.run}/slurm/{job.id}-0: use a folder that all nodes share"
+        )
+    finally:
+        subprocess.run([*inside, "umount", str(workplace.folder)], check=True)
+
+
+def test_servers_that_do_not_start(workplace) -> None:
+    job = workplace.train("--set", "rollouts.options.server.no_such_option=1", SERVER_NODES=1)
+    assert job.end() == "FAILED"
+    assert "the job ends: the server ended with exit code 2" in job.last_line(), job.logs()
+    assert "no-such-option" in job.log()

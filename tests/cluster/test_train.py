@@ -1,0 +1,59 @@
+"""slurm/train.sbatch on several nodes, undisturbed."""
+
+import json
+import os
+import signal
+import stat
+
+from megatron_sspo.weights.hf_folder import HFFolder
+from tests.cluster.slurm import call, processes
+
+
+def check_metrics(job, updates=10):
+    """Every update has its row once, and the run has learned."""
+    rows = job.rows()
+    assert [row["update"] for row in rows] == list(range(1, updates + 1)), job.logs()
+    assert all(row["policy/grad_norm"] > 0 for row in rows)
+    evaluations = [json.loads(line) for line in (job.run / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["update"] for row in evaluations] == [0, updates]
+    assert evaluations[1]["reward"] > evaluations[0]["reward"]
+    assert HFFolder(job.run / "model").index
+
+
+def test_a_server_on_one_node_and_trainers_on_two(trained) -> None:
+    check_metrics(trained)
+    assert trained.last_line().endswith(f"done: {trained.run}/model")
+    attempt = trained.run / "slurm" / f"{trained.id}-0"
+    assert {path.name for path in attempt.glob("*.log")} == {"server-n1.log", "trainer-n2.log", "trainer-n3.log"}
+    urls = (attempt / "n1" / "urls").read_text().split()
+    assert urls == [f"http://10.253.77.1:{20000 + int(trained.id) % 1000 * 12 + 1}"]
+    log = attempt / "n1" / "servers" / "server-0.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    states = call("sacct", "--noheader", "--parsable2", "--jobs", trained.id, "--format=jobid,state").splitlines()
+    assert f"{trained.id}|COMPLETED" in states
+
+
+def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_path) -> None:
+    """serve.sbatch; its key is for its owner alone, and in no command line; the trainer of another job finds it.
+
+    A server that is killed is started again where it was; the trainer waits for it, and sends it the weights.
+    """
+    folder = tmp_path / "servers"
+    sizes = ("--nodes=1", "--time=30")
+    serving = workplace.submit("serve.sbatch", workplace.recipe, options=sizes, RUN=folder, SERVERS_PER_NODE=1)
+    serving.wait((folder / "urls").exists)
+    key = (folder / "key").read_text().strip()
+    assert len(key) == 64 and stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
+    job = workplace.train(SERVERS=folder)
+    job.wait(lambda: len(job.rows()) >= 2)
+    assert key not in call("ps", "-e", "-ww", "-o", "args")
+    os.kill(next(pid for pid, line in processes("n1").items() if "sglang.launch_server" in line), signal.SIGKILL)
+    job.wait(lambda: job.state == "COMPLETED")
+    check_metrics(job)
+    assert "a rollout server is started again" in next(folder.glob("slurm/*/server-n1.log")).read_text()
+
+    call("scancel", serving.id)
+    assert serving.end() == "CANCELLED"
+    last = "the servers are gone: Slurm has ended it, for the reason that slurmstepd gives above"
+    assert serving.last_line().endswith(last), serving.log()
+    assert not (folder / "key").exists() and not (folder / "urls").exists()

@@ -1,0 +1,64 @@
+"""Runs that are asked to end early, and killed ones that were saving."""
+
+import time
+
+import pytest
+
+from megatron_sspo import stop
+from megatron_sspo.state import checkpoints
+from tests.e2e.test_resume import assert_same
+
+pytestmark = pytest.mark.slow
+
+
+def wait_for(happened, process, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", stop.SIGNALS)
+def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, workshop, number) -> None:
+    """With two processes, the one that the launcher asks first may be an update ahead of the other."""
+    reference, layout = whole_run
+    recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
+    sets = ["--set", "checkpoint_every=0"]
+    process = workshop.start("train", recipe, *sets)
+    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text(), process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == stop.BY_SIGNAL, err
+    assert f"because {number.name} came" in out and f"go on with --resume {run}" in out
+    workshop.assert_nobody_left()
+    assert len(checkpoints(run / "checkpoints")) == 1 and not (run / "model").exists()
+
+    done = workshop.run("train", recipe, *sets, "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert_same(run, reference.folder / "run")
+
+
+def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
+    run = workshop.folder / "run"
+    process = workshop.start("train", f"{workshop.recipe}:bare", "--set", "num_updates=1000")
+    wait_for((run / "metrics.jsonl").exists, process)
+    (run / stop.FILE).touch()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == stop.BY_FILE, err
+    assert f"because {run / stop.FILE} was made" in out
+    assert not (run / stop.FILE).exists()
+    assert len(checkpoints(run / "checkpoints")) == 1
+
+
+def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop) -> None:
+    reference, layout = whole_run
+    recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
+    workshop.kill_when(lambda: any((run / "checkpoints").glob(".update-000003/trainer/*.distcp")), "train", recipe)
+    if not (run / "checkpoints" / ".update-000003").exists():
+        pytest.skip("this machine had written the rest of it before the process was dead")
+    done = workshop.run("train", recipe, "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "resumed after update 2" in done.stdout
+    assert_same(run, reference.folder / "run")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"update-00000{n}" for n in (3, 4, 5, 6)]
