@@ -18,6 +18,7 @@ def hold_in_the_middle(workplace, job, rows=3):
     """The run stands still after that many updates at least, within a cycle's rewards."""
     job.wait(lambda: len(job.rows()) >= rows)
     workplace.hold.touch()
+    job.wait((workplace.folder / "held").exists)
 
 
 def trainers(node):
