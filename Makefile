@@ -7,6 +7,7 @@ SEED ?= 0
 ENGINE ?= embedded
 
 BIN := .venv/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
@@ -38,7 +39,7 @@ install-sglang: .venv-sglang/installed
 
 # What programs that a model wrote are executed in: docs/sandbox.md
 install-sandbox:
-	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y bubblewrap
+	command -v bwrap >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq bubblewrap; }
 
 sandbox-there:
 	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, and the sandbox's tests need it: make install-sandbox" >&2; exit 1; }
@@ -66,7 +67,7 @@ test-sglang: install install-sglang
 
 # With a real Slurm of four nodes on this machine, as root: it is installed, brought up, and taken down again
 test-cluster: install install-sglang
-	command -v shellcheck >/dev/null || apt-get install -y -qq shellcheck
+	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
 	tests/cluster/up.sh
 	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
 
