@@ -1,5 +1,7 @@
 """What `megatron-sspo serve` refuses before it starts anything."""
 
+import sys
+
 import pytest
 
 from megatron_sspo.__main__ import main
@@ -12,7 +14,11 @@ RECIPE = "examples/tiny_moe.py"
     [
         ("", [], "MEGATRON_SSPO_SERVER_KEY is not set"),
         ("k", ["rollouts.options.servers=2"], "has no option servers"),
-        ("k", ["model.path=/nowhere"], "/nowhere is not a Hugging Face folder"),
+        (
+            "k",
+            ["model.path=/nowhere", f"rollouts.options.python={sys.executable}"],
+            "/nowhere is not a Hugging Face folder",
+        ),
         ("k", ["rollouts.options.python=/nowhere/python"], "there is no /nowhere/python"),
     ],
 )

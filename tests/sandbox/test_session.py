@@ -59,7 +59,9 @@ def test_a_cell_over_its_deadline_is_interrupted_and_the_state_survives(session)
 
 def writes(text: str) -> str:
     """A cell that writes a line into every descriptor that it finds."""
-    return f"import os\nfor n in range(3, 30):\n  try: os.write(n, {text.encode()!r} + b'\\n')\n  except OSError: pass"
+    return (
+        f"import os\nfor n in range(3, 4096):\n  try: os.write(n, {text.encode()!r} + b'\\n')\n  except OSError: pass"
+    )
 
 
 @pytest.mark.parametrize(
