@@ -7,7 +7,7 @@ The reward executes the model's programs in a sandbox, which needs bubblewrap (`
 machine (`--set reward_options.url=...`): docs/sandbox.md. What the set's rows are judged by is in docs/data.md.
 """
 
-from megatron_sspo.paper import CODEACT, CODEACT_TEST, paper
+from megatron_sspo.paper import CODEACT, paper
 from megatron_sspo.run import Parallel, Run
 
 
@@ -20,7 +20,7 @@ def recipe(mu: int = 2) -> Run:
         Parallel(data=4, tensor=2, sequence=True),
         mu=mu,
         reward="code",
-        evaluation=CODEACT_TEST,
+        evaluation=("codeact",),
     )
 
 

@@ -9,7 +9,7 @@ the mathematics of Qwen3, evaluated on AIME 2024, AIME 2025 and MATH-500; CodeAc
 part of the same. No set is published as DAPO-103K: DAPO-Math-17k is taken for it (docs/paper.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from megatron_sspo.data.template import CODE_ANSWER_INSTRUCTION, THINK_ANSWER_INSTRUCTION
 from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
 GSM8K_TEST = Prompts(source="gsm8k", options={"split": "test"}, system=THINK_ANSWER_INSTRUCTION)
 MATH_500 = Prompts(source="math_500", system=THINK_ANSWER_INSTRUCTION)
@@ -25,6 +25,17 @@ AIME_2024 = Prompts(source="aime24", system=THINK_ANSWER_INSTRUCTION)
 AIME_2025 = Prompts(source="aime25", system=THINK_ANSWER_INSTRUCTION)
 CODEACT_TEST = Prompts(
     source="codeact", options={"split": "test"}, system=CODE_ANSWER_INSTRUCTION, max_tokens=4096, overlong="drop"
+)
+
+# The sets by name, with the heads of the paper's tables. The limit on a response's tokens is the run's.
+HELD_OUT: Mapping[str, HeldOut] = MappingProxyType(
+    {
+        "gsm8k": HeldOut(prompts=GSM8K_TEST, title="GSM8K", reward="math"),
+        "math-500": HeldOut(prompts=MATH_500, title="M500", reward="math"),
+        "aime24": HeldOut(prompts=AIME_2024, title="A24", reward="math"),
+        "aime25": HeldOut(prompts=AIME_2025, title="A25", reward="math"),
+        "codeact": HeldOut(prompts=CODEACT_TEST, title="CodeAct", reward="code"),
+    }
 )
 
 # The sets to evaluate on are named in `without`, so that none of their questions is trained on.
@@ -58,7 +69,7 @@ def paper(
     *,
     mu: int = 2,
     reward: str = "math",
-    evaluation: Prompts | None = None,
+    evaluation: Sequence[str],
     megatron: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """One of the paper's runs.
@@ -67,6 +78,7 @@ def paper(
         name: of the run's folder; "-stale" is added for μ = 4.
         model: a Hugging Face folder under `models/`.
         mu: optimizer steps between refreshes of the sampler.
+        evaluation: names of `HELD_OUT`.
         megatron: further fields of Megatron's TransformerConfig.
     """
     return Run(
@@ -83,7 +95,22 @@ def paper(
         num_updates=400,
         optimizer=Optimizer(lr=1e-6, warmup_updates=10, beta2=0.95),
         tokens_per_microbatch=16384,
-        evaluation=Evaluation(prompts=evaluation, every=40) if evaluation else None,
+        evaluation=Evaluation(sets={name: HELD_OUT[name] for name in evaluation}, every=40),
         checkpoint_every=40,
         megatron=dict(megatron),
+    )
+
+
+def evaluation() -> Run:
+    """What `megatron-sspo evaluate` takes without a recipe: all sets, 512 tokens a response, the engine in process.
+
+    Nothing is trained by it: its model, prompts and objective are not looked at.
+    """
+    return Run(
+        name="evaluation",
+        model=Model(path="models"),
+        prompts=GSM8K_AND_DEEPMATH,
+        num_updates=1,
+        rollouts=Rollouts(sampling=Sampling(max_tokens=512, temperature=1.0)),
+        evaluation=Evaluation(sets=HELD_OUT),
     )

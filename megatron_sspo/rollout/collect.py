@@ -91,10 +91,21 @@ def collect(
     group_size: int,
     seed: int,
     sync: Callable[[], None],
+    arrived: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
-    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process."""
+    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
+
+    Args:
+        arrived: is told of groups as they come, each once, on the process that had them from the engine.
+    """
+
+    def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        found = score(reward, groups)
+        arrived(found)
+        return found
+
     under_way = begin(engine, prompts, sampling, group_size=group_size, seed=seed)
-    groups = finish(under_way, lambda some: score(reward, some), sync=sync)
+    groups = finish(under_way, scored, sync=sync)
     return [group for group in groups if group is not None]
 
 

@@ -1,7 +1,7 @@
 """In-process engine on Transformers: for models that fit beside the trainer, where no server is wanted."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Dynami
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import attention
-from megatron_sspo.rollout.engine import AtOnce, Generation, RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import Generation, InBatches, RolloutEngine, Sampling
 from megatron_sspo.rollout.named_weights import NamedWeights
 from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
@@ -103,8 +103,8 @@ class EmbeddedEngine:
         self._policy_version = policy_version
 
     def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
-        """`generate`, when it is waited for."""
-        return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
+        """`generate`, a batch each time that it is waited for."""
+        return InBatches(self._batches(prompts, sampling, group_size, seed))
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
@@ -117,6 +117,26 @@ class EmbeddedEngine:
             UserError: no weights were loaded, a value of `sampling` has no meaning, or a prompt is empty, has a token
                 outside the vocabulary, or leaves no room for a response in the model's positions.
         """
+        found = dict(pair for batch in self._batches(prompts, sampling, group_size, seed) for pair in batch)
+        return [found[place] for place in range(len(prompts))]
+
+    def rest(self) -> None:
+        """Has nothing to give back: the key-value cache ends with `generate`."""
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Frees the model's memory. The engine cannot be used again."""
+        self._policy_version = None
+        self._weights.clear()
+        self._model.to("meta")
+
+    def _batches(
+        self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int
+    ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
+        """Decodes batch after batch, and yields the groups that are complete, each with its prompt's place."""
         if self._policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         check(sampling)
@@ -135,25 +155,18 @@ class EmbeddedEngine:
         # Prompts of like length side by side: the less padding, the less to compute, and none at all is faster still.
         by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
         stop_strings = StopStrings(self._tokenizer, sampling.stop)
+        groups: list[list[_Row]] = [rows[i : i + group_size] for i in range(0, len(rows), group_size)]
         for start in range(0, len(rows), self._max_batch_size):
-            self._decode(by_length[start : start + self._max_batch_size], sampling, stop_strings)
-        groups: list[list[Rollout]] = [[] for _ in prompts]
-        for row in rows:
-            groups[row.group].append(self._rollout(row, self._policy_version))
-        return [RolloutGroup(prompt=prompt, rollouts=group) for prompt, group in zip(prompts, groups, strict=True)]
+            batch = by_length[start : start + self._max_batch_size]
+            self._decode(batch, sampling, stop_strings)
+            touched = dict.fromkeys(row.group for row in batch)
+            complete = [place for place in touched if all(row.finish_reason for row in groups[place])]
+            if complete:
+                yield [(place, self._group(groups[place])) for place in complete]
 
-    def rest(self) -> None:
-        """Has nothing to give back: the key-value cache ends with `generate`."""
-
-    def metrics(self) -> dict[str, float]:
-        """None."""
-        return {}
-
-    def close(self) -> None:
-        """Frees the model's memory. The engine cannot be used again."""
-        self._policy_version = None
-        self._weights.clear()
-        self._model.to("meta")
+    def _group(self, rows: Sequence[_Row]) -> RolloutGroup:
+        assert self._policy_version is not None
+        return RolloutGroup(prompt=rows[0].prompt, rollouts=[self._rollout(row, self._policy_version) for row in rows])
 
     def _check_prompt(self, prompt: Prompt) -> None:
         if not prompt.tokens:

@@ -1,6 +1,6 @@
 """What the loop asks of whatever generates the responses."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,6 +101,25 @@ class AtOnce:
     def cancel(self) -> None:
         """They are not made any more."""
         self._generate = None
+
+
+class InBatches:
+    """The generation of an engine that makes one batch after the other: each when it is waited for.
+
+    Args:
+        batches: yields groups that are complete, each with its prompt's place; never none.
+    """
+
+    def __init__(self, batches: Generator[list[tuple[int, RolloutGroup]], None, None]) -> None:
+        self._batches = batches
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """The groups that the next batch completes."""
+        return next(self._batches, [])
+
+    def cancel(self) -> None:
+        """The other batches are not made any more."""
+        self._batches.close()
 
 
 def generate(
