@@ -5,7 +5,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
 from megatron_sspo.overrides import override
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
 
 PROMPTS = Prompts(source="x.jsonl")
 RUN = Run(
@@ -14,7 +14,7 @@ RUN = Run(
     prompts=PROMPTS,
     num_updates=1,
     warm_start=WarmStart(prompts=PROMPTS, updates=1, batch_size=1, optimizer=Optimizer()),
-    evaluation=Evaluation(prompts=PROMPTS),
+    evaluation=Evaluation(sets={"a": HeldOut(prompts=PROMPTS)}),
 )
 
 
@@ -62,6 +62,7 @@ def test_what_is_right_passes(assignments) -> None:
                 "checkpoint_every",
                 "evaluation.every",
                 "evaluation.samples",
+                "evaluation.sets.a.max_tokens",
                 "optimizer.lr",
                 "optimizer.warmup_updates",
                 "optimizer.clip_grad",
