@@ -55,7 +55,8 @@ def overlapping() -> Run:
     test = Prompts(source=str(HERE / "test.jsonl"), template="{question}", max_tokens=8)
     train = replace(test, source=str(HERE / "train.jsonl"), max_tokens=5, overlong="drop", without=(test,))
     held_out = replace(test, source=str(HERE / "train.jsonl"))
-    return replace(bare(), num_updates=2, prompts=train, evaluation=Evaluation(sets={"again": HeldOut(prompts=held_out)}))
+    evaluation = Evaluation(sets={"again": HeldOut(prompts=held_out)})
+    return replace(bare(), num_updates=2, prompts=train, evaluation=evaluation)
 """
     )
     finished = workshop.run("train", f"{workshop.recipe}:overlapping")

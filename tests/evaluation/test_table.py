@@ -47,7 +47,11 @@ def test_sampled_measures_have_rows_of_their_own() -> None:
     sampled = Result(model="m", sets={"gsm8k": numbers(of(True), four)}, titles={"gsm8k": "GSM8K"})
     head, rows = paper_table([sampled])
     assert head == ["Model", "Measure", "GSM8K"]
-    assert [(row[1], row[2].split()[0]) for row in rows] == [("pass@1", "100.0"), ("avg@4", "25.0"), ("pass@4", "100.0")]
+    assert [(row[1], row[2].split()[0]) for row in rows] == [
+        ("pass@1", "100.0"),
+        ("avg@4", "25.0"),
+        ("pass@4", "100.0"),
+    ]
     assert sampled.sets["gsm8k"]["pass@2"] == 0.5
 
 
