@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.console import Display
+from megatron_sspo.environment.open import open_environment
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.resolve import call_with_options, resolve
@@ -28,6 +30,7 @@ def evaluate(
     sync: Callable[[], None],
     samples: int = 0,
     seed: int = 0,
+    environment: Environment | None = None,
 ) -> tuple[dict[str, float], list[RolloutGroup]]:
     """Answers the prompts under the engine's weights.
 
@@ -42,7 +45,14 @@ def evaluate(
         greedy responses. The same on every process.
     """
     greedy = collect(
-        engine, reward, prompts, replace(sampling, temperature=0.0, top_p=1.0), group_size=1, seed=seed, sync=sync
+        engine,
+        reward,
+        prompts,
+        replace(sampling, temperature=0.0, top_p=1.0),
+        group_size=1,
+        seed=seed,
+        sync=sync,
+        environment=environment,
     )
     rollouts = [group.rollouts[0] for group in greedy]
     numbers: dict[str, float] = {}
@@ -55,11 +65,13 @@ def evaluate(
         else:
             numbers[part] = _mean(values)
     if samples and "pass@1" in numbers:
-        sampled = collect(engine, reward, prompts, sampling, group_size=samples, seed=seed, sync=sync)
+        sampled = collect(
+            engine, reward, prompts, sampling, group_size=samples, seed=seed, sync=sync, environment=environment
+        )
         correct = [r.reward_parts.get("answer", 0.0) == 1.0 for group in sampled for r in group.rollouts]
         numbers[f"avg@{samples}"] = _mean(correct)
     numbers["reward"] = _mean([rollout.reward for rollout in rollouts])
-    numbers["response_tokens"] = _mean([len(rollout.tokens) for rollout in rollouts])
+    numbers["response_tokens"] = _mean([rollout.num_response_tokens for rollout in rollouts])
     return numbers, greedy
 
 
@@ -84,6 +96,7 @@ def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None)
     with ExitStack() as stack:
         reward = call_with_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(reward.close)
+        environment = stack.enter_context(open_environment(run.rollouts))
         what = f"the engine {run.rollouts.engine!r}"
         engine = call_with_options(build_engine, run.rollouts.options, what, model)
         stack.callback(engine.close)
@@ -93,7 +106,14 @@ def evaluate_folder(run: Run, model: Path, *, samples: int, output: Path | None)
 
         sync()
         numbers, responses = evaluate(
-            engine, reward, prompts, run.rollouts.sampling, sync=sync, samples=samples, seed=run.seed
+            engine,
+            reward,
+            prompts,
+            run.rollouts.sampling,
+            sync=sync,
+            samples=samples,
+            seed=run.seed,
+            environment=environment,
         )
     if output is not None:
         write_rows(output, map(to_row, responses))

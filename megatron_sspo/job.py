@@ -16,6 +16,7 @@ from megatron_sspo import sinks
 from megatron_sspo.console import Display, summary
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import open_environment
 from megatron_sspo.evaluate import evaluate
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import describe
@@ -92,6 +93,7 @@ class Job:
         stack.callback(self.display.end)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
+        self.environment = stack.enter_context(open_environment(run.rollouts))
         what = f"the engine {run.rollouts.engine!r}"
         options = dict(run.rollouts.options)
         known = inspect.signature(self._build_engine).parameters
@@ -101,7 +103,7 @@ class Job:
             options.setdefault("routes", True)
         self.engine = call_with_options(self._build_engine, options, what, Path(run.model.path))
         stack.callback(self.engine.close)
-        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync)
+        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
         positions: dict[str, int] = {}
         if self._found:
             self.state, extra = read_checkpoint(self._found[-1])
@@ -188,6 +190,7 @@ class Job:
             **self.cycles.metrics(),
             **self.engine.metrics(),
             **self._metrics_of_the_reward(),
+            **self._metrics_of_the_environment(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
@@ -210,6 +213,11 @@ class Job:
         """What a reward counts by itself, such as why programs failed; of this process's share."""
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
+
+    def _metrics_of_the_environment(self) -> dict[str, float]:
+        """Of this process's share."""
+        metrics = self.environment.metrics() if self.environment is not None else {}
+        return {f"environment/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
         """Says what was left out of the training prompts, and lists it in the run's folder."""
@@ -268,6 +276,7 @@ class Job:
             sync=self.sync,
             samples=options.samples,
             seed=self.run.seed,
+            environment=self.environment,
         )
         self.engine.rest()
         row = {"update": self.state.update, **numbers}

@@ -8,6 +8,7 @@ from megatron_sspo import sinks
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.rollout.collect import resolve_advantage
@@ -35,6 +36,7 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     check_options(build_engine, run.rollouts.options, f"the engine {run.rollouts.engine!r}", num_given=1)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
+    check_environment(run.rollouts, tokenizer)
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)

@@ -71,6 +71,8 @@ class Rollouts:
     overlong_buffer: int = 0  # a penalty grows over the last so many of sampling.max_tokens; 0: none
     overlong_penalty: float = 1.0  # at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)
+    environment: str = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
+    environment_options: Mapping[str, Any] = field(default_factory=dict)  # the environment's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +224,11 @@ def _check_rollouts(run: Run) -> None:
         )
     if not 0 < rollouts.sampling.top_p <= 1:
         raise UserError(f"rollouts.sampling.top_p is {rollouts.sampling.top_p}: it has to lie in (0, 1]")
+    if rollouts.environment and run.prompts.template != "chat":
+        raise UserError(
+            f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
+            "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
+        )
     longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
     if longest > run.tokens_per_microbatch:
         raise UserError(

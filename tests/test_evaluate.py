@@ -15,7 +15,7 @@ class Script:
     def __init__(self) -> None:
         self.calls: list[tuple[Sampling, int]] = []
 
-    def start(self, prompts, sampling, *, group_size, seed):
+    def start(self, prompts, sampling, *, group_size, seed, environment):
         self.calls.append((sampling, group_size))
         groups = [
             RolloutGroup(prompt=p, rollouts=[self.rollout(p.id, i, sampling) for i in range(group_size)])

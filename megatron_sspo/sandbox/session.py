@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 
 _GRACE_SECONDS = 1.0  # for an interpreter that was interrupted to say so, before it is killed
 _REPLY_BYTES = 1024**2
@@ -53,6 +53,9 @@ class LocalSession:
 
         Args:
             seconds: the cell's deadline; `limits.wall_seconds` by default.
+
+        Raises:
+            SandboxBroken: the sandbox itself could not be made, so that no cell was executed.
         """
         if self._closed:
             return _OVER
@@ -81,6 +84,8 @@ class LocalSession:
         if cause:
             self._alive = False
             out_of_memory = self._box.end()
+            if not (self._channel.content.startswith(STARTED) or out_of_memory or self._closed):
+                raise SandboxBroken(f"the sandbox could not be made (exit code {self._box.exit_code()})")
             printed.read()
             text = f"{_OVER[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
         return _cut(printed.content.decode("utf-8", "replace") + text)
