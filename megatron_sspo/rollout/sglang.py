@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.ports import free_port
 from megatron_sspo.rollout import serve
@@ -163,11 +164,20 @@ class SGLangEngine:
             self.close()
             raise
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
         """Begins `group_size` responses to each prompt, at once.
 
         Raises:
-            UserError: no weights were loaded, or a prompt leaves no room for a response.
+            UserError: no weights were loaded, a prompt leaves no room for a response, or there is an environment and
+                the chat template has no second turn.
         """
         if self.pool.version is None:
             raise UserError("the servers have no weights: call load_weights before start")
@@ -178,6 +188,7 @@ class SGLangEngine:
             prompts,
             sampling,
             group_size,
+            episodes=None if environment is None else self._requests.episodes(environment),
             submit=self._submit,
             mend=self._restart_failed,
             await_any=lambda: self._run(self.pool.await_any(), mend=True),
