@@ -31,6 +31,10 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor ranks pad it
 TEMPERATURE = 0.7
+CHAT_TEMPLATE = (  # w3 begins a message of the user, and w4 one of the policy
+    "{% for message in messages %}{{ 'w3 ' if message.role == 'user' else 'w4 ' }}{{ message.content }}{{ ' <eos> ' }}"
+    "{% endfor %}{% if add_generation_prompt %}w4{% endif %}"
+)
 _SIZES = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -76,7 +80,8 @@ def save(kind: str, folder: Path) -> Path:
     build(kind).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB_SIZE)}, "<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
+    names = {"unk_token": "<unk>", "eos_token": "<eos>", "chat_template": CHAT_TEMPLATE}
+    PreTrainedTokenizerFast(tokenizer_object=words, **names).save_pretrained(folder)
     return folder
 
 
