@@ -35,6 +35,7 @@ class Counting(CodeAct):
     episode = Counts
 
     def open(self, prompt):
+        self.count("episodes")
         return self.episode(self)
 
 
