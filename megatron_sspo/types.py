@@ -30,7 +30,7 @@ class Rollout:
     text: str  # the last turn decoded, without end-of-sequence and stop strings cut as the engine did; it is judged
     finish_reason: FinishReason
     policy_version: int  # the oldest weights that sampled some of it
-    version_spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row), where there was more than one
+    version_spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens that they sampled), where more than one did
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i
     old_log_probs: tuple[float, ...] | None = None  # the trainer's, at the last sync; None where ρ = 1 by construction

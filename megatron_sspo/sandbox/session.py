@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ class LocalSession:
         self._stack = contextlib.ExitStack()
         self._number = 0
         self._alive, self._closed = True, False
+        self._closing = threading.Lock()
         # the kernel kills bubblewrap with the thread that started it: so it gets a thread of its own
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-session")
         try:
@@ -63,9 +65,10 @@ class LocalSession:
 
     def close(self) -> None:
         """Ends the interpreter and all that it started. More than one call does no harm."""
-        if self._closed:
-            return
-        self._closed, self._alive = True, False
+        with self._closing:  # the sandbox's end may meet a rollout's
+            if self._closed:
+                return
+            self._closed, self._alive = True, False
         self._box.kill()
         self._thread.submit(self._stack.close).result()
         self._thread.shutdown()
