@@ -10,6 +10,7 @@ from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.metrics import merge, reward_metrics, update_metrics
 from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.policy.own_loop import pack_rollouts
 from megatron_sspo.rollout.collect import with_advantages
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -128,6 +129,21 @@ def test_what_stands_at_observations_changes_nothing():
     before, after = microbatch(group), microbatch(replace(group, rollouts=changed))
     for name in FIELDS:
         assert torch.equal(getattr(before, name), getattr(after, name))
+
+
+def test_a_batch_for_a_loop_of_ones_own(device):
+    group = acting()
+    names = {"old": "old_log_probs", "engine": "rollout_log_probs", "reference": "reference_log_probs"}
+    given = [
+        {"prompt": group.prompt.tokens, "response": r.tokens, "advantage": r.advantage, "observed": r.observed}
+        | {name: getattr(r, field) for name, field in names.items()}
+        for r in group.rollouts
+    ]
+    found, expected = pack_rollouts(given), microbatch(group)
+    assert torch.equal(found.response_rows, expected.response_rows)
+    assert torch.equal(found.segments.lengths, expected.segments.lengths)
+    for name in FIELDS:
+        assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
 def test_rows_of_metrics_count_the_policys_tokens():
