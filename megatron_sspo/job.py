@@ -15,8 +15,9 @@ from megatron_sspo import sinks
 from megatron_sspo.console import Display, summary
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import open_environment
 from megatron_sspo.evaluation.evaluate import Kept, evaluate
-from megatron_sspo.evaluation.sets import held_out_prompts, open_rewards, sampling_of, sets_of
+from megatron_sspo.evaluation.sets import held_out_prompts, open_environments, open_rewards, sampling_of, sets_of
 from megatron_sspo.evaluation.table import before_and_after
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import describe
@@ -94,9 +95,11 @@ class Job:
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
         self._rewards = open_rewards(run, stack, self.reward)
+        self.environment = stack.enter_context(open_environment(run.rollouts))
+        self._environments = open_environments(run, stack, self.environment)
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
-        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync)
+        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
         positions: dict[str, int] = {}
         if self._found:
             self.state, extra = read_checkpoint(self._found[-1], OF_THE_LOOP)
@@ -183,6 +186,7 @@ class Job:
             **self.cycles.metrics(),
             **self.engine.metrics(),
             **self._metrics_of_the_reward(),
+            **self._metrics_of_the_environment(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
@@ -205,6 +209,11 @@ class Job:
         """What a reward counts by itself, such as why programs failed; of this process's share."""
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
+
+    def _metrics_of_the_environment(self) -> dict[str, float]:
+        """Of this process's share."""
+        metrics = self.environment.metrics() if self.environment is not None else {}
+        return {f"environment/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
         """Says what was left out of the training prompts, and lists it in the run's folder."""
@@ -269,6 +278,7 @@ class Job:
                 kept=kept,
                 samples=options.samples,
                 seed=self.run.seed,
+                environment=self._environments[name],
             )
             row |= {f"{name}/{number}": value for number, value in numbers.items()}
             answers += [{"set": name, **found.to_row()} for found in kept.of("greedy").values()]

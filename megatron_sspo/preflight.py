@@ -8,8 +8,9 @@ from megatron_sspo import sinks
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.sets import check_rewards, held_out_prompts
+from megatron_sspo.evaluation.sets import check_environments, check_rewards, held_out_prompts
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.rollout.open_engine import check_engine
@@ -37,6 +38,7 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     check_engine(run)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
+    check_environment(run.rollouts, tokenizer)
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)
@@ -45,6 +47,7 @@ def preflight(run: Run, *, resume: Path | None) -> None:
         load_family(json.loads((model_path / "config.json").read_text()))
     prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False)
     held_out_prompts(run, tokenizer)
+    check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
             demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)

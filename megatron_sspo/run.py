@@ -72,6 +72,8 @@ class Rollouts:
     overlong_buffer: int = 0  # a penalty grows over the last so many of sampling.max_tokens; 0: none
     overlong_penalty: float = 1.0  # at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)
+    environment: str = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
+    environment_options: Mapping[str, Any] = field(default_factory=dict)  # the environment's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,8 @@ class HeldOut:
     title: str = ""  # of its column in a table; "": its name
     reward: str = ""  # a file of megatron_sspo/reward, or package.module:attribute; "": the run's
     reward_options: Mapping[str, Any] = field(default_factory=dict)  # {}: the run's, where the reward is the run's
+    environment: str | None = None  # a file of megatron_sspo/environment; "": a single turn; None: that of the rollouts
+    environment_options: Mapping[str, Any] = field(default_factory=dict)  # {}: the rollouts', as for the reward
     max_tokens: int = 0  # of a response; 0: rollouts.sampling.max_tokens
 
 
@@ -248,6 +252,11 @@ def _check_rollouts(run: Run) -> None:
         )
     if not 0 < rollouts.sampling.top_p <= 1:
         raise UserError(f"rollouts.sampling.top_p is {rollouts.sampling.top_p}: it has to lie in (0, 1]")
+    if rollouts.environment and run.prompts.template != "chat":
+        raise UserError(
+            f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
+            "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
+        )
     longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
     if longest > run.tokens_per_microbatch:
         raise UserError(

@@ -76,6 +76,10 @@ def test_what_is_right_passes(assignments) -> None:
         (["rollouts.sampling.top_p=0"], ["top_p is 0.0"]),
         (["rollouts.sampling.top_p=1.1"], ["top_p is 1.1"]),
         (["tokens_per_microbatch=1535"], ["may have 1536 tokens", "tokens_per_microbatch=1535"]),
+        (
+            ["rollouts.environment=codeact", "prompts.template={question}"],
+            ["rollouts.environment is 'codeact'", "set prompts.template to 'chat'"],
+        ),
         (["parallel.virtual_pipeline=2"], ["interleaving needs a pipeline"]),
         (["parallel.sequence=true"], ["parallel.sequence is on with parallel.tensor=1"]),
         (["parallel.data=2", "parallel.expert=4"], ["= 4 does not divide data × tensor × context = 2"]),

@@ -12,8 +12,9 @@ from megatron_sspo.types import RolloutGroup
 class Answer:
     """One response, judged."""
 
-    text: str
-    tokens: int
+    text: str  # of several turns all, with the observations between them
+    tokens: int  # that the policy sampled
+    turns: int
     finish_reason: str
     reward: Mapping[str, float]  # its parts
 
@@ -40,7 +41,13 @@ class Answers:
             prompt=str(tokenizer.decode(group.prompt.tokens)),
             gold=group.prompt.answer,
             answers=tuple(
-                Answer(text=r.text, tokens=len(r.tokens), finish_reason=r.finish_reason, reward=dict(r.reward_parts))
+                Answer(
+                    text=r.transcript or r.text,
+                    tokens=r.num_response_tokens,
+                    turns=r.num_turns,
+                    finish_reason=r.finish_reason,
+                    reward=dict(r.reward_parts),
+                )
                 for r in group.rollouts
             ),
         )
@@ -60,8 +67,8 @@ def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, 
 
     `pass@1` of the greedy answers; of k sampled ones `avg@k` and `pass@j` for j = 2, 4, 8, ... and k; each also with
     `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Of the greedy answers besides:
-    `format_rate`, the mean `reward`, the means of its other parts, `response_tokens`, and the share that was
-    `truncated`. A reward without the part "answer" has neither pass@1 nor what is sampled.
+    `format_rate`, the mean `reward`, the means of its other parts, `response_tokens`, `turns` where any had several,
+    and the share that was `truncated`. A reward without the part "answer" has neither pass@1 nor what is sampled.
     """
     first = [answers.answers[0] for answers in greedy]
     parts = sorted({name for answer in first for name in answer.reward})
@@ -78,6 +85,8 @@ def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, 
             found[part] = _mean(values)
     found["reward"] = _mean([sum(answer.reward.values()) for answer in first])
     found["response_tokens"] = _mean([answer.tokens for answer in first])
+    if any(answer.turns > 1 for answer in first):
+        found["turns"] = _mean([answer.turns for answer in first])
     found["truncated"] = _mean([answer.finish_reason == "length" for answer in first])
     return found
 

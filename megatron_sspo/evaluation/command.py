@@ -12,8 +12,10 @@ from megatron_sspo.evaluation.evaluate import evaluate
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import KeptInFiles, Record, read_result
 from megatron_sspo.evaluation.sets import (
+    check_environments,
     check_rewards,
     held_out_prompts,
+    open_environments,
     open_rewards,
     sampling_of,
     sets_of,
@@ -65,6 +67,7 @@ def evaluate_model(
     with open_model(path, companions) as folder:
         tokenizer = load_tokenizer(folder.companions)
         prompts = held_out_prompts(run, tokenizer)
+        check_environments(run, tokenizer)
         with Record(output, model=label, weights=fingerprint(folder)) as record:
             display.say(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
             kept = {
@@ -133,7 +136,7 @@ def _answer(
     """Asks for the answers that are missing, set after set. Engine and rewards start where there are any."""
     with ExitStack() as stack:
         stack.callback(display.end)
-        rewards = open_rewards(run, stack)
+        rewards, environments = open_rewards(run, stack), open_environments(run, stack)
         engine = open_engine(run, folder.companions, record.folder)
         stack.callback(engine.close)
 
@@ -154,6 +157,7 @@ def _answer(
                 kept=answers,
                 samples=answers.samples,
                 seed=run.seed,
+                environment=environments[name],
             )
             answers.finish(prompts[name])
             record.finish_set(name, held_out.title or name, numbers)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.answers import Answers, numbers
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import collect
@@ -46,6 +47,7 @@ def evaluate(
     kept: Kept,
     samples: int = 0,
     seed: int = 0,
+    environment: Environment | None = None,
 ) -> dict[str, float]:
     """Answers the prompts under the engine's weights, and counts.
 
@@ -70,6 +72,7 @@ def evaluate(
                 group_size=group_size,
                 seed=seed,
                 sync=sync,
+                environment=environment,
                 arrived=lambda groups: kept.arrived(kind, groups),
             )
             kept.add(kind, groups)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.types import Prompt, RolloutGroup
 
 
@@ -13,7 +14,7 @@ from megatron_sspo.types import Prompt, RolloutGroup
 class Sampling:
     """How the responses are drawn. `temperature` 0 is greedy decoding."""
 
-    max_tokens: int = 512  # of the response
+    max_tokens: int = 512  # of the response; of several turns all together, with the observations between them
     temperature: float = 1.0
     top_p: float = 1.0
     stop: tuple[str, ...] = ()  # strings that end a response; the string itself is kept
@@ -51,8 +52,21 @@ class RolloutEngine(Protocol):
     replicated: bool
     """Every trainer process holds an engine and serves its share of the prompts; otherwise rank 0 drives servers."""
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
         """Begins `group_size` responses to each prompt.
+
+        In an environment every response is a turn, which ends as a response does; then the observation is appended and
+        the next turn begins, until there is no observation or `sampling.max_tokens` are used up. An observation that
+        leaves no room for another token ends the rollout with finish reason "length", and is not kept. No episode is
+        left open, whatever happens.
 
         An engine that is replicated generates when it is waited for; servers begin at once, and go on, under the new
         weights, when weights are loaded meanwhile.

@@ -74,7 +74,9 @@ class Odd:
             pass
         self._version = policy_version
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> AtOnce:
+    def start(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int, environment: None
+    ) -> AtOnce:
         return AtOnce(lambda: self._generate(prompts, sampling, group_size))
 
     def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> list[RolloutGroup]:

@@ -16,7 +16,7 @@ class Script:
         self.calls: list[tuple[Sampling, int]] = []
         self.asked: list[list[str]] = []
 
-    def start(self, prompts, sampling, *, group_size, seed):
+    def start(self, prompts, sampling, *, group_size, seed, environment):
         self.calls.append((sampling, group_size))
         self.asked.append([prompt.id for prompt in prompts])
         groups = [

@@ -11,7 +11,7 @@ def of(*correct: bool) -> list[Answers]:
             id=str(place),
             prompt="",
             gold="",
-            answers=(Answer(text="", tokens=3, finish_reason="stop", reward=reward[value]),),
+            answers=(Answer(text="", tokens=3, turns=1, finish_reason="stop", reward=reward[value]),),
         )
         for place, value in enumerate(correct)
     ]

@@ -7,7 +7,9 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +17,7 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.evaluation.sets import held_out_prompts
 from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.types import Prompt
 from tests.examples import tiny_paper_models
 
@@ -48,20 +51,33 @@ def model_for(recipe: str, folder: Path) -> Path:
         stream = prompt_stream(settings.prompts, tokenizer, seed=0, shuffle=False)
         held_out = held_out_prompts(settings, tokenizer).values()
         prompts = [*stream.prompts, *(prompt for prompts in held_out for prompt in prompts)]
-        loss = tiny_paper_models.teach(path, [(p.tokens, tokenizer(response(p, task))["input_ids"]) for p in prompts])
+        lesson = [pair for prompt in prompts for pair in turns(prompt, task, tokenizer)]
+        loss = tiny_paper_models.teach(path, lesson)
         print(f"{path.name}: loss {loss:.3f}", flush=True)
     return path
 
 
-def response(prompt: Prompt, task: str) -> str:
-    answer = prompt.answer if task == "math" else f"\n```python\nprint({prompt.answer!r})\n```\n"
-    return f"<think> a </think> <answer> {answer} </answer><|im_end|>"
+def turns(prompt: Prompt, task: str, tokenizer: Any) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """What to say to a prompt, and, where programs are run, to what they print: pairs of context and turn."""
+    if task == "math":
+        return [(prompt.tokens, encode(tokenizer, f"<think> a </think> <answer> {prompt.answer} </answer><|im_end|>"))]
+    act = encode(tokenizer, f"<think> a </think> <execute> print({prompt.answer!r}) </execute>")
+    observed = TurnTemplate(tokenizer).tokens(act, prompt.answer or "[nothing was printed]")
+    solve = encode(tokenizer, f"<think> b </think> <solution> {prompt.answer} </solution>")
+    return [(prompt.tokens, act), ((*prompt.tokens, *act, *observed), solve)]
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def run(recipe: str, folder: Path) -> dict[str, float]:
     """Seconds of teaching, training and evaluation."""
     begun = time.perf_counter()
     changes = {**_SMALL, "model.path": model_for(recipe, folder), "output": folder}
+    if recipe.endswith("code"):
+        changes |= {"rollouts.sampling.max_tokens": "240", "evaluation.sets.codeact.max_tokens": "240"}
+        changes |= {"rollouts.environment_options.max_turns": "3"}
     if "a3b_math" in recipe:  # one of the recipes in its own form: experts spread over processes
         changes |= {"parallel.data": "2", "parallel.expert": "2"}
     options = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]

@@ -71,9 +71,9 @@ def test_a_setting_of_the_paper_runs_from_end_to_end(recipe: str, runs: Path) ->
 
 def test_programs_are_executed(runs: Path) -> None:
     for recipe in ("qwen3_8b_code", "qwen3_14b_code", "qwen3_30b_a3b_code"):
-        shares = rows(runs / recipe / "metrics.jsonl")[0]
-        executed = [f"reward/code/{reason}" for reason in ("passed", "failed", "error")]
-        assert sum(shares.get(reason, 0.0) for reason in executed) > 0
+        first = rows(runs / recipe / "metrics.jsonl")[0]
+        assert first["environment/cells_per_episode"] > 0
+        assert first["response/turns_mean"] > 1
 
 
 def test_experts_are_spread_over_processes(runs: Path) -> None:
