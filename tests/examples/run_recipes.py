@@ -62,7 +62,7 @@ def turns(prompt: Prompt, task: str, tokenizer: Any) -> list[tuple[Sequence[int]
     if task == "math":
         return [(prompt.tokens, encode(tokenizer, f"<think> a </think> <answer> {prompt.answer} </answer><|im_end|>"))]
     act = encode(tokenizer, f"<think> a </think> <execute> print({prompt.answer!r}) </execute>")
-    observed = TurnTemplate(tokenizer).tokens(act, prompt.answer or "[nothing was printed]")
+    observed = TurnTemplate(tokenizer).tokens(act, f"Observation:\n{prompt.answer or '[nothing was printed]'}")
     solve = encode(tokenizer, f"<think> b </think> <solution> {prompt.answer} </solution>")
     return [(prompt.tokens, act), ((*prompt.tokens, *act, *observed), solve)]
 
@@ -76,7 +76,7 @@ def run(recipe: str, folder: Path) -> dict[str, float]:
     begun = time.perf_counter()
     changes = {**_SMALL, "model.path": model_for(recipe, folder), "output": folder}
     if recipe.endswith("code"):
-        changes |= {"rollouts.sampling.max_tokens": "240", "evaluation.sets.codeact.max_tokens": "240"}
+        changes |= {"rollouts.sampling.max_tokens": "160", "evaluation.sets.codeact.max_tokens": "160"}
         changes |= {"rollouts.environment_options.max_turns": "3"}
     if "a3b_math" in recipe:  # one of the recipes in its own form: experts spread over processes
         changes |= {"parallel.data": "2", "parallel.expert": "2"}
