@@ -5,8 +5,7 @@
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate models/SmolLM2-135M-Instruct --recipe examples/smollm2_math.py \\
         --sets gsm8k,aime24,aime25
 
-Asked without examples, as the paper asks, a model of this size does not write its tags: docs/evaluation.md has both
-tables. The recipe also trains, on GSM8K's training rows.
+Asked without examples, as the paper asks, a model of this size does not write the tags (docs/evaluation.md). The recipe also trains, on GSM8K's training rows.
 """
 
 from dataclasses import replace
