@@ -5,7 +5,8 @@
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate models/SmolLM2-135M-Instruct --recipe examples/smollm2_math.py \\
         --sets gsm8k,aime24,aime25
 
-Asked without examples, as the paper asks, a model of this size does not write the tags (docs/evaluation.md). The recipe also trains, on GSM8K's training rows.
+Asked without examples, as the paper asks, a model of this size does not write the tags (docs/evaluation.md). The recipe
+also trains, on GSM8K's training rows.
 """
 
 from dataclasses import replace
