@@ -142,7 +142,7 @@ def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, act
             episode = acting.open(group.prompt)
             *before, last = turns_of(rollout)
             for turn, between in before:
-                text = tokenizer.decode(turn)
+                text = tokenizer.decode(turn).rstrip()
                 assert text.endswith("</execute>") or turn[-1] == tiny_models.EOS
                 assert text.count("</execute>") == text.endswith("</execute>"), "a turn went on behind its end"
                 observation = episode.observe(tokenizer.decode(turn, skip_special_tokens=True))
