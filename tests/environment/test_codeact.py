@@ -100,6 +100,18 @@ def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sa
     assert_nothing_runs(sandbox)
 
 
+def test_an_interpreter_that_starts_after_its_episode_was_closed_is_ended(acting, sandbox):
+    class Late(CodeAct):
+        def start(self):
+            found = super().start()
+            episode.close()
+            return found
+
+    episode = Late(sandbox, 2, 4, 100, 8).open(TASK)
+    assert episode.observe("<execute>1</execute>") is None
+    assert_nothing_runs(sandbox)
+
+
 def test_a_sandbox_that_is_gone_ends_the_run(sandbox):
     gone = Sandbox(LIMITS)
     gone.close()

@@ -142,7 +142,9 @@ def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, act
             episode = acting.open(group.prompt)
             *before, last = turns_of(rollout)
             for turn, between in before:
-                assert "</execute>" in tokenizer.decode(turn) or turn[-1] == tiny_models.EOS
+                text = tokenizer.decode(turn).rstrip()
+                assert text.endswith("</execute>") or turn[-1] == tiny_models.EOS
+                assert text.count("</execute>") == text.endswith("</execute>"), "a turn went on behind its end"
                 observation = episode.observe(tokenizer.decode(turn, skip_special_tokens=True))
                 assert observation is not None and between == template.tokens(turn, observation)
             assert rollout.text == tokenizer.decode(last[0], skip_special_tokens=True)

@@ -8,13 +8,13 @@ import torch
 
 from megatron_sspo.environment.codeact import CodeAct, CodeActEpisode
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import Sampling, generate
+from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.tokenizer import load_tokenizer
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
 from tests.sandbox.conftest import LIMITS, processes_of
-from tests.sglang.served import scaled, until, weights
+from tests.sglang.served import generate, scaled, until, weights
 from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
 from tests.sglang.test_overlap import finished
 
