@@ -74,7 +74,7 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
 
 
 def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
-    """A file that rank 0 makes in the run's folder is seen by all; a folder of the same name elsewhere is not enough."""
+    """A file that rank 0 makes in the run's folder is seen by all: a folder of the same name is not enough."""
     is_main = dist.get_rank() == 0
     made = is_main and not folder.exists()
     marker = folder / f".seen-{secrets.token_hex(8)}"

@@ -100,7 +100,7 @@ def check_servers(urls: Sequence[str]) -> None:
     if not urls:
         return
     clients = [Client(url, os.environ.get(KEY, "")) for url in urls]
-    for client, error in zip(clients, asyncio.run(_ask(clients)), strict=True):
+    for error in asyncio.run(_ask(clients)):
         if error is not None:
             raise UserError(
                 f"a rollout server does not answer: {error}; start it, or mend rollouts.options.urls or {KEY}"

@@ -50,8 +50,8 @@ def launch(options: argparse.Namespace, _: list[str]) -> int:
     run, resume = load_recipe(options.recipe, [*options.set, *of_script]), options.resume
     if by_slurm and job is not None and "RUN" in job.variables:
         run, resume = _in_folder(run, Path(job.variables["RUN"]))
-    if options.dry_run:
-        _show(options, job, run)
+    if options.dry_run and (code := _show(options, job, run)):
+        return code
     _check(run, resume, options, job if by_slurm else None)
     if options.dry_run or options.check:
         return 0
@@ -95,13 +95,15 @@ def _in_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
     return named, folder if (folder / "config.json").exists() else None
 
 
-def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> None:
+def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> int:
+    """Prints what would be started; an exit code that is not 0 where that cannot be told."""
+    if job is not None and options.on == "nemo-run":
+        return _nemo_run(options, job)
     if job is None:
         print("\n".join(local.described(_train_arguments(options), run.parallel.num_processes)), flush=True)
-    elif options.on == "slurm":
-        print(job.described(), flush=True)
     else:
-        _nemo_run(options, job)
+        print(job.described(), flush=True)
+    return 0
 
 
 def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slurm.Job | None) -> None:
@@ -144,10 +146,12 @@ def _nemo_run(options: argparse.Namespace, job: slurm.Job) -> int:
             f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
             "NEMO_RUN_PYTHON"
         )
-    command = [python, "-m", "megatron_sspo.launch.nemo_run", job.recipe]
+    program = "import sys; from megatron_sspo.launch.nemo_run import main; sys.exit(main())"
+    command = [python, "-c", program, job.recipe]  # not -m: experiments remember classes by the names of their modules
     command += [f"--set={assignment}" for assignment in job.assignments]
     command += [f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"]
     command += [f"--executor={options.executor}", *(["--dry-run"] if options.dry_run else [])]
     environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
     environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # to which NeMo-Run folds what it prints, scripts too
     return subprocess.run(command, cwd=job.project, env=environment).returncode

@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("COLUMNS", "200")  # NeMo-Run folds what it prints, scripts too, to this width
-
 import nemo_run as run
+from nemo_run.config import get_nemorun_home
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options
@@ -133,11 +132,13 @@ class InBatchShell(run.Plugin):
     SIGTERM of a pre-emption, upon which the sruns within it kill what they have started.
 
     Attributes:
-        job: the job, for its place and its environment.
+        project: the checkout.
+        environment: of the job, as `Job.environment` has it.
         seconds: of warning before the time limit, to finish an update and save; None: as the script says.
     """
 
-    job: Job
+    project: str
+    environment: dict[str, str] = field(default_factory=dict)
     seconds: int | None = None
 
     def setup(self, task: run.Script, executor: run.Executor) -> None:
@@ -147,13 +148,13 @@ class InBatchShell(run.Plugin):
         refuse(executor)
         if self.seconds is not None:
             executor.signal = f"B:USR1@{self.seconds}"
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.job.environment.items())]
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         # /nemo_run is the experiment's folder, and `nemo experiment logs` looks for files of this name in it
         log = '"/nemo_run/log-${SLURM_JOB_NAME}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out"'
         lines = [
             "# The batch shell becomes the job: signals that are for it find no trap in what stands below.",
             "set +evx",
-            f"cd {shlex.quote(str(self.job.project))}",
+            f"cd {shlex.quote(self.project)}",
             *exports,
             f"exec >>{log} 2>&1",
             task.inline.strip(),
@@ -171,12 +172,14 @@ def refuse(executor: run.SlurmExecutor) -> None:
         raise UserError("the executor has a container_image: containers are given by CONTAINER and SERVER_CONTAINER")
     if executor.env_vars:
         raise UserError(
-            f"the executor has env_vars ({', '.join(executor.env_vars)}), which NeMo-Run writes in capitals and without "
-            "quotes: set variables in the job, or in the recipe"
+            f"the executor has env_vars ({', '.join(executor.env_vars)}), which NeMo-Run writes in capitals and "
+            "without quotes: set variables in the job, or in the recipe"
         )
     if executor.array is not None:
         raise UserError("the executor has an array: a run is one job; start an experiment for each run")
-    if isinstance(executor.tunnel, run.LocalTunnel) and executor.tunnel.job_dir:
+    home = Path(get_nemorun_home()) / "experiments"
+    folder = executor.tunnel.job_dir
+    if isinstance(executor.tunnel, run.LocalTunnel) and folder and not Path(folder).is_relative_to(home):
         raise UserError(
             'the LocalTunnel has a job_dir, where NeMo-Run does not copy its script to: set it to "", and '
             "NEMORUN_HOME to a disk that all nodes share"
@@ -200,7 +203,12 @@ def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: 
         UserError: a check has failed, or the executor cannot do what is asked.
     """
     with run.Experiment(Path(job.recipe.partition(":")[0]).stem) as experiment:
-        experiment.add(task(job, executor), executor=executor, name=TASK, plugins=[InBatchShell(job=job)])
+        experiment.add(
+            task(job, executor),
+            executor=executor,
+            name=TASK,
+            plugins=[InBatchShell(project=str(job.project), environment=job.environment)],
+        )
         if dry_run:
             experiment.dryrun()
             return 0
@@ -275,7 +283,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
