@@ -1,4 +1,4 @@
-"""The SSPO loss of a microbatch, forward and backward: segment sums against a loop over sequences.
+"""The SSPO loss of a microbatch and its tokens' weights, forward and backward: segment sums against a loop.
 
     python benchmarks/sspo_loss.py
 
@@ -17,14 +17,17 @@ from megatron_sspo.objective import AtanLog, Segments, sspo
 TOKENS = 131_072
 
 
-def loop(log_probs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """−Σ_i Â_i exp(mean_t log f(ρ_it)), a sequence at a time."""
-    gate, total = AtanLog(), torch.zeros(())
+def loop(
+    log_probs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, lengths: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """−Σ_i Â_i exp(mean_t log f(ρ_it)) and the tokens' weights, which the metrics are made of, a sequence at a time."""
+    gate, total, weights = AtanLog(), torch.zeros(()), []
     parts = zip(log_probs.split(lengths), old.split(lengths), advantages, strict=True)
     for new, before, advantage in parts:
-        log_gate = gate.log_gate(new - before, advantage.expand_as(new))
-        total = total - advantage * log_gate.mean().exp()
-    return total
+        log_ratio, advantage_of_token = new - before, advantage.expand_as(new)
+        total = total - advantage * gate.log_gate(log_ratio, advantage_of_token).mean().exp()
+        weights.append(gate.weight(log_ratio.detach(), advantage_of_token))
+    return total, torch.cat(weights)
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
         if options.variant.startswith("ours"):
             loss = objective(log_probs, old, advantages, segments).loss
         else:
-            loss = loop(log_probs, old, advantages, lengths)
+            loss, _ = loop(log_probs, old, advantages, lengths)
         torch.autograd.grad(loss, log_probs)
 
     work()

@@ -29,6 +29,7 @@ from megatron_sspo.resources import model_config
 from megatron_sspo.rollout.cycles import Cycles
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
+    OF_THE_LOOP,
     State,
     begin_checkpoint,
     checkpoints,
@@ -107,7 +108,7 @@ class Job:
         self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync)
         positions: dict[str, int] = {}
         if self._found:
-            self.state, extra = read_checkpoint(self._found[-1])
+            self.state, extra = read_checkpoint(self._found[-1], OF_THE_LOOP)
             self.policy.load(self._found[-1] / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])

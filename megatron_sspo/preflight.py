@@ -13,7 +13,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.run import Prompts, Run, check
-from megatron_sspo.state import checkpoints, read_checkpoint
+from megatron_sspo.state import OF_THE_LOOP, checkpoints, read_checkpoint
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import demonstration
 from megatron_sspo.weights.family import load_family
@@ -70,7 +70,7 @@ def check_folder(run: Run, resume: Path | None) -> None:
         )
     found = checkpoints(folder / "checkpoints")
     if found:
-        read_checkpoint(found[-1])
+        read_checkpoint(found[-1], OF_THE_LOOP)
 
 
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:

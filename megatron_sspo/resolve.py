@@ -4,9 +4,10 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from megatron_sspo.errors import UserError
 
@@ -57,7 +58,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         num_given: positional arguments that the caller adds by itself; they are no options.
 
     Raises:
-        UserError: an option that the function does not have, or none where it has no default.
+        UserError: an option that the function does not have, or none where it has no default, or a value that is not
+            of the parameter's type, where that is a plain one.
     """
     parameters = list(inspect.signature(function).parameters.values())[num_given:]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -69,6 +71,32 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
     missing = [name for name, p in named.items() if p.default is p.empty and name not in options]
     if missing:
         raise UserError(f"{what} needs the option {', '.join(missing)}: {its_options}")
+    for name, value in options.items():
+        if name in named and not _fits(value, hint := named[name].annotation):
+            raise UserError(f"{what} takes for {name} a value of the type {_named(hint)}, and {value!r} is none")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value that JSON can write may be given for an annotated parameter. True where that is not known."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return value in arguments
+    if hint in (None, NoneType):
+        return value is None
+    plain = {int: (int,), float: (int, float), str: (str,), bool: (bool,), Path: (str, Path)}.get(hint)
+    if plain is not None:
+        return isinstance(value, plain) and (hint is bool or not isinstance(value, bool))
+    if origin is Mapping or origin is dict:
+        return isinstance(value, Mapping)
+    if origin in (Sequence, list, tuple):
+        return isinstance(value, (list, tuple)) and all(_fits(item, arguments[0]) for item in value)
+    return True
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("collections.abc.", "")
 
 
 def load_file(path: Path) -> Any:

@@ -14,6 +14,7 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
 _FILES = ("state.json", "batches.jsonl", "trainer")
+OF_THE_LOOP = ("prompts", "cycles", "positions")  # what a run's checkpoint holds besides its `State`
 
 
 @dataclass
@@ -100,8 +101,11 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
+def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict[str, Any]]:
     """The state, and what `finish_checkpoint` was given besides.
+
+    Args:
+        needed: names that have to be among the latter.
 
     Raises:
         UserError: a part of the checkpoint is missing or cannot be read.
@@ -113,6 +117,8 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
         extra = json.loads((path / "state.json").read_text())
         rows = [json.loads(line) for line in (path / "batches.jsonl").read_text().splitlines()]
         update, sizes = extra.pop("update"), extra.pop("batch_sizes")
+        if missing := [name for name in needed if name not in extra]:
+            raise ValueError(f"state.json has no {', '.join(missing)}")
         batches: list[list[RolloutGroup]] = [[] for _ in sizes]
         for row in rows:
             batches[row.pop("batch")].append(from_row(row))

@@ -1,7 +1,9 @@
 """From a name in the configuration to a Python object."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -72,3 +74,45 @@ def test_options_that_do_not_fit_name_those_that_do(function, options, num_given
     with pytest.raises(UserError) as caught:
         check_options(function, options, "the engine 'x'", num_given=num_given)
     assert message in str(caught.value)
+
+
+def typed(
+    count: int = 1,
+    share: float = 0.5,
+    names: Sequence[str] = (),
+    server: Mapping[str, Any] | None = None,
+    how: Literal["a", "b"] = "a",
+    flag: bool = False,
+    path: str | Path = "",
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"count": 2, "share": 1, "names": ["x"], "server": {"a": 1}, "how": "b", "flag": True, "path": "p"},
+        {"names": ("x",), "server": None, "path": Path("p")},
+    ],
+)
+def test_values_of_the_parameters_types_are_taken(options) -> None:
+    check_options(typed, options, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("count", "two"),
+        ("count", 1.5),
+        ("count", True),
+        ("share", "0.5"),
+        ("names", "x"),
+        ("names", [1]),
+        ("server", "x"),
+        ("how", "c"),
+        ("flag", 1),
+        ("path", 3),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(name, value) -> None:
+    with pytest.raises(UserError, match=f"the engine 'x' takes for {name} a value of the type .*, and .* is none"):
+        check_options(typed, {name: value}, "the engine 'x'")

@@ -198,3 +198,9 @@ def test_a_log_is_cut_and_never_grows(tmp_path: Path) -> None:
     assert path.read_text() == "abc"
     truncate(path, 0)
     assert path.read_text() == ""
+
+
+def test_a_checkpoint_of_a_run_that_kept_less(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    with pytest.raises(UserError, match=r"is damaged .*state.json has no cycles"):
+        read_checkpoint(path, ["cycles"])

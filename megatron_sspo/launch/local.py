@@ -1,6 +1,5 @@
 """Starts a run's processes on this machine."""
 
-import ctypes
 import os
 import selectors
 import shlex
@@ -9,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from megatron_sspo import stop
+from megatron_sspo.parent import die_with
 from megatron_sspo.ports import free_port
 
-_PR_SET_PDEATHSIG = 1
 _REPORT_SECONDS = 60.0  # within which one that has reported is stopped
 _POLL_SECONDS = 0.1
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # set for the processes that `launch` starts: where they report to
@@ -53,7 +53,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
                     _command(arguments),
                     env={**environment, **_place(rank)},
                     pass_fds=[theirs],
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=partial(die_with, os.getpid()),
                 )
             )
         return _wait(processes, ours)
@@ -103,10 +103,6 @@ def report(message: str) -> None:
     if is_child():
         os.write(int(os.environ[_REPORT]), f"{message}\0".encode())
         time.sleep(_REPORT_SECONDS)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:

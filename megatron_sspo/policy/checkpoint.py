@@ -1,11 +1,8 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
-import ctypes
 import importlib.util
 import os
 import queue
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +17,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from megatron_sspo.parent import die_with
 
 
 def check_requirements() -> None:
@@ -42,26 +38,26 @@ def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
 
 
-_are_forks_writers = False
+_writers_parent = 0  # while this process forks writers, its pid
 
 
 @contextmanager
 def _writers_that_die_with_this_process() -> Iterator[None]:
     """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
-    global _are_forks_writers
-    _are_forks_writers = True
+    global _writers_parent
+    _writers_parent = os.getpid()
     try:
         yield
     finally:
-        _are_forks_writers = False
+        _writers_parent = 0
 
 
-def _die_with_parent() -> None:
-    if _are_forks_writers and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _after_fork() -> None:
+    if _writers_parent:
+        die_with(_writers_parent)
 
 
-os.register_at_fork(after_in_child=_die_with_parent)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _pass_write_results_without_a_server_process() -> None:

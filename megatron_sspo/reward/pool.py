@@ -1,7 +1,6 @@
 """Runs a function on items that may hang, crash or never end, in processes that can be killed."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import pickle
@@ -17,11 +16,12 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from megatron_sspo.parent import die_with
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _START_SECONDS = 300.0  # for a worker's interpreter and imports, on a busy machine with a cold network disk
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ _WORK = "from megatron_sspo.reward.pool import _work; _work()"
 def _work() -> None:
     """The main function of a worker process: a job, then items and replies, until the parent hangs up."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    _die_with(parent)
+    die_with(parent)  # which is the one to enforce deadlines
     for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
@@ -247,11 +247,3 @@ def _work() -> None:
             connection.send((True, function(item)))
         except Exception:
             connection.send((False, traceback.format_exc()))
-
-
-def _die_with(parent: int) -> None:
-    """A parent that is killed leaves nobody to enforce a deadline. Elsewhere than on Linux an idle worker sees EOF."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        sys.exit(1)

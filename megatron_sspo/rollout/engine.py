@@ -101,14 +101,3 @@ class AtOnce:
     def cancel(self) -> None:
         """They are not made any more."""
         self._generate = None
-
-
-def generate(
-    engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
-) -> list[RolloutGroup]:
-    """All groups, in the prompts' order. Raises what `wait` raises."""
-    generation = engine.start(prompts, sampling, group_size=group_size, seed=seed)
-    found: dict[int, RolloutGroup] = {}
-    while groups := generation.wait():
-        found.update(groups)
-    return [found[number] for number in range(len(prompts))]

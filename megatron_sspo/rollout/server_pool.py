@@ -87,7 +87,11 @@ class ServerPool:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def await_all(self) -> None:
-        """Waits until every server is up or has failed."""
+        """Waits until every server is up.
+
+        Raises:
+            UserError: one has failed.
+        """
         began = said = time.monotonic()
         while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
             if time.monotonic() - said > _SAY_SECONDS:
@@ -102,6 +106,8 @@ class ServerPool:
                 )
             await asyncio.gather(*(self._greet(server) for server in waiting))
             await asyncio.sleep(_POLL_SECONDS)
+        if failures := [server.failure for server in self.servers if server.failure]:
+            raise UserError(f"a rollout server did not start: {failures[0]}")
         _log.info("%d rollout servers answer, after %.0f s", len(self.up()), time.monotonic() - began)
 
     async def pick(self, turn: int) -> Server:
@@ -169,6 +175,13 @@ class ServerPool:
         return server.num_restarts < self._max_restarts
 
     # ------------------------------------------------------------------ in the thread that made the pool
+
+    def start(self) -> None:
+        """Starts those that are the run's own. They answer later: see `await_all`."""
+        for server in self.servers:
+            if server.process is not None:
+                server.process.start()
+                server.client = Client(server.process.url, self._key)
 
     def restart_failed(self) -> list[Client]:
         """Starts again what has failed and may be. Returns the clients of those that failed, to be closed.

@@ -12,9 +12,10 @@ from megatron_sspo.ports import check_free
 from megatron_sspo.resolve import check_options
 from megatron_sspo.rollout import serve as server_program
 from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.own_servers import own_servers
 from megatron_sspo.rollout.server_pool import ServerPool
 from megatron_sspo.rollout.servers import find_python
-from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.sglang_options import Options
 from megatron_sspo.run import Run
 from megatron_sspo.state import write_atomically
 from megatron_sspo.tokenizer import load_tokenizer
@@ -44,11 +45,11 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     if not key:
         raise UserError(f"{server_program.KEY} is not set: give the servers a key, which the trainer has to know too")
     check_options(sglang.engine, run.rollouts.options, "the engine 'sglang'", num_given=1)
-    given = sglang.Options(**run.rollouts.options)
+    given = Options(**run.rollouts.options)
     options = replace(
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
-    servers = sglang.own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
+    servers = own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")
     load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
@@ -56,9 +57,6 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     Display(silent=False)  # shows what the pool has to say
     processes = [server.process for server in servers if server.process is not None]
     try:
-        for server, process in zip(servers, processes, strict=True):
-            process.start()
-            server.client = Client(process.url, key)
         pool = ServerPool(
             servers,
             key=key,
@@ -66,6 +64,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
         )
+        pool.start()
         asyncio.run(_mind(pool, folder / URLS))
     finally:
         for process in processes:
@@ -75,8 +74,6 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
 async def _mind(pool: ServerPool, urls: Path) -> None:
     try:
         await pool.await_all()
-        if failures := [server.failure for server in pool.servers if server.failure]:
-            raise UserError(f"a rollout server did not start: {failures[0]}")
         write_atomically(urls, "".join(f"{server.client.url}\n" for server in pool.servers))
         _log.info("%s", ", ".join(server.client.url for server in pool.servers))
         while True:

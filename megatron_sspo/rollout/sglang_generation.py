@@ -113,23 +113,24 @@ class Requests:
                 return self.format.part(answer.result())
             raise ServerError(f"{server.client.url} was taken out")
         except (ServerError, asyncio.CancelledError):
-            if server.is_up:
-                self._give_up(server.client, id)
+            self._give_up(id, server)
             raise
         finally:
             gone.cancel()
             answer.cancel()
 
-    def _give_up(self, client: Client, id: str) -> None:
-        """Tells a server that nobody waits for a response any more."""
+    def _give_up(self, id: str, server: Server) -> None:
+        """Tells the server that nobody waits for a response any more; all of them where a router has chosen it."""
 
-        async def tell() -> None:
+        async def tell(client: Client) -> None:
             with contextlib.suppress(ServerError):
                 await client.post("/abort_request", {"rid": id}, seconds=10.0)
 
-        task = asyncio.create_task(tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        for asked in self.pool.up() if self._front else [server]:
+            if asked.is_up:
+                task = asyncio.create_task(tell(asked.client))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
 
 
 class ServedGeneration:

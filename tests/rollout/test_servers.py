@@ -43,11 +43,11 @@ def test_the_trainers_own_modules_do_not_stand_in_the_servers_way(tmp_path):
     program += f"sys.argv = ['serve.py', 'sglang.launch_server', '--x']; exec(open({serve.__file__!r}).read())"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={serve.KEY: "secret", serve.PARENT: str(__import__("os").getpid())},
+        env={serve.KEY: "-secret", serve.PARENT: str(__import__("os").getpid())},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert "'serve.py', '--x', '--api-key', 'secret', '--admin-api-key', 'secret'" in done.stdout
+    assert "'serve.py', '--x', '--api-key=-secret', '--admin-api-key=-secret'" in done.stdout
     assert "megatron_sspo/rollout" not in done.stdout

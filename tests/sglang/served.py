@@ -49,6 +49,15 @@ def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
 
 
+def generate(engine, prompts, sampling, *, group_size, seed):
+    """All groups, in the prompts' order. Raises what `wait` raises."""
+    generation = engine.start(prompts, sampling, group_size=group_size, seed=seed)
+    found = {}
+    while groups := generation.wait():
+        found.update(groups)
+    return [found[number] for number in range(len(prompts))]
+
+
 def until(condition, seconds):
     """Waits for it."""
     deadline = time.monotonic() + seconds

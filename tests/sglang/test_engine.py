@@ -10,11 +10,11 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.engine import generate as generated
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 from tests.policy.tiny_policy import TEMPERATURE, make_run
+from tests.sglang import served
 
 PROMPTS = [Prompt(id=str(n), tokens=tuple(range(n + 2, 2 * n + 5)), answer="") for n in range(6)]
 
@@ -35,7 +35,7 @@ def policies(folders, device):
 
 def generate(engine, policy, **changes):
     sampling = replace(policy.run.rollouts.sampling, max_tokens=24, **changes)
-    return generated(engine, PROMPTS, sampling, group_size=4, seed=0)
+    return served.generate(engine, PROMPTS, sampling, group_size=4, seed=0)
 
 
 def largest_difference(policy, groups):
@@ -171,7 +171,7 @@ def test_a_prompt_that_does_not_fit(engines, policies):
     engine.load_weights(policy.weights(), 0)
     long = Prompt(id="long", tokens=(3,) * 128, answer="")
     with pytest.raises(UserError, match="prompt long has 128 tokens and the model 128 positions"):
-        generated(engine, [long], policy.run.rollouts.sampling, group_size=1, seed=0)
+        served.generate(engine, [long], policy.run.rollouts.sampling, group_size=1, seed=0)
 
 
 @pytest.mark.parametrize("how", ["one too many", "one missing", "one changed on the way"])

@@ -7,9 +7,8 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.engine import generate
 from tests.policy.tiny_policy import log_probs
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, scaled, until, weights
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, scaled, until, weights
 
 FACTORS = [1.0, 1.3, 0.8]  # of the weights of version 0, 1 and 2: they are far apart
 

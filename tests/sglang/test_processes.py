@@ -1,5 +1,6 @@
 """Servers do not outlive the run, however it ends."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +19,8 @@ def servers_of(folder):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or []) and "serve.py" in " ".join(process.info["cmdline"]):
-            found += [process, *process.children(recursive=True)]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [process, *process.children(recursive=True)]
     return found
 
 
@@ -44,6 +46,40 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
     assert not [process for process in started if process.is_running()]
     listening = {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
     assert not ports & listening
+
+
+def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_path):
+    """SGLang's workers are killed while they import: they cannot have asked to die with their parent yet."""
+    model = tmp_path / "model"
+    model.symlink_to(folders["dense"])
+    program = (
+        "from pathlib import Path; from megatron_sspo.rollout import sglang\n"
+        f"sglang.engine(Path({str(model)!r}), run_folder=Path({str(tmp_path)!r}))"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        deadline = time.monotonic() + 120
+        while not (workers := workers_of(model)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert workers
+        started = servers_of(model)
+    finally:
+        trainer.kill()
+        trainer.wait(timeout=10)
+    deadline = time.monotonic() + 15
+    while any(process.is_running() for process in [*started, *workers]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [process for process in [*started, *workers] if process.is_running()]
+
+
+def workers_of(folder):
+    """SGLang's own processes of a server, as soon as they are there."""
+    found = []
+    for process in servers_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "spawn_main" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_a_server_that_does_not_start_says_why(folders, tmp_path):

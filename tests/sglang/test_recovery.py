@@ -9,8 +9,8 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.engine import NeedsWeights, generate
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, until, weights
+from megatron_sspo.rollout.engine import NeedsWeights
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
 
 
 def later(seconds, action):

@@ -8,8 +8,8 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import server_pool, sglang
-from megatron_sspo.rollout.engine import NeedsWeights, generate
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, weights
+from megatron_sspo.rollout.engine import NeedsWeights
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, weights
 from tests.sglang.test_recovery import later, signal_all
 
 

@@ -1,0 +1,83 @@
+"""The processes that a run's options want on one machine: servers and their router. None of them is started here."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.ports import free_port
+from megatron_sspo.rollout.server_pool import Server
+from megatron_sspo.rollout.servers import ServerProcess
+from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.sglang_options import Options
+
+# What a server on a CPU needs to be told: how much memory is its cache's, and not to burn a core while it waits.
+_ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+_CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+
+_DTYPES = {
+    **dict.fromkeys(("float32", "float"), torch.float32),
+    **dict.fromkeys(("float16", "half"), torch.float16),
+    "bfloat16": torch.bfloat16,
+}
+
+
+def dtype_of_servers(options: Options) -> torch.dtype | None:
+    """That the servers are told to keep weights in; None: that of the model."""
+    default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
+    return _DTYPES.get((options.server or {}).get("dtype", default))
+
+
+def own_router(options: Options, python: Path, key: str) -> ServerProcess:
+    """sglang-router, which is to know no servers yet."""
+    arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
+    return _process(options, python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router", key)
+
+
+def own_servers(
+    options: Options, model_path: Path, python: Path, key: str, first_port: int | None = None
+) -> list[Server]:
+    """Places for the servers that the options want on one machine, each with its share of the GPUs.
+
+    Args:
+        python: an interpreter that has SGLang.
+        key: which they are to ask for.
+        first_port: of the first, and the next for the next; None takes free ones.
+    """
+    num_gpus, count = torch.cuda.device_count(), options.num_servers
+    arguments = {
+        "model_path": str(model_path),
+        "load_format": "dummy",  # weights come from the trainer
+        **({"enable_return_routed_experts": True} if options.routes else {}),
+        **({"enable_memory_saver": True} if options.release_memory else {}),
+        **({} if num_gpus else _ON_CPU),
+        **(options.server or {}),
+    }
+    found = []
+    for number in range(count):
+        share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
+        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))} if num_gpus else on_cpu
+        port = None if first_port is None else first_port + number
+        module, name = "sglang.launch_server", f"server-{number}"
+        process = _process(options, python, module, arguments, environment, name, key, port)
+        gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
+        found.append(Server(Client("", ""), process, tuple(gpus)))
+    return found
+
+
+def _process(
+    options: Options,
+    python: Path,
+    module: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    name: str,
+    key: str,
+    port: int | None = None,
+) -> ServerProcess:
+    log = (options.run_folder or Path("runs")) / "servers" / f"{name}.log"
+    return ServerProcess(python, module, arguments, environment, log=log, key=key, host=options.address, port=port)

@@ -1,0 +1,70 @@
+"""What `rollouts.options` may hold where SGLang's servers generate."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from megatron_sspo.errors import UserError
+
+Pause = Literal["retract", "abort", "in_place"]
+TransportName = Literal["tensor", "ipc", "disk", "distributed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `rollouts.options` may hold for this engine."""
+
+    num_servers: int = 1  # to start on this machine, where no urls are given; each gets its share of the GPUs
+    python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
+    server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
+    address: str = "127.0.0.1"  # of this machine, as its servers and those at `urls` reach it
+    urls: Sequence[str] = ()  # servers that are there already; their key is in MEGATRON_SSPO_SERVER_KEY
+    router: Mapping[str, Any] | None = None  # starts sglang-router before the servers, with these options: {}
+    run_folder: Path | None = None  # the servers' output goes to `servers/` in there; the loop sets it
+    routes: bool = False  # servers report each token's experts; the loop sets it where R3 wants them
+    pause: Pause = "retract"  # what becomes of responses under way when weights are replaced
+    release_memory: bool = False  # give the servers' memory back while the trainer works on the same GPUs
+    max_in_flight: int = 1024  # responses that are asked for at once, over all servers
+    request_seconds: float = 600.0  # for one response; one that takes longer is asked for again elsewhere
+    health_seconds: float = 60.0  # within which a server has to generate a token; else it is taken out
+    fewest_servers: int = 1  # with fewer the run ends
+    max_restarts: int = 5  # of each server that the run owns
+    transport: TransportName = "tensor"  # how weights go to the servers
+    bucket_bytes: int = 256 * 1024**2  # of weights in one request or broadcast
+    verify_every: int = 10  # compare checksums after the first sync and every k-th; 0 never does
+
+    @property
+    def tp_size(self) -> int:
+        """Tensor-parallel ranks of a server."""
+        return int((self.server or {}).get("tp_size", 1))
+
+
+def check(options: Options) -> None:
+    """Raises UserError where an option has no meaning."""
+    what = "rollouts.options"
+    choices = {"transport": get_args(TransportName), "pause": get_args(Pause)}
+    for name, known in choices.items():
+        if getattr(options, name) not in known:
+            raise UserError(f"{what}.{name} is {getattr(options, name)!r}: it is one of {', '.join(known)}")
+    for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
+        if getattr(options, name) < 1:
+            raise UserError(f"{what}.{name} is {getattr(options, name)}: it has to be 1 or more")
+    for url in options.urls:
+        if not re.fullmatch(r"https?://[^/\s]+/?", url):
+            raise UserError(f"{what}.urls holds {url!r}: a server is named like http://10.0.0.1:30000")
+    if options.transport == "ipc" and (options.urls or not torch.cuda.is_available()):
+        raise UserError(
+            f'{what}.transport is "ipc", which is for servers that the run starts on its own GPUs: choose "tensor"'
+        )
+    count = len(options.urls) or options.num_servers
+    if options.fewest_servers > count:
+        raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
+    if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
+        raise UserError(
+            f'{what}.pause is "in_place", which keeps what servers remember of prompts under older weights, and hands '
+            f'it to later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
+        )
