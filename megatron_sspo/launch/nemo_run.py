@@ -9,6 +9,9 @@ and nothing of it is needed on the nodes. What it does otherwise than one would 
 docs/launch.md.
 """
 
+# Where NeMo-Run is not installed, pyright takes its name for that of this file.
+# pyright: reportAttributeAccessIssue=false
+
 import argparse
 import os
 import shlex
@@ -88,7 +91,7 @@ def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
     Args:
         fields: of `nemo_run.SlurmExecutor`, which win: account, partition, time, tunnel.
     """
-    given = {**job.script_options(), **dict(option.removeprefix("--").partition("=")[::2] for option in job.options)}
+    given = job.all_options()
     for name in ("job-name", "output", "open-mode", "requeue"):  # NeMo-Run's own affair
         given.pop(name, None)
     known, others = {}, {}

@@ -72,20 +72,15 @@ class Job:
         """To be run in the checkout."""
         return ["sbatch", *self.options, self.script, *self.arguments]
 
-    def script_options(self) -> dict[str, str]:
-        """What the script's own #SBATCH lines say: name -> value, "" for an option without one."""
-        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(), re.MULTILINE)
-        words = [word.removeprefix("--") for line in lines for word in shlex.split(line)]
-        return {name: value for name, _, value in (word.partition("=") for word in words)}
-
     def script_assignments(self) -> list[str]:
         """What the script itself sets of the recipe."""
         return re.findall(r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(), re.MULTILINE)
 
-    def option(self, name: str) -> str | None:
-        """What sbatch will take: of the options the last, or else the script's own line. "" for one without a value."""
-        given = {key: value for key, _, value in (word.removeprefix("--").partition("=") for word in self.options)}
-        return {**self.script_options(), **given}.get(name)
+    def all_options(self) -> dict[str, str]:
+        """What sbatch will take, name -> value: of the options the last, or else the script's own line."""
+        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(), re.MULTILINE)
+        words = [*(word for line in lines for word in shlex.split(line)), *self.options]
+        return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
     def variable(self, name: str) -> str:
         """What the job will see: the value given, or the script's default; "" where that is found out on the nodes."""
@@ -136,8 +131,9 @@ def check_size(job: Job, num_processes: int) -> None:
     Raises:
         UserError: both numbers, and how either is changed.
     """
-    gpus = job.option("gpus-per-node") or ""
-    numbers = (job.option("nodes"), job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
+    given = job.all_options()
+    gpus = given.get("gpus-per-node", "")
+    numbers = (given.get("nodes"), job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
     nodes, server_nodes, ranks = (int(number) if number and number.isdigit() else None for number in numbers)
     if nodes is None or server_nodes is None or ranks is None:
         return

@@ -25,7 +25,10 @@ def experiment(workplace):
         command = [sys.executable, "-m", "megatron_sspo", "launch", f"{workplace.recipe}:embedded"]
         environment = {
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            "SERVER_NODES": "0", "SERVERS_PER_NODE": "0", "RANKS_PER_NODE": "1", "RUN": f"{workplace.folder}/run",
+            "SERVER_NODES": "0",
+            "SERVERS_PER_NODE": "0",
+            "RANKS_PER_NODE": "1",
+            "RUN": f"{workplace.folder}/run",
             "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(ROOT),

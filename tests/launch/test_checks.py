@@ -94,10 +94,10 @@ def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("assignments", "largest", "remedy"),
     [
-        ((), "activations", "--set megatron.recompute_granularity=full"),
-        (("megatron.recompute_granularity=full",), "the optimizer's state", "raise parallel.data"),
-        (("megatron.recompute_granularity=full", "parallel.data=512"), "gradients", "raise parallel.tensor"),
-        (("megatron.recompute_granularity=full", "parallel.data=512", "tokens_per_microbatch=400000"), "", "lower tok"),
+        (["megatron={}"], "activations", "--set megatron.recompute_granularity=full"),
+        ([], "the optimizer's state", "raise parallel.data"),
+        (["parallel.data=512"], "gradients", "raise parallel.tensor"),
+        (["parallel.data=512", "tokens_per_microbatch=400000"], "", "lower tokens_per_microbatch"),
     ],
 )
 def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None:

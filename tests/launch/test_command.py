@@ -1,5 +1,6 @@
 """`megatron-sspo launch`: what it prints, and what it refuses."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.launch.slurm import VARIABLES, Job, check_size, split_options
+from tests.weights.test_families import QWEN3_30B_A3B
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "examples/tiny_moe.py"
@@ -105,8 +107,19 @@ def test_the_variables_are_those_of_the_readme() -> None:
 
 def test_what_a_script_sets_is_known() -> None:
     job = Job(recipe=RECIPE, script=PAPER, options=split_options("--nodes=5 --time=1:00:00"))
-    assert (job.option("nodes"), job.option("gpus-per-node"), job.option("exclusive")) == ("5", "8", "")
+    found = job.all_options()
+    assert (found["nodes"], found["gpus-per-node"], found["exclusive"]) == ("5", "8", "")
     assert (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE")) == ("1", "8")
-    assert "megatron.recompute_granularity=full" in job.script_assignments()
+    assert "rollouts.options.server.tp_size=4" in job.script_assignments()
     check_size(job, 32)
     assert Job(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
+
+
+def test_the_table_of_the_readme_is_what_the_tool_prints() -> None:
+    spec = importlib.util.spec_from_file_location("memory_table", ROOT / "tools" / "memory_table.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert f"\n{tool.table()}\n" in (ROOT / "slurm" / "README.md").read_text()
+    published = {key: value for key, value in QWEN3_30B_A3B.items() if key in tool.MODELS["Qwen3-30B-A3B"]}
+    assert published == tool.MODELS["Qwen3-30B-A3B"]
