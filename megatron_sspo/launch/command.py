@@ -75,7 +75,7 @@ def _refuse_what_has_no_effect(options: argparse.Namespace) -> None:
 
 def _job(options: argparse.Namespace) -> slurm.Job:
     variables = slurm.given_variables()
-    project = Path(variables["PROJECT"]) if "PROJECT" in variables else Path(slurm.__file__).parents[2]
+    project = slurm.checkout(variables)
     path, colon, function = options.recipe.partition(":")
     if Path(path).is_file() and Path.cwd() != project:
         path = str(Path(path).absolute())  # the job's working directory is the checkout
@@ -85,7 +85,6 @@ def _job(options: argparse.Namespace) -> slurm.Job:
         options=slurm.split_options(options.sbatch),
         variables=variables,
         script=options.script,
-        project=project,
     )
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_run as run
-from nemo_run.config import get_nemorun_home
+from nemo_run.config import get_nemorun_home  # pyright: ignore[reportMissingImports]
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options

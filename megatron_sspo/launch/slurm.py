@@ -40,7 +40,6 @@ class Job:
         options: of sbatch, which win over those in the script.
         variables: values of `VARIABLES`; those that are missing are left to the script.
         script: within the checkout.
-        project: the checkout.
     """
 
     recipe: str
@@ -48,7 +47,6 @@ class Job:
     options: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     script: str = SCRIPT
-    project: Path = _PACKAGE.parent
 
     def __post_init__(self) -> None:
         if not (self.project / self.script).is_file():
@@ -56,6 +54,11 @@ class Job:
         unknown = sorted(self.variables.keys() - set(VARIABLES))
         if unknown:
             raise UserError(f"slurm/ knows no variable {unknown[0]}: there are {', '.join(VARIABLES)}")
+
+    @property
+    def project(self) -> Path:
+        """The checkout."""
+        return checkout(self.variables)
 
     @property
     def arguments(self) -> list[str]:
@@ -110,6 +113,11 @@ class Job:
 def given_variables() -> dict[str, str]:
     """Those of `VARIABLES` that the environment has."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def checkout(variables: Mapping[str, str]) -> Path:
+    """The one that PROJECT names, or the one that this package is in."""
+    return Path(variables["PROJECT"]) if "PROJECT" in variables else _PACKAGE.parent
 
 
 def split_options(text: str) -> list[str]:
