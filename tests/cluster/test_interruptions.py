@@ -28,7 +28,7 @@ def trainers(node):
 def test_a_time_limit(workplace, other_workplace) -> None:
     """In the middle: saved, requeued, resumed. Before the first update: it would be the same again and again.
 
-    Slurm gives a minute's warning; limits are in minutes, so that it comes some time after the limits were lowered. Both
+    Slurm gives a minute's warning; limits are in minutes, so that it comes some time after they were lowered. Both
     jobs wait for theirs at the same time.
     """
     other_workplace.hold.touch()
