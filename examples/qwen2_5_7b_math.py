@@ -4,7 +4,7 @@ megatron-sspo train examples/qwen2_5_7b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen2_5_7b_math.py:stale      the harsher regime, μ = 4
 """
 
-from megatron_sspo.paper import GSM8K_AND_DEEPMATH, GSM8K_TEST, paper
+from megatron_sspo.paper import GSM8K_AND_DEEPMATH, paper
 from megatron_sspo.run import Parallel, Run
 
 
@@ -16,7 +16,7 @@ def recipe(mu: int = 2) -> Run:
         GSM8K_AND_DEEPMATH,
         Parallel(data=4, tensor=2, sequence=True),
         mu=mu,
-        evaluation=GSM8K_TEST,
+        evaluation=("gsm8k", "math-500", "aime25"),
     )
 
 

@@ -4,14 +4,19 @@ megatron-sspo train examples/qwen3_14b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen3_14b_math.py:stale      the harsher regime, μ = 4
 """
 
-from megatron_sspo.paper import DAPO_MATH, MATH_500, paper
+from megatron_sspo.paper import DAPO_MATH, paper
 from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
     """8 GPUs."""
     return paper(
-        "qwen3_14b_math", "Qwen3-14B", DAPO_MATH, Parallel(data=2, tensor=4, sequence=True), mu=mu, evaluation=MATH_500
+        "qwen3_14b_math",
+        "Qwen3-14B",
+        DAPO_MATH,
+        Parallel(data=2, tensor=4, sequence=True),
+        mu=mu,
+        evaluation=("aime24", "aime25", "math-500"),
     )
 
 

@@ -3,11 +3,13 @@
     megatron-sspo train examples/qwen3_30b_a3b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_30b_a3b_code.py:stale      the harsher regime, μ = 4
 
-The reward executes the model's programs in a sandbox, which needs bubblewrap (`make install-sandbox`) or is on another
-machine (`--set reward_options.url=...`): docs/sandbox.md. What the set's rows are judged by is in docs/data.md.
+The model acts: what it writes between <execute> and </execute> is run, and it sees what that prints (docs/rollouts.md).
+That and the reward need a sandbox: bubblewrap here (`make install-sandbox`), or one on another machine (`--set
+rollouts.environment_options.url=... --set reward_options.url=...`): docs/sandbox.md. What the set's rows are judged by
+is in docs/data.md.
 """
 
-from megatron_sspo.paper import CODEACT, CODEACT_TEST, paper
+from megatron_sspo.paper import CODEACT, paper
 from megatron_sspo.run import Parallel, Run
 
 
@@ -19,8 +21,10 @@ def recipe(mu: int = 2) -> Run:
         CODEACT,
         Parallel(data=16, expert=8),
         mu=mu,
-        reward="code",
-        evaluation=CODEACT_TEST,
+        reward="codeact",
+        environment="codeact",
+        max_tokens=2048,
+        evaluation=("codeact",),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
 TEMPLATE = """\
 Calculate 31 + 46.
@@ -37,7 +37,7 @@ def recipe() -> Run:
         num_updates=50,
         optimizer=Optimizer(lr=5e-6, warmup_updates=2),
         tokens_per_microbatch=2048,
-        evaluation=Evaluation(prompts=sums(size=256, seed=1_000_000), every=10),
+        evaluation=Evaluation(sets={"sums": HeldOut(prompts=sums(size=256, seed=1_000_000))}, every=10),
         checkpoint_every=10,
     )
 

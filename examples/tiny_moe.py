@@ -12,7 +12,7 @@ from pathlib import Path
 
 from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
 
 
 def recipe() -> Run:
@@ -35,7 +35,7 @@ def recipe() -> Run:
         num_updates=100,
         optimizer=Optimizer(lr=1e-4, warmup_updates=4),
         tokens_per_microbatch=8192,
-        evaluation=Evaluation(prompts=additions(size=256, split="held_out"), every=20),
+        evaluation=Evaluation(sets={"additions": HeldOut(prompts=additions(size=256, split="held_out"))}, every=20),
         checkpoint_every=50,
     )
 

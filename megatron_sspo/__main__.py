@@ -1,4 +1,4 @@
-"""`megatron-sspo`: train, launch, serve, evaluate, convert, verify, plot."""
+"""`megatron-sspo`: train, launch, serve, evaluate, table, convert, verify, plot."""
 
 import argparse
 import os
@@ -50,13 +50,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.set_defaults(run=_serve)
 
-    evaluate = commands.add_parser("evaluate", help="greedy pass@1 and sampled avg@k of a Hugging Face folder")
-    evaluate.add_argument("model", type=Path, help="a Hugging Face folder, such as the `model` of a run")
-    evaluate.add_argument("--recipe", required=True, help="whose held-out prompts, reward and sampling are used")
-    evaluate.add_argument("--samples", type=int, default=0, metavar="K", help="adds avg@K at the recipe's temperature")
-    evaluate.add_argument("--output", type=Path, metavar="FILE", help="writes the greedy responses as JSON lines")
+    evaluate = commands.add_parser("evaluate", help="pass@1, avg@k and pass@k of a model on held-out sets")
+    evaluate.add_argument(
+        "model", type=Path, help="a Hugging Face folder, a checkpoint, or the folder of a run, whose newest is taken"
+    )
+    evaluate.add_argument(
+        "--sets", default="", metavar="A,B", help="of the recipe or of the paper; default: all of the recipe"
+    )
+    evaluate.add_argument(
+        "--recipe",
+        default="megatron_sspo.paper:evaluation",
+        help="whose sets, engine and sampling are used (default: %(default)s, greedy and zero-shot as in the paper)",
+    )
+    evaluate.add_argument("--samples", type=int, metavar="K", help="adds avg@K and pass@K at the recipe's temperature")
+    evaluate.add_argument(
+        "--output", type=Path, metavar="DIR", help="for answers and numbers; goes on with what is there"
+    )
+    evaluate.add_argument("--name", default="", help="of the model in tables (default: its path)")
+    _add_config(evaluate)
     _add_set(evaluate)
     evaluate.set_defaults(run=_evaluate)
+
+    table = commands.add_parser("table", help="evaluations side by side, as in the paper, in Markdown")
+    table.add_argument("folders", nargs="+", metavar="[NAME=]DIR", help="of evaluations, the base model's first")
+    table.set_defaults(run=_table)
 
     convert = commands.add_parser("convert", help="a Hugging Face folder to a Megatron checkpoint, or the reverse")
     convert.add_argument(
@@ -123,12 +140,25 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace, _: list[str]) -> int:
-    from megatron_sspo.evaluate import evaluate_folder
+    from megatron_sspo.evaluation.command import evaluate_model
     from megatron_sspo.recipe import load_recipe
 
-    evaluate_folder(
-        load_recipe(options.recipe, options.set), options.model, samples=options.samples, output=options.output
+    evaluate_model(
+        load_recipe(options.recipe, options.set),
+        options.model,
+        names=[name.strip() for name in options.sets.split(",") if name.strip()],
+        samples=options.samples,
+        output=options.output,
+        label=options.name,
+        companions=options.config,
     )
+    return 0
+
+
+def _table(options: argparse.Namespace, _: list[str]) -> int:
+    from megatron_sspo.evaluation.command import print_table
+
+    print_table(options.folders)
     return 0
 
 

@@ -1,6 +1,5 @@
 """`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
 
-import inspect
 import json
 import shutil
 import time
@@ -16,7 +15,10 @@ from megatron_sspo import sinks
 from megatron_sspo.console import Display, summary
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.evaluate import evaluate
+from megatron_sspo.environment.open import open_environment
+from megatron_sspo.evaluation.evaluate import Kept, evaluate
+from megatron_sspo.evaluation.sets import held_out_prompts, open_environments, open_rewards, sampling_of, sets_of
+from megatron_sspo.evaluation.table import before_and_after
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import describe
 from megatron_sspo.plots.curves import plot_run
@@ -27,6 +29,7 @@ from megatron_sspo.preflight_ranks import check_ranks
 from megatron_sspo.resolve import call_with_options, resolve
 from megatron_sspo.resources import model_config
 from megatron_sspo.rollout.cycles import Cycles
+from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
     OF_THE_LOOP,
@@ -36,7 +39,6 @@ from megatron_sspo.state import (
     file_sizes,
     finish_checkpoint,
     read_checkpoint,
-    to_row,
     truncate,
     write_atomically,
     write_rows,
@@ -63,9 +65,8 @@ class Job:
         model_path = Path(run.model.path)
         self.tokenizer = load_tokenizer(model_path)
         self.prompts = self._stream(run.prompts)
-        self.held_out = self._stream(run.evaluation.prompts).prompts if run.evaluation else []
+        self.held_out = held_out_prompts(run, self.tokenizer)
         self._build_reward = resolve("reward", run.reward, "reward")
-        self._build_engine = resolve("rollout", run.rollouts.engine, "engine")
 
         device = initialize(run.parallel, run.seed)
         check_ranks(run, model_config(run), self.folder)
@@ -96,16 +97,12 @@ class Job:
         stack.callback(self.display.end)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
-        what = f"the engine {run.rollouts.engine!r}"
-        options = dict(run.rollouts.options)
-        known = inspect.signature(self._build_engine).parameters
-        if "run_folder" in known:  # of an engine that has something to leave
-            options["run_folder"] = self.folder
-        if "routes" in known and run.routing_replay == "R3":
-            options.setdefault("routes", True)
-        self.engine = call_with_options(self._build_engine, options, what, Path(run.model.path))
+        self._rewards = open_rewards(run, stack, self.reward)
+        self.environment = stack.enter_context(open_environment(run.rollouts))
+        self._environments = open_environments(run, stack, self.environment)
+        self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
-        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync)
+        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
         positions: dict[str, int] = {}
         if self._found:
             self.state, extra = read_checkpoint(self._found[-1], OF_THE_LOOP)
@@ -192,6 +189,7 @@ class Job:
             **self.cycles.metrics(),
             **self.engine.metrics(),
             **self._metrics_of_the_reward(),
+            **self._metrics_of_the_environment(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
@@ -215,6 +213,11 @@ class Job:
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
 
+    def _metrics_of_the_environment(self) -> dict[str, float]:
+        """Of this process's share."""
+        metrics = self.environment.metrics() if self.environment is not None else {}
+        return {f"environment/{name}": value for name, value in metrics.items()}
+
     def _report_prompts(self) -> None:
         """Says what was left out of the training prompts, and lists it in the run's folder."""
         prompts, dropped = self.prompts.prompts, self.prompts.dropped
@@ -223,11 +226,12 @@ class Job:
             if self.is_main:
                 write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
         trained = {prompt.tokens for prompt in prompts}
-        if shared := sum(prompt.tokens in trained for prompt in self.held_out):
-            self.display.say(
-                f"{shared:,} of the {len(self.held_out):,} evaluation prompts are trained on as well: "
-                "prompts.without leaves them out"
-            )
+        for name, held_out in self.held_out.items():
+            if shared := sum(prompt.tokens in trained for prompt in held_out):
+                self.display.say(
+                    f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are trained on as well: "
+                    "prompts.without leaves them out"
+                )
 
     def _stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
@@ -264,22 +268,32 @@ class Job:
         if options is None:
             return
         self.sync()
-        numbers, responses = evaluate(
-            self.engine,
-            self.reward,
-            self.held_out,
-            self.run.rollouts.sampling,
-            sync=self.sync,
-            samples=options.samples,
-            seed=self.run.seed,
-        )
+        row: dict[str, float] = {"update": self.state.update}
+        answers: list[dict[str, Any]] = []
+        for name, held_out in sets_of(self.run).items():
+            kept = Kept(self.tokenizer)
+            numbers = evaluate(
+                self.engine,
+                self._rewards[name],
+                self.held_out[name],
+                sampling_of(self.run, held_out),
+                sync=self.sync,
+                kept=kept,
+                samples=options.samples,
+                seed=self.run.seed,
+                environment=self._environments[name],
+            )
+            row |= {f"{name}/{number}": value for number, value in numbers.items()}
+            answers += [{"set": name, **found.to_row()} for found in kept.of("greedy").values()]
+            shown = "  ".join(
+                f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))
+            )
+            self.display.say(f"evaluation  {name}: {shown}")
         self.engine.rest()
-        row = {"update": self.state.update, **numbers}
         self._evaluations.append(row)
-        self.display.say("evaluation  " + "  ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
         if self._sinks is not None:
             self._sinks.write(sinks.EVALUATIONS, row)
-            write_rows(self.folder / "evaluation_responses.jsonl", map(to_row, responses))
+            write_rows(self.folder / "evaluation_responses.jsonl", answers)
 
     def _save(self) -> None:
         started = time.perf_counter()
@@ -307,6 +321,7 @@ class Job:
         if not self._evaluations:
             return
         first, last = self._evaluations[0], self._evaluations[-1]
-        rows = [(name, f"{first[name]:.3f}", f"{last[name]:.3f}") for name in first if name != "update"]
-        title = f"{self.run.name}: {len(self.held_out)} held-out prompts"
-        self.display.table(title, ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"], rows)
+        columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
+        for name, prompts in self.held_out.items():
+            title = f"{self.run.name}: {len(prompts)} held-out prompts of {name}"
+            self.display.table(title, columns, before_and_after(first, last, name))

@@ -36,7 +36,8 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
     """Means over the responses, and how many groups teach nothing because their rewards are all equal."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
-    lengths = torch.tensor([float(len(rollout.tokens)) for rollout in rollouts])
+    lengths = torch.tensor([float(rollout.num_response_tokens) for rollout in rollouts])
+    observed = [len(rollout.tokens) - rollout.num_response_tokens for rollout in rollouts]
     equal = [len({rollout.reward for rollout in group.rollouts}) == 1 for group in groups]
     return {
         "reward/mean": _mean([rollout.reward for rollout in rollouts]),
@@ -46,8 +47,10 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
         "response/tokens_max": float(lengths.max()),
         "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
         "response/empty": _mean([not rollout.tokens for rollout in rollouts]),
-        "rollout/staleness": sum(r.staleness(policy_version) * len(r.tokens) for r in rollouts)
-        / max(1, sum(len(r.tokens) for r in rollouts)),
+        "response/turns_mean": _mean([rollout.num_turns for rollout in rollouts]),
+        "response/observed_tokens_mean": _mean(observed),
+        "rollout/staleness": sum(r.staleness(policy_version) * r.num_response_tokens for r in rollouts)
+        / max(1, sum(r.num_response_tokens for r in rollouts)),
         "rollout/staleness_max": float(max(policy_version - rollout.policy_version for rollout in rollouts)),
     }
 

@@ -50,6 +50,8 @@ def describe(value: Any) -> Any:
 def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
+        if any(map(dataclasses.is_dataclass, config.values())) and name not in config:
+            raise UserError(f"there is no {full_path!r}: {_suggestion(name, list(config))}")
         return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
     fields = [f.name for f in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
     if name not in fields:
@@ -101,6 +103,8 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if origin is tuple:
         return _tuple(text, arguments[0], path)
     if origin is not None and isinstance(current, Mapping):
+        if any(map(dataclasses.is_dataclass, current.values())):
+            return _chosen(text, current, path)
         value = _literal(text)
         if not isinstance(value, Mapping):
             raise UserError(f"{path}={text} is not a JSON object: write it as '{{\"key\": value}}'")
@@ -122,6 +126,14 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, type):
         return False
     return hasattr(value, "log_gate") if hint is objective.Gate else callable(value)
+
+
+def _chosen(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Some of the named parts: `gsm8k,math-500`."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in parts]:
+        raise UserError(f"{path}={text} names {unknown[0]!r}: choose of {', '.join(parts)}, with commas between them")
+    return {name: parts[name] for name in names}
 
 
 def _tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:

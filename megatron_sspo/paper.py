@@ -2,22 +2,23 @@
 
 What the paper gives: G = 8 responses a prompt, at most 512 tokens, no KL term, the sampler refreshed every μ = 2
 optimizer steps (4 in the harsher regime), and (τ_neg, τ_pos) from {(0.3, 0.2), (0.6, 0.5)}. It gives no learning rate,
-batch size or layout: those here are starting points of ours, and have not been run. Nor does it print its prompts.
+batch size or layout: those here are starting points of ours, and have not been run. Nor does it print its prompts, or
+say how many turns a task of CodeAct may take: here five at most, in 2048 tokens, which is four times 512.
 
 Its sets: GSM8K and DeepMath-103K for Qwen2.5-7B-Instruct, evaluated on GSM8K, MATH-500 and AIME 2025; "DAPO-103K" for
 the mathematics of Qwen3, evaluated on AIME 2024, AIME 2025 and MATH-500; CodeAct for its programs, evaluated on a test
 part of the same. No set is published as DAPO-103K: DAPO-Math-17k is taken for it (docs/paper.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from megatron_sspo.data.template import CODE_ANSWER_INSTRUCTION, THINK_ANSWER_INSTRUCTION
+from megatron_sspo.data.template import CODEACT_INSTRUCTION, THINK_ANSWER_INSTRUCTION
 from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
 # Keeps a layer's input alone and computes the layer again in the backward pass: otherwise the activations of a
 # microbatch of 16,384 tokens take more than an 80 GB GPU has left (slurm/README.md).
@@ -30,7 +31,20 @@ MATH_500 = Prompts(source="math_500", system=THINK_ANSWER_INSTRUCTION)
 AIME_2024 = Prompts(source="aime24", system=THINK_ANSWER_INSTRUCTION)
 AIME_2025 = Prompts(source="aime25", system=THINK_ANSWER_INSTRUCTION)
 CODEACT_TEST = Prompts(
-    source="codeact", options={"split": "test"}, system=CODE_ANSWER_INSTRUCTION, max_tokens=4096, overlong="drop"
+    source="codeact", options={"split": "test"}, system=CODEACT_INSTRUCTION, max_tokens=4096, overlong="drop"
+)
+
+# The sets by name, with the heads of the paper's tables, and how each is asked and judged.
+HELD_OUT: Mapping[str, HeldOut] = MappingProxyType(
+    {
+        "gsm8k": HeldOut(prompts=GSM8K_TEST, title="GSM8K", reward="math", environment=""),
+        "math-500": HeldOut(prompts=MATH_500, title="M500", reward="math", environment=""),
+        "aime24": HeldOut(prompts=AIME_2024, title="A24", reward="math", environment=""),
+        "aime25": HeldOut(prompts=AIME_2025, title="A25", reward="math", environment=""),
+        "codeact": HeldOut(
+            prompts=CODEACT_TEST, title="CodeAct", reward="codeact", environment="codeact", max_tokens=2048
+        ),
+    }
 )
 
 # The sets to evaluate on are named in `without`, so that none of their questions is trained on.
@@ -49,7 +63,7 @@ DAPO_MATH = Prompts(
 )
 CODEACT = Prompts(
     source="codeact",
-    system=CODE_ANSWER_INSTRUCTION,
+    system=CODEACT_INSTRUCTION,
     max_tokens=4096,
     overlong="drop",
     without=(CODEACT_TEST,),
@@ -64,7 +78,9 @@ def paper(
     *,
     mu: int = 2,
     reward: str = "math",
-    evaluation: Prompts | None = None,
+    environment: str = "",
+    max_tokens: int = 512,
+    evaluation: Sequence[str],
     megatron: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """One of the paper's runs.
@@ -73,6 +89,8 @@ def paper(
         name: of the run's folder; "-stale" is added for μ = 4.
         model: a Hugging Face folder under `models/`.
         mu: optimizer steps between refreshes of the sampler.
+        max_tokens: of a response; of several turns all together.
+        evaluation: names of `HELD_OUT`.
         megatron: fields of Megatron's TransformerConfig, besides those of `RECOMPUTE`.
     """
     return Run(
@@ -81,7 +99,11 @@ def paper(
         prompts=prompts,
         parallel=parallel,
         rollouts=Rollouts(
-            engine="sglang", prompts_per_update=64, group_size=8, sampling=Sampling(max_tokens=512, temperature=1.0)
+            engine="sglang",
+            prompts_per_update=64,
+            group_size=8,
+            sampling=Sampling(max_tokens=max_tokens, temperature=1.0),
+            environment=environment,
         ),
         reward=reward,
         objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.2)),
@@ -89,7 +111,22 @@ def paper(
         num_updates=400,
         optimizer=Optimizer(lr=1e-6, warmup_updates=10, beta2=0.95),
         tokens_per_microbatch=16384,
-        evaluation=Evaluation(prompts=evaluation, every=40) if evaluation else None,
+        evaluation=Evaluation(sets={name: HELD_OUT[name] for name in evaluation}, every=40),
         checkpoint_every=40,
         megatron={**RECOMPUTE, **megatron},
+    )
+
+
+def evaluation() -> Run:
+    """What `megatron-sspo evaluate` takes without a recipe: all sets, 512 tokens a response, the engine in process.
+
+    Nothing is trained by it: its model, prompts and objective are not looked at.
+    """
+    return Run(
+        name="evaluation",
+        model=Model(path="models"),
+        prompts=GSM8K_AND_DEEPMATH,
+        num_updates=1,
+        rollouts=Rollouts(sampling=Sampling(max_tokens=512, temperature=1.0)),
+        evaluation=Evaluation(sets=HELD_OUT),
     )

@@ -9,9 +9,12 @@ from megatron_sspo import resources, sinks
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.sets import check_environments, check_rewards, held_out_prompts
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.rollout.collect import resolve_advantage
+from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import OF_THE_LOOP, checkpoints, read_checkpoint
 from megatron_sspo.tokenizer import load_tokenizer
@@ -36,10 +39,11 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     sinks.check(run.tracking)
     resolve_advantage(run.advantage)
     check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
-    build_engine = resolve("rollout", run.rollouts.engine, "engine")
-    check_options(build_engine, run.rollouts.options, f"the engine {run.rollouts.engine!r}", num_given=1)
+    check_rewards(run)
+    check_engine(run)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
+    check_environment(run.rollouts, tokenizer)
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)
@@ -47,8 +51,8 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     else:
         load_family(json.loads((model_path / "config.json").read_text()))
     prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False)
-    if run.evaluation:
-        prompt_stream(run.evaluation.prompts, tokenizer, seed=run.seed, shuffle=False)
+    held_out_prompts(run, tokenizer)
+    check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
             demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)

@@ -4,6 +4,7 @@ A recipe is a Python function that returns a `Run`. Nothing here imports torch's
 a moment and a wrong value is found before a GPU is touched.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ class Rollouts:
     overlong_buffer: int = 0  # a penalty grows over the last so many of sampling.max_tokens; 0: none
     overlong_penalty: float = 1.0  # at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)
+    environment: str = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
+    environment_options: Mapping[str, Any] = field(default_factory=dict)  # the environment's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +102,25 @@ class WarmStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Held-out prompts, answered greedily before the first update, every n-th, and at the end."""
+class HeldOut:
+    """A set to evaluate on, and how its answers are had and judged."""
 
     prompts: Prompts
+    title: str = ""  # of its column in a table; "": its name
+    reward: str = ""  # a file of megatron_sspo/reward, or package.module:attribute; "": the run's
+    reward_options: Mapping[str, Any] = field(default_factory=dict)  # {}: the run's, where the reward is the run's
+    environment: str | None = None  # a file of megatron_sspo/environment; "": a single turn; None: that of the rollouts
+    environment_options: Mapping[str, Any] = field(default_factory=dict)  # {}: the rollouts', as for the reward
+    max_tokens: int = 0  # of a response; 0: rollouts.sampling.max_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Held-out sets by name, answered greedily before the first update, every n-th, and at the end."""
+
+    sets: Mapping[str, HeldOut]
     every: int = 0  # updates; 0 evaluates before and after only
-    samples: int = 0  # k > 0 adds avg@k at the training temperature
+    samples: int = 0  # k > 0 adds k sampled answers a prompt, by rollouts.sampling: avg@k, pass@k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +173,8 @@ def check(run: Run) -> Run:
     if run.name in ("", "..") or Path(run.name).name != run.name:
         raise UserError(f"name is {run.name!r}: it has to be the plain name of a folder, which is made in `output`")
     _check_rollouts(run)
+    if run.evaluation:
+        _check_sets(run.evaluation.sets)
     if run.penalties.kl_coef > 0 and run.warm_start:
         raise UserError(
             "penalties.kl_coef is above 0 in a run with a warm start, and the penalty is taken to the weights that a "
@@ -167,6 +185,7 @@ def check(run: Run) -> Run:
 
 def _check_numbers(run: Run) -> None:
     rollouts, warm_start, evaluation = run.rollouts, run.warm_start, run.evaluation
+    sets = evaluation.sets if evaluation else {}
     positive = {
         "num_updates": run.num_updates,
         "updates_per_sync": run.updates_per_sync,
@@ -190,11 +209,22 @@ def _check_numbers(run: Run) -> None:
         "checkpoint_every": run.checkpoint_every,
         "evaluation.every": evaluation.every if evaluation else 0,
         "evaluation.samples": evaluation.samples if evaluation else 0,
+        **{f"evaluation.sets.{name}.max_tokens": held_out.max_tokens for name, held_out in sets.items()},
         **{f"optimizer.{name}": getattr(run.optimizer, name) for name in ("lr", "warmup_updates", "clip_grad")},
     }
     for name, value in not_negative.items():
         if value < 0:
             raise UserError(f"{name} is {value}: it has to be 0 or more")
+
+
+def _check_sets(sets: Mapping[str, HeldOut]) -> None:
+    if not sets:
+        raise UserError(
+            'evaluation.sets is empty: name a set, {"gsm8k": HeldOut(prompts=...)}, or leave evaluation out'
+        )
+    for name in sets:
+        if not re.fullmatch(r"[\w-]+", name):
+            raise UserError(f"evaluation.sets has the name {name!r}: letters, digits, - and _ make a name")
 
 
 def _check_rollouts(run: Run) -> None:
@@ -222,6 +252,11 @@ def _check_rollouts(run: Run) -> None:
         )
     if not 0 < rollouts.sampling.top_p <= 1:
         raise UserError(f"rollouts.sampling.top_p is {rollouts.sampling.top_p}: it has to lie in (0, 1]")
+    if rollouts.environment and run.prompts.template != "chat":
+        raise UserError(
+            f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
+            "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
+        )
     longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
     if longest > run.tokens_per_microbatch:
         raise UserError(

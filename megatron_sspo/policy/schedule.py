@@ -128,13 +128,16 @@ class Schedule:
             )
 
     def log_probs(self, share: Share, *, record: bool = False) -> list[tuple[float, ...]]:
-        """log π_θ of the response tokens of every sequence of the batch, on every rank."""
+        """log π_θ of the tokens of every sequence of the batch, on every rank; 0 at those that are no response."""
         reports = self.run(share, report_log_probs, forward_only=True, record=record)
         found: dict[int, tuple[float, ...]] = {}
         for members, report in zip(share.members, reports, strict=False):  # no reports where there is no loss
-            lengths = [len(share.sequences[i][1].tokens) for i in members]
+            lengths = [share.sequences[i][1].num_response_tokens for i in members]
             for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
-                found[index] = tuple(values.tolist())
+                own = iter(values.tolist())
+                found[index] = tuple(
+                    next(own) if is_own else 0.0 for is_own in share.sequences[index][1].response_mask()
+                )
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
         by_index = {index: values for part in everyone for index, values in part.items()}

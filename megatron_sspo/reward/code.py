@@ -68,20 +68,20 @@ class CodeReward:
             UserError: the checks of a row are not what they have to be; the message names the prompt.
         """
         checks = {prompt.id: checks_of(prompt) for prompt in prompts}
-        programs = [extract_program(response) for response in responses]
-        jobs = {
-            (program, checks[prompt.id])
-            for prompt, program in zip(prompts, programs, strict=True)
-            if program is not None and len(program) <= _LONGEST
-        }
+        attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
+        reasons = self.judge(attempts)
+        return [
+            {"answer": float(reason == "passed"), "format": format_reward(response)}
+            for reason, response in zip(reasons, responses, strict=True)
+        ]
+
+    def judge(self, attempts: Sequence[tuple[str | None, Checks]]) -> list[str]:
+        """How programs ended, in order, by the words of `metrics`; None is a response without one."""
+        jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
         verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
         reasons = {job: verdict.reason for job, verdict in zip(ordered, verdicts, strict=True)}
-        scores: list[dict[str, float]] = []
-        for prompt, program, response in zip(prompts, programs, responses, strict=True):
-            reason = self._count(_reason(program, reasons, checks[prompt.id]))
-            scores.append({"answer": float(reason == "passed"), "format": format_reward(response)})
-        return scores
+        return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
 
     def metrics(self) -> dict[str, float]:
         """Since the last call, on this process: the share of the responses by reason, and the sandbox's latency."""
@@ -95,7 +95,8 @@ class CodeReward:
         """Ends the sandboxes."""
         self._pool.close()
 
-    def _count(self, reason: str) -> str:
+    def count(self, reason: str) -> str:
+        """One more that ended so."""
         with self._lock:
             self._reasons[reason] += 1
         return reason
@@ -104,7 +105,12 @@ class CodeReward:
 def extract_program(response: str) -> str | None:
     """The last block of Python of the answer, or of the whole response where it has no answer; None without one."""
     answer = extract_answer(response)
-    blocks = _BLOCK.findall(response if answer is None else answer)
+    return last_block(response if answer is None else answer)
+
+
+def last_block(text: str) -> str | None:
+    """The last block of Python in a text; None without one."""
+    blocks = _BLOCK.findall(text)
     return blocks[-1] if blocks else None
 
 

@@ -9,6 +9,8 @@ from megatron_sspo.types import RolloutGroup
 class Overlong:
     """0 up to `max_tokens − buffer` tokens, −`penalty` at `max_tokens`, and a straight line between.
 
+    Of several turns all tokens count, those of observations too, since it is all of them that `max_tokens` bounds.
+
     Source: DAPO, "soft overlong punishment" (arXiv 2503.14476, §3.4).
     """
 

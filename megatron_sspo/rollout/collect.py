@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.resolve import resolve
@@ -27,9 +28,15 @@ class UnderWay:
 
 
 def begin(
-    engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    group_size: int,
+    seed: int,
+    environment: Environment | None = None,
 ) -> UnderWay:
-    """Begins `group_size` responses to each prompt.
+    """Begins `group_size` responses to each prompt, each a single turn or, in an environment, as many as that wants.
 
     Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
     the prompt alone decide a response of the former, so the shares may be cut anyhow.
@@ -38,7 +45,10 @@ def begin(
     if not engine.replicated and rank != 0:
         return UnderWay(engine, prompts, None)
     mine = prompts[rank::world_size] if engine.replicated else prompts
-    return UnderWay(engine, prompts, engine.start(mine, sampling, group_size=group_size, seed=seed))
+    if environment is not None:
+        sampling = replace(sampling, stop=tuple(dict.fromkeys((*sampling.stop, *environment.stop))))
+    generation = engine.start(mine, sampling, group_size=group_size, seed=seed, environment=environment)
+    return UnderWay(engine, prompts, generation)
 
 
 def finish(
@@ -91,10 +101,22 @@ def collect(
     group_size: int,
     seed: int,
     sync: Callable[[], None],
+    environment: Environment | None = None,
+    arrived: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
-    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process."""
-    under_way = begin(engine, prompts, sampling, group_size=group_size, seed=seed)
-    groups = finish(under_way, lambda some: score(reward, some), sync=sync)
+    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
+
+    Args:
+        arrived: is told of groups as they come, each once, on the process that had them from the engine.
+    """
+
+    def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        found = score(reward, groups)
+        arrived(found)
+        return found
+
+    under_way = begin(engine, prompts, sampling, group_size=group_size, seed=seed, environment=environment)
+    groups = finish(under_way, scored, sync=sync)
     return [group for group in groups if group is not None]
 
 

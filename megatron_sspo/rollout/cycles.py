@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward
@@ -40,6 +41,7 @@ class Cycles:
         prompts: PromptStream,
         *,
         sync: Callable[[], None],
+        environment: Environment | None = None,
     ) -> None:
         rollouts = run.rollouts
         if engine.replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
@@ -54,6 +56,7 @@ class Cycles:
                 "works, and rollouts.options.release_memory would take their memory meanwhile: choose one"
             )
         self._run, self._engine, self._prompts, self._sync = run, engine, prompts, sync
+        self._environment = environment
         self._num_groups = rollouts.prompts_per_update * run.updates_per_sync
         self._ahead = rollouts.max_staleness // run.updates_per_sync
         longest = rollouts.sampling.max_tokens
@@ -103,7 +106,14 @@ class Cycles:
 
     def _begin(self, prompts: Sequence[Prompt], update: int) -> UnderWay:
         rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update
-        return begin(self._engine, prompts, rollouts.sampling, group_size=rollouts.group_size, seed=seed)
+        return begin(
+            self._engine,
+            prompts,
+            rollouts.sampling,
+            group_size=rollouts.group_size,
+            seed=seed,
+            environment=self._environment,
+        )
 
     def _draw(self, missing: int | None = None) -> list[Prompt]:
         """Prompts for that many groups, and for those that will be given up."""

@@ -1,7 +1,7 @@
 """In-process engine on Transformers: for models that fit beside the trainer, where no server is wanted."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import attention
-from megatron_sspo.rollout.engine import AtOnce, Generation, RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import Generation, InBatches, RolloutEngine, Sampling
+from megatron_sspo.rollout.episodes import Episodes
 from megatron_sspo.rollout.named_weights import NamedWeights
 from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
 
 
@@ -46,11 +49,30 @@ class _Row:
 
     prompt: Prompt
     group: int  # its prompt's place in the call
+    index: int  # its own in the group
     max_tokens: int
     uniforms: random.Random
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    observed: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def turn(self) -> int:
+        """Where in `tokens` the last turn begins."""
+        return self.observed[-1][1] if self.observed else 0
+
+    def read(self, observation: Sequence[int]) -> bool:
+        """Appends what is between two turns. False where that leaves no room for another token: the row has ended."""
+        beyond = len(self.tokens) + len(observation)
+        if beyond >= self.max_tokens:
+            self.finish_reason = "length"
+            return False
+        self.observed.append((len(self.tokens), beyond))
+        self.tokens += observation
+        self.log_probs += [0.0] * len(observation)
+        self.finish_reason = None
+        return True
 
 
 class EmbeddedEngine:
@@ -102,12 +124,26 @@ class EmbeddedEngine:
         self._weights.load(tensors)
         self._policy_version = policy_version
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
-        """`generate`, when it is waited for."""
-        return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
+        """`generate`, a batch each time that it is waited for."""
+        return InBatches(self._batches(prompts, sampling, group_size, seed, environment))
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
     ) -> list[RolloutGroup]:
         """`group_size` responses to each prompt, in the prompts' order.
 
@@ -115,32 +151,13 @@ class EmbeddedEngine:
 
         Raises:
             UserError: no weights were loaded, a value of `sampling` has no meaning, or a prompt is empty, has a token
-                outside the vocabulary, or leaves no room for a response in the model's positions.
+                outside the vocabulary, or leaves no room for a response in the model's positions. In an environment
+                also: the chat template has no second turn, or the environment is broken.
         """
-        if self._policy_version is None:
-            raise UserError("the embedded engine has no weights: call load_weights before generate")
-        check(sampling)
-        for prompt in prompts:
-            self._check_prompt(prompt)
-        rows = [
-            _Row(
-                prompt,
-                group,
-                max_tokens=min(sampling.max_tokens, self._max_positions - len(prompt.tokens)),
-                uniforms=random_stream(seed, prompt.id, index),
-            )
-            for group, prompt in enumerate(prompts)
-            for index in range(group_size)
-        ]
-        # Prompts of like length side by side: the less padding, the less to compute, and none at all is faster still.
-        by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
-        stop_strings = StopStrings(self._tokenizer, sampling.stop)
-        for start in range(0, len(rows), self._max_batch_size):
-            self._decode(by_length[start : start + self._max_batch_size], sampling, stop_strings)
-        groups: list[list[Rollout]] = [[] for _ in prompts]
-        for row in rows:
-            groups[row.group].append(self._rollout(row, self._policy_version))
-        return [RolloutGroup(prompt=prompt, rollouts=group) for prompt, group in zip(prompts, groups, strict=True)]
+        found = dict(
+            pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
+        )
+        return [found[place] for place in range(len(prompts))]
 
     def rest(self) -> None:
         """Has nothing to give back: the key-value cache ends with `generate`."""
@@ -155,6 +172,52 @@ class EmbeddedEngine:
         self._weights.clear()
         self._model.to("meta")
 
+    def _batches(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        group_size: int,
+        seed: int,
+        environment: Environment | None,
+    ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
+        """Decodes batch after batch, and yields the groups that are complete, each with its prompt's place."""
+        if self._policy_version is None:
+            raise UserError("the embedded engine has no weights: call load_weights before generate")
+        check(sampling)
+        for prompt in prompts:
+            self._check_prompt(prompt)
+        rows = [
+            _Row(
+                prompt,
+                group,
+                index,
+                max_tokens=min(sampling.max_tokens, self._max_positions - len(prompt.tokens)),
+                uniforms=random_stream(seed, prompt.id, index),
+            )
+            for group, prompt in enumerate(prompts)
+            for index in range(group_size)
+        ]
+        # Prompts of like length side by side: the less padding, the less to compute, and none at all is faster still.
+        by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
+        stop_strings = StopStrings(self._tokenizer, sampling.stop)
+        groups: list[list[_Row]] = [rows[i : i + group_size] for i in range(0, len(rows), group_size)]
+        template = None if environment is None else TurnTemplate(self._tokenizer)
+        most = self._max_batch_size if environment is None else min(self._max_batch_size, environment.max_episodes)
+        for start in range(0, len(rows), most):
+            batch = by_length[start : start + most]
+            if environment is None or template is None:
+                self._decode(batch, sampling, stop_strings)
+            else:
+                self._play(batch, sampling, stop_strings, environment, template)
+            touched = dict.fromkeys(row.group for row in batch)
+            complete = [place for place in touched if all(row.finish_reason for row in groups[place])]
+            if complete:
+                yield [(place, self._group(groups[place])) for place in complete]
+
+    def _group(self, rows: Sequence[_Row]) -> RolloutGroup:
+        assert self._policy_version is not None
+        return RolloutGroup(prompt=rows[0].prompt, rollouts=[self._rollout(row, self._policy_version) for row in rows])
+
     def _check_prompt(self, prompt: Prompt) -> None:
         if not prompt.tokens:
             raise UserError(f"prompt {prompt.id} has no tokens: check its template")
@@ -168,6 +231,26 @@ class EmbeddedEngine:
                 f"prompt {prompt.id} has a token outside the model's vocabulary of {self._vocab_size}: "
                 "was it rendered with another tokenizer?"
             )
+
+    def _play(
+        self,
+        rows: Sequence[_Row],
+        sampling: Sampling,
+        stop_strings: StopStrings,
+        environment: Environment,
+        template: TurnTemplate,
+    ) -> None:
+        """Turns in step: all rows are decoded, all observe, and those that go on are decoded again."""
+        with Episodes(environment, [row.prompt for row in rows]) as episodes:
+            live = dict(enumerate(rows))
+            while live:
+                self._decode(list(live.values()), sampling, stop_strings)
+                ended = {place: self._text(row) for place, row in live.items() if row.finish_reason == "stop"}
+                live = {
+                    place: rows[place]
+                    for place, observation in episodes.observe(ended).items()
+                    if observation is not None and rows[place].read(template.tokens(rows[place].tokens, observation))
+                }
 
     @torch.inference_mode()
     def _decode(self, rows: list[_Row], sampling: Sampling, stop_strings: StopStrings) -> None:
@@ -195,13 +278,14 @@ class EmbeddedEngine:
             lengths = lengths + 1
 
     def _prefill(self, rows: list[_Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
-        """Runs each prompt of the batch once and gives every row its prompt's share.
+        """Runs each prompt of the batch once and gives every row its prompt's share; after a turn, each row's own.
 
         Returns:
             The logits after the prompts [rows, vocabulary], the cache, the attention mask [rows, longest prompt], and
             the prompts' lengths [rows].
         """
-        prompts = {row.group: row.prompt.tokens for row in rows}
+        keys = [(row.group, row.index if row.tokens else 0) for row in rows]
+        prompts = {key: (*row.prompt.tokens, *row.tokens) for key, row in zip(keys, rows, strict=True)}
         lengths = torch.tensor([len(tokens) for tokens in prompts.values()])
         width = int(lengths.max())
         mask = (torch.arange(width) >= width - lengths[:, None]).long()
@@ -216,8 +300,8 @@ class EmbeddedEngine:
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-        place = {group: place for place, group in enumerate(prompts)}
-        spread = torch.tensor([place[row.group] for row in rows], device=self._device)
+        place = {key: place for place, key in enumerate(prompts)}
+        spread = torch.tensor([place[key] for key in keys], device=self._device)
         cache.batch_select_indices(spread)
         return logits[spread], cache, mask.to(self._device)[spread], lengths.to(self._device)[spread]
 
@@ -237,7 +321,7 @@ class EmbeddedEngine:
         for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self._end_tokens or stop_strings.completed_by_last(row.tokens):
+            if token in self._end_tokens or stop_strings.completed_by_last(row.tokens, row.turn):
                 row.finish_reason = "stop"
             elif len(row.tokens) == row.max_tokens:
                 row.finish_reason = "length"
@@ -248,7 +332,16 @@ class EmbeddedEngine:
         return Rollout(
             tokens=tuple(row.tokens),
             rollout_log_probs=tuple(row.log_probs),
-            text=str(self._tokenizer.decode(row.tokens, skip_special_tokens=True)),
+            text=self._text(row),
             finish_reason=row.finish_reason,
             policy_version=policy_version,
+            observed=tuple(row.observed),
+            transcript=self._decoded(row.tokens) if row.observed else "",
         )
+
+    def _text(self, row: _Row) -> str:
+        """The last turn."""
+        return self._decoded(row.tokens[row.turn :])
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))

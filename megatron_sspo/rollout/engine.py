@@ -1,11 +1,12 @@
 """What the loop asks of whatever generates the responses."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.types import Prompt, RolloutGroup
 
 
@@ -13,7 +14,7 @@ from megatron_sspo.types import Prompt, RolloutGroup
 class Sampling:
     """How the responses are drawn. `temperature` 0 is greedy decoding."""
 
-    max_tokens: int = 512  # of the response
+    max_tokens: int = 512  # of the response; of several turns all together, with the observations between them
     temperature: float = 1.0
     top_p: float = 1.0
     stop: tuple[str, ...] = ()  # strings that end a response; the string itself is kept
@@ -51,8 +52,21 @@ class RolloutEngine(Protocol):
     replicated: bool
     """Every trainer process holds an engine and serves its share of the prompts; otherwise rank 0 drives servers."""
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
         """Begins `group_size` responses to each prompt.
+
+        In an environment every response is a turn, which ends as a response does; then the observation is appended and
+        the next turn begins, until there is no observation or `sampling.max_tokens` are used up. An observation that
+        leaves no room for another token ends the rollout with finish reason "length", and is not kept. No episode is
+        left open, whatever happens.
 
         An engine that is replicated generates when it is waited for; servers begin at once, and go on, under the new
         weights, when weights are loaded meanwhile.
@@ -101,3 +115,22 @@ class AtOnce:
     def cancel(self) -> None:
         """They are not made any more."""
         self._generate = None
+
+
+class InBatches:
+    """The generation of an engine that makes one batch after the other: each when it is waited for.
+
+    Args:
+        batches: yields groups that are complete, each with its prompt's place; never none.
+    """
+
+    def __init__(self, batches: Generator[list[tuple[int, RolloutGroup]], None, None]) -> None:
+        self._batches = batches
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """The groups that the next batch completes."""
+        return next(self._batches, [])
+
+    def cancel(self) -> None:
+        """The other batches are not made any more."""
+        self._batches.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import AtOnce, Generation, Sampling
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
@@ -62,8 +63,22 @@ class ScriptedEngine:
         """Reads the stream to its end and keeps its names in `weight_loads`."""
         self.weight_loads.append(WeightLoad(policy_version, tuple(name for name, _ in tensors)))
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
-        """`generate`, when it is waited for."""
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
+        """`generate`, when it is waited for. A script has no turns.
+
+        Raises:
+            UserError: an environment is given.
+        """
+        if environment is not None:
+            raise UserError("the scripted engine answers in one turn: choose another engine, or no environment")
         return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
 
     def generate(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
@@ -108,11 +109,20 @@ class SGLangEngine:
             self.close()
             raise
 
-    def start(self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int) -> Generation:
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        group_size: int,
+        seed: int,
+        environment: Environment | None = None,
+    ) -> Generation:
         """Begins `group_size` responses to each prompt, at once.
 
         Raises:
-            UserError: no weights were loaded, or a prompt leaves no room for a response.
+            UserError: no weights were loaded, a prompt leaves no room for a response, or there is an environment and
+                the chat template has no second turn.
         """
         if self.pool.version is None:
             raise UserError("the servers have no weights: call load_weights before start")
@@ -123,6 +133,7 @@ class SGLangEngine:
             prompts,
             sampling,
             group_size,
+            episodes=None if environment is None else self._requests.episodes(environment),
             submit=self._submit,
             mend=self._restart_failed,
             await_any=lambda: self._run(self.pool.await_any(), mend=True),

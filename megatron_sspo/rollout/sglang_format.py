@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.rollout.sglang_client import ServerError
 from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.routes import pack_routes
 from megatron_sspo.types import FinishReason, Prompt, Rollout
 
@@ -23,9 +24,26 @@ class Part:
 
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row)
+    spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row that they sampled)
     finish_reason: FinishReason | None = None  # None: to be gone on with
     routes: str | None = None
+    observed: tuple[tuple[int, int], ...] = ()  # as `Rollout.observed`
+
+    @property
+    def turn(self) -> tuple[int, ...]:
+        """The tokens of the last turn."""
+        return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
+
+    def read(self, observation: tuple[int, ...]) -> "Part":
+        """This with what is between two turns appended, to be gone on with."""
+        beyond = len(self.tokens) + len(observation)
+        return replace(
+            self,
+            tokens=self.tokens + observation,
+            log_probs=self.log_probs + (0.0,) * len(observation),
+            finish_reason=None,
+            observed=(*self.observed, (len(self.tokens), beyond)),
+        )
 
     def __add__(self, more: "Part") -> "Part":
         """`more` continues this one. Its routes are of both: the server has read these tokens again."""
@@ -36,7 +54,12 @@ class Part:
             else:
                 spans.append((version, count))
         return Part(
-            self.tokens + more.tokens, self.log_probs + more.log_probs, tuple(spans), more.finish_reason, more.routes
+            self.tokens + more.tokens,
+            self.log_probs + more.log_probs,
+            tuple(spans),
+            more.finish_reason,
+            more.routes,
+            self.observed,
         )
 
 
@@ -64,16 +87,19 @@ class Format:
                 "positions: drop or shorten it"
             )
 
+    def longest(self, prompt: Prompt, sampling: Sampling) -> int:
+        """The most tokens that may follow a prompt."""
+        return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
+
     def request(self, prompt: Prompt, sampling: Sampling, part: Part, *, id: str) -> dict[str, Any]:
         """Asks for the rest of a response."""
-        longest = min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
         return {
             "rid": id,
             "input_ids": [*prompt.tokens, *part.tokens],
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "max_new_tokens": longest - len(part.tokens),
+                "max_new_tokens": self.longest(prompt, sampling) - len(part.tokens),
                 "stop": list(sampling.stop) or None,
                 "stop_token_ids": self._end_tokens,
                 "no_stop_trim": True,
@@ -113,12 +139,25 @@ class Format:
         return Rollout(
             tokens=part.tokens,
             rollout_log_probs=part.log_probs,
-            text=str(self._tokenizer.decode(list(part.tokens), skip_special_tokens=True)),
+            text=self.text(part),
             finish_reason=part.finish_reason,
             policy_version=min(version for version, _ in part.spans),
             version_spans=part.spans if len(part.spans) > 1 else (),
             routes=part.routes,
+            observed=part.observed,
+            transcript=self._decoded(part.tokens) if part.observed else "",
         )
+
+    def text(self, part: Part) -> str:
+        """The last turn."""
+        return self._decoded(part.turn)
+
+    def turns(self) -> TurnTemplate:
+        """What is between two turns. Raises UserError where the chat template has no second turn."""
+        return TurnTemplate(self._tokenizer)
+
+    def _decoded(self, tokens: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def _packed(self, meta: Mapping[str, Any]) -> str:
         """The experts of every token but the last, which none has been computed for."""

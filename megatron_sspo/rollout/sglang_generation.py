@@ -8,10 +8,13 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
+from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import NeedsWeights, Sampling
+from megatron_sspo.rollout.served_episodes import ServedEpisodes
 from megatron_sspo.rollout.server_pool import Server, ServerPool
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.rollout.sglang_format import Format, Part
@@ -23,7 +26,7 @@ _POLL_SECONDS = 0.5
 
 
 class Requests:
-    """How one response is had, whatever becomes of the servers meanwhile.
+    """How one response is had, of however many turns, whatever becomes of the servers meanwhile.
 
     Args:
         front: a router, which chooses the server; None: we do.
@@ -39,6 +42,7 @@ class Requests:
         self._free = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_under_way, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._episodes: dict[int, ServedEpisodes] = {}  # by the environment's id
         self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
 
     async def idle(self) -> float:
@@ -50,18 +54,43 @@ class Requests:
         found, self._idle_seconds = self._idle_seconds, 0.0
         return found
 
-    async def response(self, prompt: Prompt, sampling: Sampling, turn: int) -> Rollout:
-        """One response. Waits while no server holds the weights.
-
-        Args:
-            turn: which of the servers to ask first. The responses to one prompt go to one, which then computes the
-                prompt once.
+    def episodes(self, environment: Environment) -> ServedEpisodes:
+        """The same for all generations in that environment.
 
         Raises:
-            UserError: the servers refuse the request, or none answers though they are well.
+            UserError: the chat template has no second turn.
         """
-        with self._counted():
-            return await self._response(prompt, sampling, turn)
+        if id(environment) not in self._episodes:
+            self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turns())
+        return self._episodes[id(environment)]
+
+    async def response(
+        self, prompt: Prompt, sampling: Sampling, first: int, episodes: ServedEpisodes | None = None
+    ) -> Rollout:
+        """One response, or all turns of one. Waits while no server holds the weights.
+
+        Args:
+            first: which of the servers to ask first. The responses to one prompt go to one, which then computes the
+                prompt once, and each turn of a response to the one that has computed those before it.
+            episodes: to act in; None for a single turn.
+
+        Raises:
+            UserError: the servers refuse the request, or none answers though they are well; or the environment is
+                broken.
+        """
+        part = await self._turn(prompt, sampling, first, Part())
+        if episodes is not None and part.finish_reason == "stop":
+            async with episodes.episode(prompt) as observe:
+                while part.finish_reason == "stop":
+                    observation = await observe(self.format.text(part))
+                    if observation is None:
+                        break
+                    between = episodes.template.tokens(part.tokens, observation)
+                    if len(part.tokens) + len(between) >= self.format.longest(prompt, sampling):
+                        part = replace(part, finish_reason="length")
+                    else:
+                        part = await self._turn(prompt, sampling, first, part.read(between))
+        return self.format.rollout(part)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -74,17 +103,22 @@ class Requests:
             self._num_under_way -= 1
             self._idle_since = time.monotonic()
 
-    async def _response(self, prompt: Prompt, sampling: Sampling, turn: int) -> Rollout:
-        part, pause, failures = Part(), _FIRST_PAUSE, 0
+    async def _turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
+        """The part with the rest of a turn, which has ended."""
+        with self._counted():
+            return await self._rest_of_turn(prompt, sampling, first, part)
+
+    async def _rest_of_turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
+        pause, failures = _FIRST_PAUSE, 0
         while True:
             async with self._free:
-                server = await self.pool.pick(turn + failures)
+                server = await self.pool.pick(first + failures)
                 version = self.pool.version
                 try:
                     more = await self._ask(server, prompt, sampling, part)
                     part = part + more
                     if part.finish_reason:
-                        return self.format.rollout(part)
+                        return part
                     if self.pool.version == version:  # nobody replaces weights: it must not go on for ever
                         raise ServerError(f"{server.client.url} gave up a response")
                     continue
@@ -137,6 +171,7 @@ class ServedGeneration:
     """The groups of one call, made in the engine's thread while this one does other things.
 
     Args:
+        episodes: to act in; None for single turns.
         submit: starts a coroutine in the engine's thread.
         mend: called now and then while this is waited for: starts failed servers again.
         await_any: waits until a server answers.
@@ -149,11 +184,12 @@ class ServedGeneration:
         sampling: Sampling,
         group_size: int,
         *,
+        episodes: ServedEpisodes | None,
         submit: Callable[[Coroutine[Any, Any, Any]], "Future[Any]"],
         mend: Callable[[], None],
         await_any: Callable[[], None],
     ) -> None:
-        self._requests, self._mend, self._await_any = requests, mend, await_any
+        self._requests, self._episodes, self._mend, self._await_any = requests, episodes, mend, await_any
         self._left = len(prompts)
         self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
         self._work = submit(self._all(prompts, sampling, group_size))
@@ -207,7 +243,8 @@ class ServedGeneration:
             await _end(tasks)
 
     async def _group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
-        tasks = [asyncio.create_task(self._requests.response(prompt, sampling, number)) for _ in range(group_size)]
+        response, episodes = self._requests.response, self._episodes
+        tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
         try:
             rollouts = await asyncio.gather(*tasks)
         finally:

@@ -35,11 +35,11 @@ class StopStrings:
         self._tail = 1 + max((len(string.encode()) for string in stop), default=0)
         self._may_complete: dict[int, bool] = {}
 
-    def completed_by_last(self, tokens: Sequence[int]) -> bool:
-        """True if a stop string ends in the last of `tokens`, given that none ended before."""
+    def completed_by_last(self, tokens: Sequence[int], first: int = 0) -> bool:
+        """True if a stop string ends in the last of `tokens`, given that none ended since the turn began at `first`."""
         if not self._stop or not self._may_end_a_stop(tokens[-1]):
             return False
-        tail = self._decode(tokens[-self._tail :])
+        tail = self._decode(tokens[max(first, len(tokens) - self._tail) :])
         return any(string in tail for string in self._stop)
 
     def _may_end_a_stop(self, token: int) -> bool:

@@ -5,12 +5,13 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 
 _GRACE_SECONDS = 1.0  # for an interpreter that was interrupted to say so, before it is killed
 _REPLY_BYTES = 1024**2
@@ -34,6 +35,7 @@ class LocalSession:
         self._stack = contextlib.ExitStack()
         self._number = 0
         self._alive, self._closed = True, False
+        self._closing = threading.Lock()
         # the kernel kills bubblewrap with the thread that started it: so it gets a thread of its own
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-session")
         try:
@@ -53,6 +55,9 @@ class LocalSession:
 
         Args:
             seconds: the cell's deadline; `limits.wall_seconds` by default.
+
+        Raises:
+            SandboxBroken: the sandbox itself could not be made, so that no cell was executed.
         """
         if self._closed:
             return _OVER
@@ -60,9 +65,10 @@ class LocalSession:
 
     def close(self) -> None:
         """Ends the interpreter and all that it started. More than one call does no harm."""
-        if self._closed:
-            return
-        self._closed, self._alive = True, False
+        with self._closing:  # the sandbox's end may meet a rollout's
+            if self._closed:
+                return
+            self._closed, self._alive = True, False
         self._box.kill()
         self._thread.submit(self._stack.close).result()
         self._thread.shutdown()
@@ -81,6 +87,8 @@ class LocalSession:
         if cause:
             self._alive = False
             out_of_memory = self._box.end()
+            if not (self._channel.content.startswith(STARTED) or out_of_memory or self._closed):
+                raise SandboxBroken(f"the sandbox could not be made (exit code {self._box.exit_code()})")
             printed.read()
             text = f"{_OVER[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
         return _cut(printed.content.decode("utf-8", "replace") + text)

@@ -1,5 +1,6 @@
 """The tensors of a microbatch, on examples made by hand and for any shapes."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -94,6 +95,19 @@ def test_nothing_but_an_empty_response_keeps_its_old_log_probs():
     assert microbatch.old_log_probs is not None and microbatch.old_log_probs.shape == (0,)
 
 
+def test_observations_are_read_and_are_no_response():
+    turns = replace(rollout([21, 22, 23, 24, 25], 0.5, old=(-1.0, -2.0, -3.0, -4.0, -5.0)), observed=((1, 3),))
+    microbatch = make_microbatch([((11, 12), turns), TWO[1]])
+    assert microbatch.tokens.tolist() == [11, 12, 21, 22, 23, 24, 25, 14, 23, 24, 25]
+    assert microbatch.cu_seqlens.tolist() == [0, 7, 11]
+    # 12 is followed by 21, and 23, the last token of the observation, by 24
+    assert microbatch.response_rows.tolist() == [1, 4, 5, 7, 8, 9]
+    assert microbatch.response_tokens.tolist() == [21, 24, 25, 23, 24, 25]
+    assert microbatch.segments.lengths.tolist() == [3, 3]
+    assert microbatch.rollout_log_probs.tolist() == [-10.5, -12.0, -12.5, -11.5, -12.0, -12.5]
+    assert microbatch.old_log_probs is not None and microbatch.old_log_probs.tolist() == [-1, -4, -5, -3, -4, -5]
+
+
 def test_without_old_log_probs():
     assert make_microbatch([((1,), rollout([2, 3])), ((1,), rollout([4]))]).old_log_probs is None
 
@@ -127,13 +141,18 @@ def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multipl
     assert [part.tolist() for part in responses] == [r for _, r in pairs]
 
 
+def observed(length):
+    """The middle of what is long enough to have one."""
+    return ((length // 3, length - 1),) if length > 3 else ()
+
+
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 99), min_size=1, max_size=9), st.lists(st.integers(0, 99), max_size=9))),
     st.integers(2, 4),
     st.integers(1, 3),
 )
 def test_the_shares_of_context_parallel_ranks_are_the_whole(pairs, size, shards):
-    sequences = [(tuple(p), rollout(r)) for p, r in pairs]
+    sequences = [(tuple(p), replace(rollout(r), observed=observed(len(r)))) for p, r in pairs]
     whole = make_microbatch(sequences)
     shares = [
         make_microbatch(sequences, tensor_shards=shards, context_rank=rank, context_size=size) for rank in range(size)

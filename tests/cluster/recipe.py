@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def recipe() -> Run:
         num_updates=10,
         optimizer=Optimizer(lr=1e-3),
         tokens_per_microbatch=64,
-        evaluation=Evaluation(prompts=additions(8, "held_out")),
+        evaluation=Evaluation(sets={"additions": HeldOut(prompts=additions(8, "held_out"))}),
         checkpoint_every=4,
     )
 

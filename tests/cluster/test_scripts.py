@@ -18,11 +18,12 @@ def test_convert_and_evaluate(trained, workplace) -> None:
     assert "a Megatron checkpoint of" in converting.log()
     assert (workplace.folder / "converted" / "metadata.json").exists()
 
-    output = workplace.folder / "responses.jsonl"
+    output = workplace.folder / "evaluation"
     arguments = ("--recipe", f"{workplace.recipe}:embedded", "--samples", "2", "--output", str(output))
     evaluating = workplace.submit("evaluate.sbatch", str(trained.run / "model"), *arguments)
     assert evaluating.end() == "COMPLETED", evaluating.logs()
-    assert len([json.loads(line) for line in output.read_text().splitlines()]) == 8
+    answers = (output / "additions" / "greedy.jsonl").read_text().splitlines()
+    assert len([json.loads(line) for line in answers]) == 8
     assert "reward" in evaluating.log()
 
 

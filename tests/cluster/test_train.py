@@ -16,7 +16,7 @@ def check_metrics(job, updates=10):
     assert all(row["policy/grad_norm"] > 0 for row in rows)
     evaluations = [json.loads(line) for line in (job.run / "evaluations.jsonl").read_text().splitlines()]
     assert [row["update"] for row in evaluations] == [0, updates]
-    assert evaluations[1]["reward"] > evaluations[0]["reward"]
+    assert evaluations[1]["additions/reward"] > evaluations[0]["additions/reward"]
     assert HFFolder(job.run / "model").index
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.run import Evaluation, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
+from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
 
 HERE = Path(__file__).parent
 
@@ -41,7 +41,7 @@ def recipe() -> Run:
         num_updates=6,
         optimizer=Optimizer(lr=1e-3, schedule="linear"),
         tokens_per_microbatch=64,
-        evaluation=Evaluation(prompts=additions(16, "held_out"), every=2, samples=2),
+        evaluation=Evaluation(sets=held_out(), every=2, samples=2),
         checkpoint_every=1,
         checkpoints_kept=4,
     )
@@ -54,6 +54,15 @@ def experts() -> Run:
 def bare() -> Run:
     """Nothing but rollouts and updates."""
     return replace(recipe(), warm_start=None, evaluation=None, checkpoint_every=0)
+
+
+def held_out() -> dict[str, HeldOut]:
+    return {
+        "sums": HeldOut(prompts=additions(16, "held_out")),
+        "short": HeldOut(
+            prompts=additions(4, "held_out"), title="Short", reward="math", reward_options={"exact": True}, max_tokens=4
+        ),
+    }
 
 
 def additions(size: int, split: str = "train") -> Prompts:

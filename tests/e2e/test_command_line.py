@@ -38,9 +38,8 @@ def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whol
     assert torch.isfinite(model(tokens).logits).all()
 
 
-def responses(path: Path) -> list[tuple[str, str]]:
-    groups = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(group["prompt"]["id"], rollout["text"]) for group in groups for rollout in group["rollouts"]]
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_what_is_left_out_of_the_prompts_is_said_and_listed(workshop) -> None:
@@ -56,7 +55,8 @@ def overlapping() -> Run:
     test = Prompts(source=str(HERE / "test.jsonl"), template="{question}", max_tokens=8)
     train = replace(test, source=str(HERE / "train.jsonl"), max_tokens=5, overlong="drop", without=(test,))
     held_out = replace(test, source=str(HERE / "train.jsonl"))
-    return replace(bare(), num_updates=2, prompts=train, evaluation=Evaluation(prompts=held_out))
+    evaluation = Evaluation(sets={"again": HeldOut(prompts=held_out)})
+    return replace(bare(), num_updates=2, prompts=train, evaluation=evaluation)
 """
     )
     finished = workshop.run("train", f"{workshop.recipe}:overlapping")
@@ -68,19 +68,30 @@ def overlapping() -> Run:
     ]
     said = (workshop.folder / "run" / "log.txt").read_text()
     assert "3 prompts; dropped 1: repeats an evaluation question, 1: has more than 5 tokens" in said
-    assert "3 of the 5 evaluation prompts are trained on as well" in said
+    assert "3 of the 5 prompts of the evaluation set again are trained on as well" in said
 
 
 def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
     made, layout = whole_run
     if layout == "experts":
         pytest.skip("the same model")
-    model, answers = made.folder / "run" / "model", tmp_path / "answers.jsonl"
+    model, answers = made.folder / "run" / "model", tmp_path / "answers"
     recipe = ["--recipe", made.recipe]
-    assert main(["evaluate", str(model), *recipe, "--samples", "2", "--output", str(answers)]) == 0
+    assert main(["evaluate", str(model), *recipe, "--output", str(answers)]) == 0
     out = capsys.readouterr().out
     assert "pass@1" in out and "avg@2" in out
-    assert responses(answers) == responses(made.folder / "run" / "evaluation_responses.jsonl")
+    while_training = rows(made.folder / "run" / "evaluation_responses.jsonl")
+    for name, count in (("sums", 16), ("short", 4)):
+        answered = rows(answers / name / "greedy.jsonl")
+        assert len(answered) == count
+        assert [{"set": name, **row} for row in answered] == [row for row in while_training if row["set"] == name]
+    last = rows(made.folder / "run" / "evaluations.jsonl")[-1]
+    found = json.loads((answers / "results.json").read_text())["sets"]
+    assert {f"{name}/{key}": value for name in found for key, value in found[name].items() if key != "title"} == {
+        key: value for key, value in last.items() if key != "update"
+    }
+    assert {"sums/pass@1", "sums/avg@2/low", "short/pass@1", "short/truncated"} <= set(last)
+    assert rows(answers / "short" / "greedy.jsonl")[0]["answers"][0]["tokens"] <= 4
     assert main(["plot", str(made.folder / "run"), "--output", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert main(["evaluate", str(tmp_path / "nowhere"), *recipe]) == 2

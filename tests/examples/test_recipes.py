@@ -17,7 +17,9 @@ def test_a_recipe_of_the_paper_has_the_papers_settings(name: str, variant: str, 
     run = load_recipe(f"{EXAMPLES / name}.py:{variant}")
     assert run.updates_per_sync == mu
     assert run.rollouts.group_size == 8
-    assert run.rollouts.sampling.max_tokens == 512
+    acts = name.endswith("_code")
+    assert run.rollouts.sampling.max_tokens == (2048 if acts else 512)
+    assert (run.rollouts.environment, run.reward) == (("codeact", "codeact") if acts else ("", "math"))
     assert run.penalties.kl_coef == 0
     assert run.objective == sspo(AtanLog(tau_neg=0.3, tau_pos=0.2))
     assert run.name == name + ("-stale" if mu == 4 else "")

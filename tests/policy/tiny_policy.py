@@ -31,6 +31,10 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor ranks pad it
 TEMPERATURE = 0.7
+CHAT_TEMPLATE = (  # w3 begins a message of the user, and w4 one of the policy
+    "{% for message in messages %}{{ 'w3 ' if message.role == 'user' else 'w4 ' }}{{ message.content }}{{ ' <eos> ' }}"
+    "{% endfor %}{% if add_generation_prompt %}w4{% endif %}"
+)
 _SIZES = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -76,7 +80,8 @@ def save(kind: str, folder: Path) -> Path:
     build(kind).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB_SIZE)}, "<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>").save_pretrained(folder)
+    names = {"unk_token": "<unk>", "eos_token": "<eos>", "chat_template": CHAT_TEMPLATE}
+    PreTrainedTokenizerFast(tokenizer_object=words, **names).save_pretrained(folder)
     return folder
 
 
@@ -86,11 +91,12 @@ def reference(folder: Path) -> PreTrainedModel:
 
 
 def log_probs(model: PreTrainedModel, prompt: Prompt, rollout: Rollout) -> torch.Tensor:
-    """log π of a response [|y|], by one forward pass and log_softmax."""
+    """log π of what follows a prompt, 0 at what an environment wrote of it, by one forward pass and log_softmax."""
     tokens = torch.tensor([prompt.tokens + rollout.tokens])
     rows = slice(len(prompt.tokens) - 1, tokens.shape[1] - 1)
     distribution = torch.log_softmax(model(tokens).logits[0, rows] / TEMPERATURE, dim=-1)
-    return distribution.gather(1, torch.tensor(rollout.tokens, dtype=torch.int64)[:, None])[:, 0]
+    found = distribution.gather(1, torch.tensor(rollout.tokens, dtype=torch.int64)[:, None])[:, 0]
+    return torch.where(torch.tensor(rollout.response_mask(), dtype=torch.bool), found, 0.0)
 
 
 # sequences of a group: (tokens of the prompt, tokens of each response)
@@ -105,11 +111,18 @@ BATCHES: dict[str, list[tuple[int, list[int]]]] = {
 }
 
 
+def observed(name: str, length: int) -> tuple[tuple[int, int], ...]:
+    """Where an environment wrote a long response: of 16 tokens three turns, of 20 too, and the last turn is a token."""
+    if name not in ("ragged", "routed") or length < 16:
+        return ()
+    return ((2, 5), (9, length - 1))
+
+
 @torch.no_grad()
 def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
-    """Groups of random responses, with advantages of both signs, old log-probs near the model's, and, where the name
+    """Groups of random responses, the long ones of several turns, with advantages of both signs, old log-probs near the
 
-    says so, random routes."""
+    model's, and, where the name says so, random routes."""
     model, generator = reference(folder), torch.Generator().manual_seed(1)
 
     def integers(count: int) -> tuple[int, ...]:
@@ -130,14 +143,17 @@ def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
                 finish_reason="stop",
                 policy_version=0,
                 advantage=float(torch.randn((), generator=generator)),
+                observed=observed(name, length),
             )
+            own = torch.tensor(rollout.response_mask())
             old = noisy(log_probs(model, prompt, rollout), 0.3)
             values = {
                 "old_log_probs": old,
                 "rollout_log_probs": noisy(old, 0.01),
                 "reference_log_probs": noisy(old, 0.2),
             }
-            rollout = replace(rollout, **{key: tuple(value.tolist()) for key, value in values.items()})
+            masked = {key: torch.where(own, value, 0.0) if length else value for key, value in values.items()}
+            rollout = replace(rollout, **{key: tuple(value.tolist()) for key, value in masked.items()})
             if name == "routed":  # as an engine reports them: the last token has none
                 shape = (prompt_length + length - 1, 4, 8)
                 chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]

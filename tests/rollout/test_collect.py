@@ -131,7 +131,7 @@ def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
         replicated = False
         has_weights, calls = False, 0
 
-        def start(self, given, sampling, *, group_size, seed):
+        def start(self, given, sampling, *, group_size, seed, environment):
             self.generation = scripted().start(given, sampling, group_size=group_size, seed=seed)
             return self
 

@@ -33,7 +33,7 @@ class Servers:
     begun: list = field(default_factory=list)
     events: list = field(default_factory=list)
 
-    def start(self, prompts, sampling, *, group_size, seed):
+    def start(self, prompts, sampling, *, group_size, seed, environment):
         groups = []
         for place, prompt in enumerate(prompts):
             self.begun.append(prompt.id)

@@ -20,6 +20,11 @@ def first_stop(tokenizer, text, stop):
     return None
 
 
+def test_what_was_before_the_turn_ends_nothing():
+    strings, tokens = StopStrings(tiny_models.tokenizer(), ("ab",)), tiny_models.tokenizer().encode("xab")
+    assert strings.completed_by_last(tokens, 1) and not strings.completed_by_last(tokens, 2)
+
+
 @pytest.fixture(scope="module")
 def byte_tokenizer():
     """Every byte a token, and two merges: a stop string may end inside a token, and a character spans tokens."""

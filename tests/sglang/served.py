@@ -49,9 +49,9 @@ def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
 
 
-def generate(engine, prompts, sampling, *, group_size, seed):
+def generate(engine, prompts, sampling, *, group_size, seed, environment=None):
     """All groups, in the prompts' order. Raises what `wait` raises."""
-    generation = engine.start(prompts, sampling, group_size=group_size, seed=seed)
+    generation = engine.start(prompts, sampling, group_size=group_size, seed=seed, environment=environment)
     found = {}
     while groups := generation.wait():
         found.update(groups)

@@ -1,8 +1,8 @@
-"""pass@1 and avg@k, counted by hand."""
+"""pass@1, avg@k and pass@k of a set, counted by hand."""
 
 import pytest
 
-from megatron_sspo.evaluate import evaluate
+from megatron_sspo.evaluation.evaluate import Kept, evaluate
 from megatron_sspo.rollout.engine import AtOnce, Sampling
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -14,9 +14,11 @@ class Script:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Sampling, int]] = []
+        self.asked: list[list[str]] = []
 
-    def start(self, prompts, sampling, *, group_size, seed):
+    def start(self, prompts, sampling, *, group_size, seed, environment):
         self.calls.append((sampling, group_size))
+        self.asked.append([prompt.id for prompt in prompts])
         groups = [
             RolloutGroup(prompt=p, rollouts=[self.rollout(p.id, i, sampling) for i in range(group_size)])
             for p in prompts
@@ -32,7 +34,7 @@ class Script:
             tokens=(1,) * len(text),
             rollout_log_probs=(0.0,) * len(text),
             text=text,
-            finish_reason="stop",
+            finish_reason="length" if text == "0!" else "stop",
             policy_version=0,
         )
 
@@ -53,34 +55,57 @@ PROMPTS = [Prompt(id=id, tokens=(1,), answer="1") for id in "abcd"]
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=9)
 
 
+class Words:
+    def decode(self, tokens) -> str:
+        return f"{len(tokens)} tokens"
+
+
 def no_sync() -> None:
     raise AssertionError("no engine has lost its weights")
 
 
+def answer(engine: Script, reward: Reward, **options) -> tuple[dict[str, float], Kept]:
+    kept = options.pop("kept", None) or Kept(Words())
+    return evaluate(engine, reward, PROMPTS, SAMPLING, sync=no_sync, kept=kept, **options), kept  # type: ignore[arg-type]
+
+
 def test_the_numbers_are_shares_of_the_prompts() -> None:
     engine = Script()
-    numbers, responses = evaluate(
-        engine, Reward("answer", "format", "style"), PROMPTS, SAMPLING, sync=no_sync, samples=4
-    )  # type: ignore[arg-type]
-    assert numbers == {
+    numbers, kept = answer(engine, Reward("answer", "format", "style"), samples=4)
+    assert {name: value for name, value in numbers.items() if not name.endswith(("/low", "/high"))} == {
         "pass@1": 0.5,
+        "avg@4": pytest.approx((4 + 0 + 2 + 0) / 16),
+        "pass@2": pytest.approx((1 + 0 + 5 / 6 + 0) / 4),
+        "pass@4": pytest.approx((1 + 0 + 1 + 0) / 4),
         "format_rate": 0.5,
         "style": 0.25,
-        "avg@4": pytest.approx((4 + 0 + 2 + 0) / 16),
         "reward": 0.5 + 0.5 + 0.25,
         "response_tokens": 1.5,
+        "truncated": 0.25,
     }
-    assert [group.rollouts[0].text for group in responses] == ["1", "1!", "0", "0!"]
+    assert numbers["pass@1/low"] < 0.5 < numbers["pass@1/high"]
+    assert [answers.answers[0].text for answers in kept.of("greedy").values()] == ["1", "1!", "0", "0!"]
+    assert kept.of("sampled")["c"].prompt == "1 tokens" and kept.of("sampled")["c"].gold == "1"
     assert engine.calls == [(Sampling(temperature=0.0, top_p=1.0, max_tokens=9), 1), (SAMPLING, 4)]
 
 
 def test_nothing_is_sampled_that_is_not_asked_for() -> None:
     engine = Script()
-    numbers, _ = evaluate(engine, Reward("answer"), PROMPTS, SAMPLING, sync=no_sync)  # type: ignore[arg-type]
-    assert set(numbers) == {"pass@1", "reward", "response_tokens"}
+    numbers, _ = answer(engine, Reward("answer"))
+    assert set(numbers) == {"pass@1", "pass@1/low", "pass@1/high", "reward", "response_tokens", "truncated"}
     assert len(engine.calls) == 1
 
 
 def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
-    numbers, _ = evaluate(Script(), Reward("style"), PROMPTS, SAMPLING, sync=no_sync, samples=2)  # type: ignore[arg-type]
-    assert set(numbers) == {"style", "reward", "response_tokens"}
+    numbers, _ = answer(Script(), Reward("style"), samples=2)
+    assert set(numbers) == {"style", "reward", "response_tokens", "truncated"}
+
+
+def test_what_is_answered_is_not_asked_again() -> None:
+    whole, kept = answer(Script(), Reward("answer"), samples=2)
+    engine = Script()
+    assert answer(engine, Reward("answer"), samples=2, kept=kept)[0] == whole
+    assert engine.calls == []
+    del kept.of("greedy")["b"], kept.of("sampled")["c"]
+    assert answer(engine, Reward("answer"), samples=2, kept=kept)[0] == whole
+    assert engine.asked == [["b"], ["c"]]

@@ -1,0 +1,109 @@
+"""What is kept of the answers to a set: readable, and enough for every number."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
+from megatron_sspo.types import RolloutGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One response, judged."""
+
+    text: str  # of several turns all, with the observations between them
+    tokens: int  # that the policy sampled
+    turns: int
+    finish_reason: str
+    reward: Mapping[str, float]  # its parts
+
+    @property
+    def is_correct(self) -> bool:
+        """Whether it says the gold answer, in whatever form."""
+        return self.reward.get("answer") == 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """The responses to one prompt."""
+
+    id: str
+    prompt: str
+    gold: str
+    answers: tuple[Answer, ...]
+
+    @classmethod
+    def of(cls, group: RolloutGroup, tokenizer: Any) -> Self:
+        """A group, with its prompt as text."""
+        return cls(
+            id=group.prompt.id,
+            prompt=str(tokenizer.decode(group.prompt.tokens)),
+            gold=group.prompt.answer,
+            answers=tuple(
+                Answer(
+                    text=r.transcript or r.text,
+                    tokens=r.num_response_tokens,
+                    turns=r.num_turns,
+                    finish_reason=r.finish_reason,
+                    reward=dict(r.reward_parts),
+                )
+                for r in group.rollouts
+            ),
+        )
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """The reverse of `to_row`."""
+        return cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
+
+    def to_row(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, float]:
+    """The numbers of a set, by name.
+
+    `pass@1` of the greedy answers; of k sampled ones `avg@k` and `pass@j` for j = 2, 4, 8, ... and k; each also with
+    `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Of the greedy answers besides:
+    `format_rate`, the mean `reward`, the means of its other parts, `response_tokens`, `turns` where any had several,
+    and the share that was `truncated`. A reward without the part "answer" has neither pass@1 nor what is sampled.
+    """
+    first = [answers.answers[0] for answers in greedy]
+    parts = sorted({name for answer in first for name in answer.reward})
+    found: dict[str, float] = {}
+    if "answer" in parts:
+        found |= _named("pass@1", greedy_pass([answer.is_correct for answer in first]))
+        if sampled:
+            found |= _of_samples(sampled)
+    for part in parts:
+        values = [answer.reward.get(part, 0.0) for answer in first]
+        if part == "format":
+            found["format_rate"] = _mean([value == 1.0 for value in values])
+        elif part != "answer":
+            found[part] = _mean(values)
+    found["reward"] = _mean([sum(answer.reward.values()) for answer in first])
+    found["response_tokens"] = _mean([answer.tokens for answer in first])
+    if any(answer.turns > 1 for answer in first):
+        found["turns"] = _mean([answer.turns for answer in first])
+    found["truncated"] = _mean([answer.finish_reason == "length" for answer in first])
+    return found
+
+
+def _of_samples(sampled: Sequence[Answers]) -> dict[str, float]:
+    k = len(sampled[0].answers)
+    correct = [sum(answer.is_correct for answer in answers.answers) for answers in sampled]
+    found = _named(f"avg@{k}", sampled_avg(correct, k))
+    draws = sorted({k, *(2**power for power in range(1, k.bit_length()))} - {1})
+    for j in draws:
+        found |= _named(f"pass@{j}", sampled_pass(correct, k, j))
+    return found
+
+
+def _named(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.mean, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

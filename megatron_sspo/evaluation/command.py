@@ -1,0 +1,171 @@
+"""`megatron-sspo evaluate` and `table`: one model on some sets, into a folder; and folders side by side."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from megatron_sspo.console import Display
+from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.evaluate import evaluate
+from megatron_sspo.evaluation.model import fingerprint, open_model
+from megatron_sspo.evaluation.record import KeptInFiles, Record, read_result
+from megatron_sspo.evaluation.sets import (
+    check_environments,
+    check_rewards,
+    held_out_prompts,
+    open_environments,
+    open_rewards,
+    sampling_of,
+    sets_of,
+    settings_of,
+)
+from megatron_sspo.evaluation.table import Result, markdown, paper_table
+from megatron_sspo.paper import HELD_OUT
+from megatron_sspo.rollout.open_engine import check_engine, open_engine
+from megatron_sspo.run import Evaluation, Run, check
+from megatron_sspo.state import write_atomically
+from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.weights.model_folder import ModelFolder
+
+FOLDER = Path("evaluations")  # of the folders that are not named
+
+
+def evaluate_model(
+    run: Run,
+    path: Path,
+    *,
+    names: Sequence[str] = (),
+    samples: int | None = None,
+    output: Path | None = None,
+    label: str = "",
+    companions: Path | None = None,
+) -> Result:
+    """Evaluates a model, and prints the table. An evaluation that was cut short goes on: no prompt is asked twice.
+
+    Args:
+        run: whose evaluation, reward, engine, sampling and seed are used.
+        path: see `open_model`.
+        names: sets of the run or, where it has none of the name, of the paper; none takes all of the run.
+        samples: k; None: as the run says.
+        output: the folder, see `Record`; None: one in `evaluations/`, named after the path.
+        label: the model's name in tables; "": the path.
+        companions: see `open_model`.
+
+    Raises:
+        UserError: a set, model, engine or reward that is not there or is wrong, or a folder of another evaluation.
+    """
+    run = with_sets(run, names)
+    assert run.evaluation is not None
+    samples = run.evaluation.samples if samples is None else samples
+    check(replace(run, evaluation=replace(run.evaluation, samples=samples)))
+    check_rewards(run)
+    check_engine(run)
+    label, output = label or str(path), output or FOLDER / "-".join(_words(path))
+    display = Display(silent=False)
+    with open_model(path, companions) as folder:
+        tokenizer = load_tokenizer(folder.companions)
+        prompts = held_out_prompts(run, tokenizer)
+        check_environments(run, tokenizer)
+        with Record(output, model=label, weights=fingerprint(folder)) as record:
+            display.say(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
+            kept = {
+                name: record.open_set(
+                    name, prompts[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
+                )
+                for name, held_out in sets_of(run).items()
+            }
+            _answer(run, folder, prompts, kept, record, display)
+    result = read_result(output)
+    head, rows = paper_table([result])
+    write_atomically(output / "table.md", markdown(head, rows))
+    display.table("percent, with 95 % intervals over prompts", head, rows)
+    return result
+
+
+def print_table(folders: Sequence[str]) -> None:
+    """Prints the paper's table of evaluations in Markdown, the first as the base that the others are compared with.
+
+    Args:
+        folders: each of an evaluation, or `name=folder`, with another name for its model.
+
+    Raises:
+        UserError: a folder has no results.
+    """
+    results = []
+    for text in folders:
+        name, equals, folder = text.partition("=")
+        result = read_result(Path(folder if equals else text))
+        results.append(replace(result, model=name) if equals else result)
+    print(markdown(*paper_table(results)), end="")
+
+
+def with_sets(run: Run, names: Sequence[str]) -> Run:
+    """The run, with the sets of these names: its own, or the paper's.
+
+    Raises:
+        UserError: there is no set of a name, or neither names nor sets.
+    """
+    own = sets_of(run)
+    if not names:
+        if run.evaluation is None:
+            raise UserError(f"the recipe {run.name} has no evaluation: name sets of the paper with --sets")
+        return run
+    names = [name if name in own else name.replace("_", "-") for name in names]
+    known = {**HELD_OUT, **own}
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(
+            f"there is no evaluation set {unknown[0]!r}: choose of {', '.join(known)}, or give the recipe "
+            "evaluation=Evaluation(sets=...) with one"
+        )
+    if len(set(names)) < len(names):
+        raise UserError(f"--sets {','.join(names)} names a set twice: name each once")
+    sets = {name: known[name] for name in names}
+    return replace(run, evaluation=replace(run.evaluation or Evaluation(sets={}), sets=sets))
+
+
+def _answer(
+    run: Run,
+    folder: ModelFolder,
+    prompts: dict[str, list],
+    kept: dict[str, KeptInFiles],
+    record: Record,
+    display: Display,
+) -> None:
+    """Asks for the answers that are missing, set after set. Engine and rewards start where there are any."""
+    with ExitStack() as stack:
+        stack.callback(display.end)
+        rewards, environments = open_rewards(run, stack), open_environments(run, stack)
+        engine = open_engine(run, folder.companions, record.folder)
+        stack.callback(engine.close)
+
+        def sync() -> None:
+            engine.load_weights(((name, folder.read(name)) for name in folder.shapes()), 0)
+
+        sync()
+        for name, held_out in sets_of(run).items():
+            started = time.monotonic()
+            answers = kept[name]
+            answers.begin(name, len(prompts[name]), display)
+            numbers = evaluate(
+                engine,
+                rewards[name],
+                prompts[name],
+                sampling_of(run, held_out),
+                sync=sync,
+                kept=answers,
+                samples=answers.samples,
+                seed=run.seed,
+                environment=environments[name],
+            )
+            answers.finish(prompts[name])
+            record.finish_set(name, held_out.title or name, numbers)
+            shown = "  ".join(
+                f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("low", "high"))
+            )
+            display.say(f"{name}: {shown}  ({time.monotonic() - started:.0f} s)")
+
+
+def _words(path: Path) -> list[str]:
+    return [part for part in path.parts if part not in ("/", ".", "..")] or ["model"]

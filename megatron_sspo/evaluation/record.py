@@ -1,0 +1,228 @@
+"""The folder of an evaluation: what is evaluated, and every answer as soon as it is there."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.console import Display
+from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.answers import Answers
+from megatron_sspo.evaluation.evaluate import Kept, Kind
+from megatron_sspo.evaluation.table import Result
+from megatron_sspo.state import truncate, write_atomically, write_rows
+from megatron_sspo.types import Prompt, RolloutGroup
+
+_EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
+
+
+class Record:
+    """A context: the folder, kept to one model, and to one way of asking each set.
+
+    ```
+    evaluation.json        the model; of each set: prompts, reward, sampling, seed, engine
+    <set>/greedy.jsonl     a line a prompt, written as the answers come
+    <set>/sampled.jsonl    the same with k answers
+    results.json           the numbers of the sets that are complete
+    ```
+
+    Args:
+        model: the name that the model has in tables.
+        weights: a fingerprint of its tensors and configuration.
+
+    Raises:
+        UserError: the folder holds something else, the answers of another model, or another process writes it.
+    """
+
+    def __init__(self, folder: Path, *, model: str, weights: str) -> None:
+        self.folder = folder
+        self._model = {"name": model, "weights": weights}
+        _refuse_other_content(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sets = self._read_sets()
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UserError(f"another evaluation writes {folder} at this moment: wait for it") from None
+        except UserError:
+            os.close(self._lock)
+            raise
+        self._results: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._lock)
+
+    def open_set(
+        self, name: str, prompts: Sequence[Prompt], settings: Mapping[str, Any], *, samples: int, tokenizer: Any
+    ) -> "KeptInFiles":
+        """The answers that are there already, and the place of those to come.
+
+        Args:
+            settings: all that the answers depend on besides model and prompts.
+            samples: k.
+
+        Raises:
+            UserError: the folder holds answers to the set under other settings, or to other prompts.
+        """
+        new = {"prompts": _fingerprint(prompts), **settings}
+        known = self._sets.get(name)
+        if known is not None:
+            known_samples = known["samples"]
+            _refuse_other_settings(self.folder, name, {k: v for k, v in known.items() if k != "samples"}, new)
+            if samples and known_samples and samples != known_samples:
+                raise _other(self.folder, name, "samples", known_samples, samples)
+            samples = samples or known_samples
+        self._sets[name] = {**new, "samples": samples}
+        content = {"model": self._model, "sets": self._sets}
+        write_atomically(self.folder / _EVALUATION, json.dumps(content, indent=1) + "\n")
+        (self.folder / name).mkdir(exist_ok=True)
+        return KeptInFiles(self.folder / name, prompts, tokenizer, samples)
+
+    def finish_set(self, name: str, title: str, numbers: Mapping[str, float]) -> None:
+        """Writes the numbers of a set, beside those of the others."""
+        path = self.folder / _RESULTS
+        sets = json.loads(path.read_text())["sets"] if path.exists() else {}
+        sets[name] = {"title": title, **numbers}
+        write_atomically(path, json.dumps({"model": self._model["name"], "sets": sets}, indent=1) + "\n")
+
+    def _read_sets(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / _EVALUATION
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_text())
+            known, sets = content["model"], content["sets"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{path} is damaged ({error!r}): remove {self.folder}, or choose another --output"
+            ) from error
+        if known["weights"] != self._model["weights"]:
+            raise UserError(
+                f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
+                f"{self._model['name']}: choose another --output, or remove it"
+            )
+        self._model["name"] = self._model["name"] or known["name"]
+        return sets
+
+
+class KeptInFiles(Kept):
+    """The answers to a set, in files to which each is added as it comes; those of an earlier attempt are read.
+
+    Args:
+        samples: k, of the file of sampled answers.
+
+    Raises:
+        UserError: a line that is not the last cannot be read.
+    """
+
+    def __init__(self, folder: Path, prompts: Sequence[Prompt], tokenizer: Any, samples: int) -> None:
+        super().__init__(tokenizer)
+        self.samples = samples
+        self._folder = folder
+        ids = {prompt.id for prompt in prompts}
+        for kind in ("greedy", "sampled"):
+            self.of(kind).update((answers.id, answers) for answers in _read(self._path(kind)) if answers.id in ids)
+
+    def begin(self, name: str, num_prompts: int, display: Display) -> None:
+        """Shows how far the set is from here on: a bar on a terminal, every tenth of it as a line elsewhere."""
+        total = num_prompts * (2 if self.samples else 1)
+        done = self._num_done
+        if 0 < done < total:
+            display.say(f"{name}: {done} of {total} are answered already")
+        display.begin(name, total, done)
+        self._display, self._name, self._total = display, name, total
+
+    def arrived(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
+        """Appends them. They are on the disk when this returns."""
+        before = self._num_done
+        self.add(kind, groups)
+        with self._path(kind).open("a") as file:
+            for group in groups:
+                file.write(json.dumps(self.of(kind)[group.prompt.id].to_row()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._show(before, self._num_done)
+
+    def finish(self, prompts: Sequence[Prompt]) -> None:
+        """Puts the lines into the prompts' order."""
+        for kind in ("greedy", "sampled"):
+            if known := self.of(kind):
+                write_rows(self._path(kind), (known[prompt.id].to_row() for prompt in prompts))
+
+    @property
+    def _num_done(self) -> int:
+        return len(self.of("greedy")) + len(self.of("sampled"))
+
+    def _show(self, before: int, now: int) -> None:
+        for _ in range(before, now):
+            self._display.advance(self._name)
+        if not self._display.console.is_terminal and 10 * before // self._total < 10 * now // self._total:
+            self._display.say(f"{self._name}: {now} of {self._total} answered")
+
+    def _path(self, kind: Kind) -> Path:
+        return self._folder / f"{kind}.jsonl"
+
+
+def read_result(folder: Path) -> Result:
+    """The numbers that an evaluation left.
+
+    Raises:
+        UserError: there are none.
+    """
+    path = folder / _RESULTS
+    if not path.exists():
+        raise UserError(f"{folder} has no {_RESULTS}: it is no folder of an evaluation, or no set of it is complete")
+    content = json.loads(path.read_text())
+    sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
+    return Result(model=content["model"], sets=sets, titles={n: f["title"] for n, f in content["sets"].items()})
+
+
+def _read(path: Path) -> list[Answers]:
+    """The whole lines of a file; one that a kill cut short is taken off its end."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        truncate(path, len(whole))
+    found = []
+    for number, line in enumerate(whole.decode().splitlines(), start=1):
+        try:
+            found.append(Answers.from_row(json.loads(line)))
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path}, line {number} is damaged ({error!r}): remove the line") from error
+    return found
+
+
+def _fingerprint(prompts: Sequence[Prompt]) -> str:
+    content = repr([(prompt.id, prompt.tokens, prompt.answer, sorted(prompt.metadata.items())) for prompt in prompts])
+    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def _refuse_other_content(folder: Path) -> None:
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists()):
+        raise UserError(f"{folder} is there and is no folder of an evaluation: choose another --output")
+
+
+def _refuse_other_settings(folder: Path, name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for key in (*known, *new):
+        before, now = known.get(key), new.get(key)
+        if before != now and isinstance(before, Mapping) and isinstance(now, Mapping):
+            _refuse_other_settings(folder, name, before, now)
+        if before != now:
+            raise _other(folder, name, key, before, now)
+
+
+def _other(folder: Path, name: str, key: str, before: Any, now: Any) -> UserError:
+    return UserError(
+        f"{folder} holds answers to {name} with {key} {before!r}, and this evaluation has {now!r}: choose another "
+        "--output, or remove it"
+    )

@@ -1,0 +1,149 @@
+"""The held-out sets of a run: their prompts, rewards and environments, and how their answers are sampled."""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.environment.open import check_environment, open_environment
+from megatron_sspo.environment.protocol import Environment
+from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import call_with_options, check_options, resolve
+from megatron_sspo.reward.protocol import Reward
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.run import HeldOut, Rollouts, Run
+from megatron_sspo.types import Prompt
+
+
+def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
+    """The prompts of each set, in the order of its source. Nothing is left out of a set but what its source drops.
+
+    Raises:
+        UserError: a set cannot be read, has no rows, or has a prompt that is too long; the message names the set.
+    """
+    found: dict[str, list[Prompt]] = {}
+    for name, held_out in sets_of(run).items():
+        prompts = held_out.prompts
+        try:
+            stream = PromptStream(
+                load_rows(prompts.source, prompts.options),
+                tokenizer,
+                template=prompts.template,
+                system=prompts.system,
+                max_tokens=prompts.max_tokens,
+                seed=run.seed,
+                shuffle=False,
+                overlong=prompts.overlong,
+            )
+        except UserError as error:
+            raise UserError(f"the evaluation set {name}: {error}") from error
+        found[name] = stream.prompts
+    return found
+
+
+def sets_of(run: Run) -> Mapping[str, HeldOut]:
+    """The sets; none where the run has no evaluation."""
+    return run.evaluation.sets if run.evaluation else {}
+
+
+def check_rewards(run: Run) -> None:
+    """Raises UserError where a set's reward is not there, or has no such option."""
+    for held_out in sets_of(run).values():
+        name, options = _reward_of(run, held_out)
+        check_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
+
+
+def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
+    """The reward of each set. Sets of one reward and its options share one; `stack` closes them.
+
+    Args:
+        first: the run's own, which a set of that reward and its options shares too.
+    """
+    opened: dict[str, Reward] = {} if first is None else {_key(run.reward, run.reward_options): first}
+    found: dict[str, Reward] = {}
+    for set_name, held_out in sets_of(run).items():
+        name, options = _reward_of(run, held_out)
+        key = _key(name, options)
+        if key not in opened:
+            opened[key] = call_with_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
+            stack.callback(opened[key].close)
+        found[set_name] = opened[key]
+    return found
+
+
+def check_environments(run: Run, tokenizer: Any) -> None:
+    """Raises UserError where a set's environment is not there, has no such option, or the tokenizer is not for it."""
+    for name, held_out in sets_of(run).items():
+        rollouts = _rollouts_of(run, held_out)
+        check_environment(rollouts, tokenizer)
+        if rollouts.environment and held_out.prompts.template != "chat":
+            raise UserError(
+                f"the evaluation set {name} has the environment {rollouts.environment!r} and the template "
+                f"{held_out.prompts.template!r}: observations are messages of a chat, so set its template to 'chat'"
+            )
+
+
+def open_environments(run: Run, stack: ExitStack, first: Environment | None = None) -> dict[str, Environment | None]:
+    """The environment of each set; None where it is asked in a single turn. As `open_rewards` otherwise."""
+    own = run.rollouts
+    opened: dict[str, Environment | None] = (
+        {} if first is None else {_key(own.environment, own.environment_options): first}
+    )
+    found: dict[str, Environment | None] = {}
+    for name, held_out in sets_of(run).items():
+        rollouts = _rollouts_of(run, held_out)
+        key = _key(rollouts.environment, rollouts.environment_options)
+        if rollouts.environment and key not in opened:
+            opened[key] = stack.enter_context(open_environment(rollouts))
+        found[name] = opened[key] if rollouts.environment else None
+    return found
+
+
+def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
+    """That of the rollouts, with the set's own limit on a response's tokens."""
+    sampling = run.rollouts.sampling
+    return replace(sampling, max_tokens=held_out.max_tokens) if held_out.max_tokens else sampling
+
+
+def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
+    """All that an answer and its verdict depend on, besides model and prompts, as JSON values."""
+    name, options = _reward_of(run, held_out)
+    sampling, rollouts = sampling_of(run, held_out), _rollouts_of(run, held_out)
+    return {
+        "engine": run.rollouts.engine,
+        "reward": name,
+        "reward_options": _as_json(options),
+        "environment": rollouts.environment,
+        "environment_options": _as_json(rollouts.environment_options) if rollouts.environment else {},
+        "sampling": {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop": list(sampling.stop),
+        },
+        "seed": run.seed,
+    }
+
+
+def _reward_of(run: Run, held_out: HeldOut) -> tuple[str, Mapping[str, Any]]:
+    name = held_out.reward or run.reward
+    return name, held_out.reward_options or (run.reward_options if name == run.reward else {})
+
+
+def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(dict(options), default=str))
+
+
+def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
+    """The run's, with the set's environment."""
+    own = run.rollouts
+    name = own.environment if held_out.environment is None else held_out.environment
+    options = held_out.environment_options or (own.environment_options if name == own.environment else {})
+    return replace(own, environment=name, environment_options=options)
+
+
+def _key(name: str, options: Mapping[str, Any]) -> str:
+    return json.dumps([name, dict(options)], sort_keys=True, default=str)

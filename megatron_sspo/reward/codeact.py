@@ -1,0 +1,82 @@
+"""Rewards solutions that were found by acting (`environment/codeact.py`): r = r_answer + r_format."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megatron_sspo.reward import code
+from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.format import extract_answer, format_reward
+from megatron_sspo.types import Prompt
+
+_TAG = "solution"
+
+
+def reward(
+    concurrency: int = 0,
+    limits: Mapping[str, Any] | None = None,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> "CodeActReward":
+    """Builds the reward. Its options and errors are those of `reward/code.py`."""
+    return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup))
+
+
+class CodeActReward:
+    """{"answer": I[the solution is right], "format": r_format}, both of the last turn.
+
+    The solution stands between `<solution>` and `</solution>`; of several the last counts. Where the prompt's row has
+    `tests` or `cases`, it is a program that has to pass them: its last block of Python, or the whole of it. Elsewhere
+    its text has to say what `answer` says, as `compare` sees it; two expressions are the same to the letter only.
+    r_format is the paper's, with `<solution>` in the place of `<answer>`.
+
+    Args:
+        programs: judges programs, and counts.
+    """
+
+    def __init__(self, programs: code.CodeReward) -> None:
+        self._programs = programs
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        """One dictionary for each pair of prompt and last turn, in order.
+
+        Raises:
+            UserError: the checks of a row are not what they have to be; the message names the prompt.
+        """
+        solutions = [extract_answer(response, _TAG) for response in responses]
+        pairs = list(zip(prompts, solutions, strict=True))
+        programs = [number for number, pair in enumerate(pairs) if _is_program(*pair)]
+        checks = {prompt.id: code.checks_of(prompt) for prompt in prompts}
+        attempts = [(_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
+        reasons = dict(zip(programs, self._programs.judge(attempts), strict=True))
+        for number, (prompt, solution) in enumerate(pairs):
+            if number not in reasons:
+                reasons[number] = self._programs.count(_compared(prompt.answer, solution))
+        return [
+            {"answer": float(reasons[number] == "passed"), "format": format_reward(response, _TAG)}
+            for number, response in enumerate(responses)
+        ]
+
+    def metrics(self) -> dict[str, float]:
+        """As `CodeReward.metrics`, with "no_solution" among the reasons."""
+        return self._programs.metrics()
+
+    def close(self) -> None:
+        """Ends the sandboxes."""
+        self._programs.close()
+
+
+def _is_program(prompt: Prompt, solution: str | None) -> bool:
+    return solution is not None and bool(prompt.metadata.get("tests") or prompt.metadata.get("cases"))
+
+
+def _program(solution: str | None) -> str:
+    assert solution is not None
+    return code.last_block(solution) or solution
+
+
+def _compared(gold: str, solution: str | None) -> str:
+    if solution is None:
+        return "no_solution"
+    return "passed" if compare(gold.strip(), solution) else "failed"

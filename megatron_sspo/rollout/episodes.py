@@ -1,0 +1,46 @@
+"""The episodes of a batch of rollouts whose turns are made in step."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from megatron_sspo.environment.protocol import Environment, Episode
+from megatron_sspo.types import Prompt
+
+
+class Episodes:
+    """A context: at its end no episode is open.
+
+    Args:
+        prompts: of the rollouts, of which there are no more than `environment.max_episodes`.
+    """
+
+    def __init__(self, environment: Environment, prompts: Sequence[Prompt]) -> None:
+        self._environment = environment
+        self._prompts = prompts
+        self._open: dict[int, Episode] = {}
+        self._threads = ThreadPoolExecutor(max(1, len(prompts)), thread_name_prefix="environment")
+
+    def __enter__(self) -> "Episodes":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for episode in self._open.values():  # ends what still observes, which the threads are then waited for
+            episode.close()
+        self._threads.shutdown(cancel_futures=True)
+
+    def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:
+        """The observations of some of the rollouts, by their places; all at a time.
+
+        Raises:
+            UserError: the environment is broken.
+        """
+        for place in responses:
+            if place not in self._open:
+                self._open[place] = self._environment.open(self._prompts[place])
+        work = [self._threads.submit(self._open[place].observe, text) for place, text in responses.items()]
+        found = {place: one.result() for place, one in zip(responses, work, strict=True)}
+        for place, observation in found.items():
+            if observation is None:
+                self._open.pop(place).close()
+        return found

@@ -1,0 +1,70 @@
+"""An observation as the tokens that go between two turns of the policy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from megatron_sspo.errors import UserError
+
+_RESPONSE, _OBSERVATION = "FIRST-RESPONSE", "FIRST-OBSERVATION"
+
+
+class TurnTemplate:
+    """What the tokenizer's chat template writes from the end of a response to the start of the next one.
+
+    It is read off a conversation that the template renders once. Tokens of a rollout are only ever appended to: what
+    the policy sampled stays as it is, whichever tokens its text would have if it were rendered again.
+
+    Args:
+        tokenizer: the model's.
+
+    Raises:
+        UserError: the tokenizer has no chat template, or one that has no place for a second message of the user.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        messages = [
+            {"role": "user", "content": "TASK"},
+            {"role": "assistant", "content": _RESPONSE},
+            {"role": "user", "content": _OBSERVATION},
+        ]
+        text = _rendered(tokenizer, messages)
+        before, found, rest = text.partition(_RESPONSE)
+        between, found_too, after = rest.partition(_OBSERVATION)
+        if not (found and found_too) or _RESPONSE in rest or _OBSERVATION in before + after:
+            raise _refusal(tokenizer, "does not show a response and the message after it, in order and once each")
+        self._before, self._after = self._encode(between), self._encode(after)
+
+    def tokens(self, response: Sequence[int], observation: str) -> tuple[int, ...]:
+        """What is appended to a response for the policy to go on.
+
+        Args:
+            response: of the turn that ended; where its last token is the one by which the template ends a message,
+                that is not written twice.
+            observation: text; what looks like a special token in it is none.
+        """
+        before = self._before
+        if before and response and before[0] == response[-1]:
+            before = before[1:]
+        return (*before, *self._encode(observation, split_special_tokens=True), *self._after)
+
+    def _encode(self, text: str, **options: Any) -> list[int]:
+        return self._tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"] if text else []
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        raise _refusal(tokenizer, "is missing")
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        raise _refusal(tokenizer, f"refuses a conversation of several turns ({error})") from error
+
+
+def _refusal(tokenizer: Any, why: str) -> UserError:
+    return UserError(
+        f"rollouts.environment wants a conversation, and the chat template of the tokenizer "
+        f"{tokenizer.name_or_path!r} {why}: choose a model with a chat template of several turns, or no environment"
+    )

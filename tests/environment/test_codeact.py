@@ -1,0 +1,133 @@
+"""The CodeAct environment, with real interpreters in real sandboxes."""
+
+import threading
+import time
+
+import pytest
+
+from megatron_sspo.environment.codeact import CodeAct, environment, extract_code
+from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.types import Prompt
+from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
+
+TASK = Prompt(id="a", tokens=(1,), answer="")
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    made = Sandbox(LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def acting(sandbox):
+    made = CodeAct(sandbox, concurrency=2, max_turns=4, max_characters=100, max_episodes=8)
+    yield made
+    assert_nothing_runs(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ("<think> a </think> <execute> print(1) </execute>", "print(1)"),
+        ("<execute>\nfor i in x:\n    print(i)\n</execute>", "for i in x:\n    print(i)"),
+        ("<execute>\n  x = 1\n  if x:\n    y = 2\n</execute>", "x = 1\nif x:\n  y = 2"),
+        ("<execute>\n```python\nprint(1)\n```\n</execute>", "print(1)"),
+        ("<execute>print('''```''')</execute>", "print('''```''')"),
+        ("<execute>a</execute> <execute>b</execute>", "b"),
+        ("<execute> <execute>b</execute>", "b"),
+        ("<execute></execute>", ""),
+        ("<execute>print(1)", None),
+        ("```python\nprint(1)\n```", None),
+        ("", None),
+    ],
+)
+def test_the_code_of_a_turn(response, code):
+    assert extract_code(response) == code
+
+
+def test_cells_share_an_interpreter_until_the_solution(acting):
+    episode = acting.open(TASK)
+    assert episode.observe("<execute>x = 6</execute>") == "Observation:\n[nothing was printed]"
+    assert episode.observe("<think> hm </think> <execute> x * 7 </execute>") == "Observation:\n42"
+    assert episode.observe("<think> hm </think> <solution> 42 </solution>") is None
+    other = acting.open(TASK)
+    assert other.observe("<execute> x </execute>").endswith("NameError: name 'x' is not defined")
+    for one in (episode, other):
+        one.close()
+        one.close()
+
+
+def test_the_last_turn_has_no_observation(acting):
+    episode = acting.open(TASK)
+    for _ in range(3):
+        assert "neither code nor a solution" in episode.observe("I think that")
+    assert episode.observe("<execute>1</execute>") is None
+    episode.close()
+
+
+def test_an_observation_is_cut_in_its_middle(acting):
+    episode = acting.open(TASK)
+    found = episode.observe("<execute>print('a' * 500 + 'z' * 500)</execute>")
+    assert found == "Observation:\n" + "a" * 50 + "\n[900 characters left out]\n" + "z" * 50
+    episode.close()
+
+
+def test_an_interpreter_that_its_code_takes_down_stays_down_and_is_counted(acting):
+    acting.metrics()
+    episode, whole = acting.open(TASK), acting.open(TASK)
+    assert "the session is over" in episode.observe("<execute>import os; os._exit(3)</execute>")
+    assert "the session is over" in episode.observe("<execute>1</execute>")
+    assert whole.observe("<execute>1</execute>") == "Observation:\n1"
+    assert acting.metrics() == {"cells_per_episode": 1.5, "sessions_ended_early": 0.5}
+    assert acting.metrics() == {}
+    episode.close()
+    whole.close()
+
+
+def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sandbox):
+    episode = acting.open(TASK)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(episode.observe("<execute>while True: pass</execute>")))
+    thread.start()
+    wait_until(lambda: processes_of(sandbox))
+    time.sleep(0.1)  # whether the interpreter is still being started or at work, it ends
+    episode.close()
+    thread.join(60)
+    assert len(found) == 1
+    assert_nothing_runs(sandbox)
+
+
+def test_an_interpreter_that_starts_after_its_episode_was_closed_is_ended(acting, sandbox):
+    class Late(CodeAct):
+        def start(self):
+            found = super().start()
+            episode.close()
+            return found
+
+    episode = Late(sandbox, 2, 4, 100, 8).open(TASK)
+    assert episode.observe("<execute>1</execute>") is None
+    assert_nothing_runs(sandbox)
+
+
+def test_a_sandbox_that_is_gone_ends_the_run(sandbox):
+    gone = Sandbox(LIMITS)
+    gone.close()
+    episode = CodeAct(gone, 1, 4, 100, 8).open(TASK)
+    with pytest.raises(UserError, match="no interpreter can be started for a rollout: the sandbox is closed"):
+        episode.observe("<execute>1</execute>")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_turns": 0}, r"environment_options\.max_turns is 0: it has to be 1 or more"),
+        ({"concurrency": -1}, r"environment_options\.concurrency is -1"),
+        ({"limits": {"wall_seconds": 0}}, "wall_seconds is 0"),
+    ],
+)
+def test_an_option_without_meaning(options, message):
+    with pytest.raises(UserError, match=message):
+        environment(**options)

@@ -1,0 +1,80 @@
+"""Estimates against naive computation, and intervals against their closed forms."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_pass_at_j_is_the_share_of_the_subsets_that_hold_a_right_answer(k: int) -> None:
+    for count, j in itertools.product(range(k + 1), range(1, k + 1)):
+        subsets = list(itertools.combinations([True] * count + [False] * (k - count), j))
+        assert sampled_pass([count], k, j).mean == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+def test_pass_at_1_of_samples_is_their_average() -> None:
+    counts = [0, 3, 4, 1, 2]
+    assert sampled_pass(counts, 4, 1).mean == pytest.approx(sampled_avg(counts, 4).mean) == 0.5
+
+
+def test_pass_at_j_has_no_bias() -> None:
+    """Unlike 1 - (1 - c/k)^j: the mean over many draws of k answers is 1 - (1 - p)^j."""
+    draw, p, k, j = random.Random(0), 0.2, 8, 4
+    counts = [sum(draw.random() < p for _ in range(k)) for _ in range(20_000)]
+    assert sampled_pass(counts, k, j).mean == pytest.approx(1 - (1 - p) ** j, abs=0.01)
+    assert abs(sum(1 - (1 - c / k) ** j for c in counts) / len(counts) - (1 - (1 - p) ** j)) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),
+    [  # ends to four places as the literature prints them: Newcombe, Statistics in Medicine 17 (1998), table I
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_the_interval_of_pass_at_1_is_wilsons(right: int, of: int, low: float, high: float) -> None:
+    found = greedy_pass([True] * right + [False] * (of - right))
+    assert found.mean == pytest.approx(right / of)
+    assert (round(found.low, 4), round(found.high, 4)) == (low, high)
+
+
+def test_answers_that_agree_within_a_prompt_count_once_and_independent_ones_each() -> None:
+    assert interval(sampled_avg([4, 0] * 10, 4)) == pytest.approx(interval(greedy_pass([True, False] * 10)))
+    assert interval(sampled_avg([2] * 20, 4)) == pytest.approx(interval(greedy_pass([True, False] * 40)))
+    between = sampled_avg([4, 0, 3, 1] * 5, 4)
+    assert sampled_avg([2] * 20, 4).low > between.low > sampled_avg([4, 0] * 10, 4).low
+
+
+def test_for_many_prompts_the_interval_is_that_of_the_clustered_standard_error() -> None:
+    draw = random.Random(1)
+    counts = [sum(draw.random() < p for _ in range(8)) for p in (draw.random() for _ in range(5000))]
+    found, values = sampled_avg(counts, 8), [count / 8 for count in counts]
+    error = math.sqrt(sum((value - found.mean) ** 2 for value in values)) / len(values)
+    assert interval(found) == pytest.approx((found.mean - 1.96 * error, found.mean + 1.96 * error), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_cover(seed: int) -> None:
+    """In 95 of 100 evaluations, up to chance, of 40 prompts of differing difficulty with 4 answers each."""
+    draw, covered, tries = random.Random(seed), 0, 400
+    for _ in range(tries):
+        rates = [draw.choice((0.05, 0.3, 0.9)) for _ in range(40)]
+        found = sampled_avg([sum(draw.random() < rate for _ in range(4)) for rate in rates], 4)
+        covered += found.low <= (0.05 + 0.3 + 0.9) / 3 <= found.high
+    assert 0.91 < covered / tries < 0.985
+
+
+@pytest.mark.parametrize("found", [sampled_avg([0] * 5, 4), sampled_pass([4] * 5, 4, 2), greedy_pass([True])])
+def test_all_right_or_all_wrong_is_not_certain(found: Estimate) -> None:
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+    assert found.high - found.low > 0.3
+
+
+def interval(found: Estimate) -> tuple[float, float]:
+    return found.low, found.high

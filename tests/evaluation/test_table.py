@@ -1,0 +1,63 @@
+"""The paper's table."""
+
+from megatron_sspo.evaluation.answers import Answer, Answers, numbers
+from megatron_sspo.evaluation.table import Result, before_and_after, markdown, paper_table
+
+
+def of(*correct: bool) -> list[Answers]:
+    reward = ({"answer": 0.0, "format": 1.0}, {"answer": 1.0, "format": 1.0})
+    return [
+        Answers(
+            id=str(place),
+            prompt="",
+            gold="",
+            answers=(Answer(text="", tokens=3, turns=1, finish_reason="stop", reward=reward[value]),),
+        )
+        for place, value in enumerate(correct)
+    ]
+
+
+def result(model: str, gsm8k: list[Answers], aime: list[Answers] | None = None) -> Result:
+    sets = {"gsm8k": numbers(gsm8k, [])} | ({"aime25": numbers(aime, [])} if aime else {})
+    return Result(model=model, sets=sets, titles={"gsm8k": "GSM8K", "aime25": "A25"})
+
+
+BASE = result("base", of(True, False, False, False), of(False, False))
+TRAINED = result("+ SSPO", of(True, True, True, False), of(True, False))
+
+
+def test_models_are_rows_and_sets_columns_with_the_mean_gain_last() -> None:
+    assert markdown(*paper_table([BASE, TRAINED])) == (
+        "| Model | GSM8K | A25 | Δ Avg |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| base | 25.0 (4.6–69.9) | 0.0 (0.0–65.8) | – |\n"
+        "| + SSPO | 75.0 (30.1–95.4) | 50.0 (9.5–90.5) | +50.0 |\n"
+    )
+
+
+def test_one_model_has_no_gain_and_a_missing_set_is_a_dash() -> None:
+    assert paper_table([BASE])[0] == ["Model", "GSM8K", "A25"]
+    head, rows = paper_table([BASE, result("half", of(True))])
+    assert head[-1] == "Δ Avg"
+    assert rows[1][2:] == ["–", "–"]
+
+
+def test_sampled_measures_have_rows_of_their_own() -> None:
+    four = [Answers(id="1", prompt="", gold="", answers=tuple(a.answers[0] for a in of(True, False, False, False)))]
+    sampled = Result(model="m", sets={"gsm8k": numbers(of(True), four)}, titles={"gsm8k": "GSM8K"})
+    head, rows = paper_table([sampled])
+    assert head == ["Model", "Measure", "GSM8K"]
+    assert [(row[1], row[2].split()[0]) for row in rows] == [
+        ("pass@1", "100.0"),
+        ("avg@4", "25.0"),
+        ("pass@4", "100.0"),
+    ]
+    assert sampled.sets["gsm8k"]["pass@2"] == 0.5
+
+
+def test_before_and_after_a_run() -> None:
+    first, last = ({f"gsm8k/{key}": v for key, v in r.sets["gsm8k"].items()} for r in (BASE, TRAINED))
+    assert before_and_after(first, last, "gsm8k")[:2] == [
+        ("pass@1", "0.250 (0.046-0.699)", "0.750 (0.301-0.954)"),
+        ("format_rate", "1.000", "1.000"),
+    ]

@@ -1,0 +1,154 @@
+"""The law of observations: a rollout of several turns counts as the single turn of what the policy itself sampled."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from layouts import cases
+
+from megatron_sspo.batching.microbatch import make_microbatch
+from megatron_sspo.metrics import merge, reward_metrics, update_metrics
+from megatron_sspo.objective import AtanLog, Penalties, sspo
+from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.policy.own_loop import pack_rollouts
+from megatron_sspo.rollout.collect import with_advantages
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+CASES = cases() | {
+    "SSPO, KL, entropy": (sspo(), Penalties(kl_coef=0.1, kl_estimator="k3", entropy_coef=0.02), cases()["GRPO"][2])
+}
+# of each response: tokens, and which of them an environment wrote
+RESPONSES = [(9, ((2, 5), (7, 8))), (6, ((1, 5),)), (4, ()), (0, ())]
+FIELDS = ("rollout_log_probs", "old_log_probs", "reference_log_probs")
+
+
+def acting():
+    """A group in which only some of what follows the prompt is the policy's, with rubbish where it is not."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(count):
+        return tuple((-3 * torch.rand(count, generator=generator)).tolist())
+
+    rollouts = [
+        Rollout(
+            tokens=tuple(range(10, 10 + length)),
+            text="",
+            finish_reason="stop",
+            policy_version=1,
+            observed=observed,
+            reward_parts={"answer": float(number % 2), "format": 0.25 * number},
+            **{name: numbers(length) for name in FIELDS},
+        )
+        for number, (length, observed) in enumerate(RESPONSES)
+    ]
+    return RolloutGroup(prompt=Prompt(id="a", tokens=(1, 2, 3), answer=""), rollouts=rollouts)
+
+
+def single(rollout):
+    """The same without the observations, as a rollout of one turn."""
+
+    def own(values):
+        return tuple(value for value, mine in zip(values, rollout.response_mask(), strict=True) if mine)
+
+    changes = {name: own(getattr(rollout, name)) for name in ("tokens", *FIELDS)}
+    return replace(rollout, **changes, observed=())
+
+
+def with_single(group):
+    return replace(group, rollouts=[single(rollout) for rollout in group.rollouts])
+
+
+def microbatch(group):
+    return make_microbatch([(group.prompt.tokens, rollout) for rollout in group.rollouts])
+
+
+@pytest.mark.parametrize("estimator", ["group_relative", "group_centered", "leave_one_out"])
+def test_advantages(estimator):
+    several, one = (with_advantages([group], estimator)[0] for group in (acting(), with_single(acting())))
+    assert [r.advantage for r in several.rollouts] == [r.advantage for r in one.rollouts]
+    assert len({r.advantage for r in several.rollouts}) == 4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_gradient_and_metrics(name):
+    objective, penalties, correction = CASES[name]
+    (group,) = with_advantages([acting()], "group_relative")
+    loss = policy_loss(objective, penalties, correction, scale=0.25)
+    found = []
+    for given in (group, with_single(group)):
+        batch = microbatch(given)
+        assert len(batch.response_tokens) == batch.segments.num_tokens == 5 + 2 + 4 + 0
+        log_probs = (-2 * torch.rand(11, generator=torch.Generator().manual_seed(1))).requires_grad_()
+        entropy = torch.rand(11, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        total, _, report = loss(batch, log_probs, entropy)
+        gradient = torch.autograd.grad(total, (log_probs, entropy), allow_unused=True)
+        metrics = update_metrics(merge([report], num_sequences=4))
+        found.append((total.detach(), gradient[0], 0 if gradient[1] is None else gradient[1].sum(), metrics))
+    assert found[0][0] == found[1][0] and found[0][0] != 0
+    assert torch.equal(found[0][1], found[1][1])
+    assert found[0][2:] == found[1][2:]
+
+
+def test_the_papers_formula_written_naively():
+    """−Σ_i Â_i (Π_t f(ρ_it; Â_i))^{1/|y_i|} / N over the tokens that the policy sampled, one after the other."""
+    (group,) = with_advantages([acting()], "group_relative")
+    batch = microbatch(group)
+    log_probs = (-2 * torch.rand(11, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    objective, penalties, correction = sspo(AtanLog(0.3, 0.2)), Penalties(), cases()["GRPO"][2]
+    total, _, _ = policy_loss(objective, penalties, correction, scale=0.25)(batch, log_probs, torch.zeros(11))
+    (gradient,) = torch.autograd.grad(total, log_probs)
+    naive, place = torch.zeros(()), 0
+    for rollout in group.rollouts:
+        product, length = torch.ones(()), 0
+        for old, token in zip(rollout.old_log_probs, rollout.tokens, strict=True):
+            if any(token in rollout.tokens[first:beyond] for first, beyond in rollout.observed):
+                continue
+            tau = 0.2 if rollout.advantage > 0 else 0.3
+            product = product * torch.exp(tau * torch.arctan((log_probs[place] - old) / tau))
+            place, length = place + 1, length + 1
+        naive = naive - rollout.advantage * (product ** (1 / length) if length else 1.0) / 4
+    assert place == 11
+    torch.testing.assert_close(total, naive, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, torch.autograd.grad(naive, log_probs)[0], rtol=1e-5, atol=1e-7)
+
+
+def test_what_stands_at_observations_changes_nothing():
+    group = acting()
+    changed = [
+        replace(
+            rollout,
+            **{
+                name: tuple(
+                    v if own else 99.0 for v, own in zip(getattr(rollout, name), rollout.response_mask(), strict=True)
+                )
+                for name in FIELDS
+            },
+        )
+        for rollout in group.rollouts
+    ]
+    before, after = microbatch(group), microbatch(replace(group, rollouts=changed))
+    for name in FIELDS:
+        assert torch.equal(getattr(before, name), getattr(after, name))
+
+
+def test_a_batch_for_a_loop_of_ones_own(device):
+    group = acting()
+    names = {"old": "old_log_probs", "engine": "rollout_log_probs", "reference": "reference_log_probs"}
+    given = [
+        {"prompt": group.prompt.tokens, "response": r.tokens, "advantage": r.advantage, "observed": r.observed}
+        | {name: getattr(r, field) for name, field in names.items()}
+        for r in group.rollouts
+    ]
+    found, expected = pack_rollouts(given), microbatch(group)
+    assert torch.equal(found.response_rows, expected.response_rows)
+    assert torch.equal(found.segments.lengths, expected.segments.lengths)
+    for name in FIELDS:
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
+def test_rows_of_metrics_count_the_policys_tokens():
+    row = reward_metrics([acting()], policy_version=3)
+    assert row["response/tokens_mean"] == (5 + 2 + 4 + 0) / 4 and row["response/tokens_max"] == 5
+    assert row["response/turns_mean"] == (3 + 2 + 1 + 1) / 4
+    assert row["response/observed_tokens_mean"] == (4 + 4) / 4
+    assert row["rollout/staleness"] == 2

@@ -1,0 +1,230 @@
+"""Rollouts of several turns: what goes between two turns, and what the embedded engine makes of them."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from megatron_sspo.environment.codeact import CodeAct
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import embedded
+from megatron_sspo.rollout.collect import collect
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.turns import TurnTemplate
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.state import from_row, to_row
+from tests.rollout import acting_models, tiny_models
+from tests.rollout.test_embedded import teacher_forced
+from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+MAX_TOKENS = 40
+
+
+def characters(template):
+    """A tokenizer of one token a character but for <|im_start|> and <|im_end|>."""
+    made = tiny_models.tokenizer()
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    made.chat_template = template
+    return made
+
+
+def test_between_two_turns_is_what_the_chat_template_writes_there():
+    tokenizer = characters(CHATML)
+    turns = TurnTemplate(tokenizer)
+    messages = [
+        {"role": "user", "content": "1+1="},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "no"},
+    ]
+    prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True)["input_ids"]
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for response in (tokenizer("2")["input_ids"], [*tokenizer("2")["input_ids"], end]):  # by a stop string, by its end
+        assert [*prompt, *response, *turns.tokens(response, "no")] == whole
+
+
+def test_what_looks_like_a_special_token_in_an_observation_is_text():
+    tokenizer = characters(CHATML)
+    found = TurnTemplate(tokenizer).tokens((5,), "<eos>")
+    assert tiny_models.EOS in tokenizer("<eos>")["input_ids"] and tiny_models.EOS not in found
+    assert "<eos>" in tokenizer.decode(found)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "is missing: choose a model with a chat template"),
+        ("{{ raise_exception('one at a time') }}", r"refuses a conversation of several turns \(one at a time\)"),
+        ("{{ messages[-1].content }}", "does not show a response and the message after it"),
+        ("{{ messages[-1].content }}{{ messages[1].content }}", "does not show a response and the message after it"),
+    ],
+)
+def test_a_template_without_a_second_turn(template, message):
+    with pytest.raises(UserError, match=message):
+        TurnTemplate(characters(template))
+
+
+# ---------------------------------------------------------------------- the embedded engine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return acting_models.build(tmp_path_factory.mktemp("acting"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    made = embedded.engine(folder)
+    made.load_weights(tiny_models.weights(folder).items(), 3)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    made = Sandbox(LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def acting(sandbox):
+    return CodeAct(sandbox, concurrency=2, max_turns=4, max_characters=60, max_episodes=10)
+
+
+class NoReward:
+    def score(self, prompts, responses):
+        return [{"answer": 0.0} for _ in responses]
+
+    def close(self):
+        pass
+
+
+PROMPTS = [acting_models.prompt(id) for id in ("w30 w31", "w32", "w33 w34 w35 w36")]
+
+
+def collected(engine, environment, seed=0, **sampling):
+    options = {"max_tokens": MAX_TOKENS, **sampling}
+    return collect(
+        engine,
+        NoReward(),
+        PROMPTS,
+        Sampling(**options),
+        group_size=6,
+        seed=seed,
+        sync=lambda: None,
+        environment=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def groups(engine, acting):
+    return collected(engine, acting)
+
+
+def turns_of(rollout):
+    """(tokens of a turn, those between it and the next) for each turn."""
+    borders = [0, *(place for span in rollout.observed for place in span), len(rollout.tokens)]
+    parts = [rollout.tokens[a:b] for a, b in pairwise(borders)]
+    return list(zip(parts[::2], [*parts[1::2], ()], strict=True))
+
+
+def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, acting, sandbox):
+    """Each rollout's turns, played again."""
+    tokenizer = acting_models.tokenizer()
+    template = TurnTemplate(tokenizer)
+    ends = {"no observation": 0, "no room": 0, "no tokens": 0}
+    for group in groups:
+        for rollout in group.rollouts:
+            episode = acting.open(group.prompt)
+            *before, last = turns_of(rollout)
+            for turn, between in before:
+                text = tokenizer.decode(turn).rstrip()
+                assert text.endswith("</execute>") or turn[-1] == tiny_models.EOS
+                assert text.count("</execute>") == text.endswith("</execute>"), "a turn went on behind its end"
+                observation = episode.observe(tokenizer.decode(turn, skip_special_tokens=True))
+                assert observation is not None and between == template.tokens(turn, observation)
+            assert rollout.text == tokenizer.decode(last[0], skip_special_tokens=True)
+            if len(rollout.tokens) == MAX_TOKENS:
+                ends["no tokens"] += 1
+                assert rollout.finish_reason == "length"
+            else:
+                observation = episode.observe(rollout.text)
+                ends["no observation" if observation is None else "no room"] += 1
+                room = MAX_TOKENS - len(rollout.tokens)
+                assert observation is None or len(template.tokens(last[0], observation)) >= room
+                assert rollout.finish_reason == ("stop" if observation is None else "length")
+            episode.close()
+    assert all(ends.values()), ends
+    assert_nothing_runs(sandbox)
+
+
+def test_a_rollout_counts_what_the_policy_sampled(groups):
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert {rollout.num_turns for rollout in rollouts} >= {1, 2, 3}
+    for rollout in rollouts:
+        mask = rollout.response_mask()
+        assert rollout.num_response_tokens == sum(mask) == sum(len(turn) for turn, _ in turns_of(rollout))
+        assert len(mask) == len(rollout.tokens) == len(rollout.rollout_log_probs) <= MAX_TOKENS
+        assert bool(rollout.transcript) == (rollout.num_turns > 1)
+        assert rollout.transcript.count("[user]") >= rollout.num_turns - 1
+    rows = [to_row(group) for group in groups]
+    assert [to_row(from_row(row)) for row in rows] == rows and [from_row(row) for row in rows] == groups
+
+
+def test_log_probs_of_every_turn_are_those_of_a_plain_forward_pass(groups, folder):
+    model = tiny_models.reference(folder)
+    for group in groups:
+        for rollout in group.rollouts:
+            mask = torch.tensor(rollout.response_mask())
+            found, expected = torch.tensor(rollout.rollout_log_probs), teacher_forced(model, group, rollout, 1.0, 1.0)
+            torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=1e-5)
+            assert (found[~mask] == 0).all()
+
+
+def test_the_first_turn_is_that_of_a_run_without_environment(groups, engine, acting):
+    single = engine.generate(PROMPTS, Sampling(max_tokens=MAX_TOKENS, stop=acting.stop), group_size=6, seed=0)
+    for group, other in zip(groups, single, strict=True):
+        for rollout, alone in zip(group.rollouts, other.rollouts, strict=True):
+            assert turns_of(rollout)[0][0] == alone.tokens
+            assert alone.observed == () and alone.transcript == ""
+
+
+class Broken(CodeAct):
+    def execute(self, session, code):
+        raise UserError("the interpreter of a rollout is lost")
+
+
+def test_when_the_environment_breaks_no_interpreter_is_left(engine, sandbox):
+    broken = Broken(sandbox, concurrency=2, max_turns=4, max_characters=60, max_episodes=10)
+    with pytest.raises(UserError, match="is lost"):
+        collected(engine, broken)
+    assert broken.metrics()["cells_per_episode"] == 0
+    assert processes_of(sandbox) == []
+
+
+def test_a_stop_string_of_an_observation_ends_no_turn(engine):
+    """The tail that is looked at for stop strings is of the turn alone."""
+
+    class Echo:
+        stop = ()
+        max_episodes = 100
+
+        def open(self, prompt):
+            return self
+
+        def observe(self, response):
+            return "6"
+
+        def close(self):
+            pass
+
+    groups = collected(engine, Echo(), stop=("[bot] w",))
+    assert any(rollout.num_turns > 1 for group in groups for rollout in group.rollouts)
+    for group in groups:
+        for rollout in group.rollouts:
+            for turn, between in turns_of(rollout):
+                assert not between or turn[-1] == tiny_models.EOS or 4 in turn[:-1]

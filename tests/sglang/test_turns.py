@@ -1,0 +1,140 @@
+"""Rollouts of several turns: real servers, real interpreters."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megatron_sspo.environment.codeact import CodeAct, CodeActEpisode
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.turns import TurnTemplate
+from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.tokenizer import load_tokenizer
+from tests.policy.tiny_policy import TEMPERATURE, log_probs
+from tests.sandbox.conftest import LIMITS, processes_of
+from tests.sglang.served import generate, scaled, until, weights
+from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
+from tests.sglang.test_overlap import finished
+
+SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE, stop=("w1",))  # one word in nine
+GROUP = 4
+
+
+class Counts(CodeActEpisode):
+    """Runs a cell of its own for each turn: the models here know no Python."""
+
+    code = "n = len({!r}.split()); print(*['w5'] * (1 + n % 5))"
+
+    def observe(self, response):
+        return super().observe(f"<execute> {self.code.format(response)} </execute>")
+
+
+class Counting(CodeAct):
+    episode = Counts
+
+    def open(self, prompt):
+        self.count("episodes")
+        return self.episode(self)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    made = Sandbox(replace(LIMITS, wall_seconds=60.0, cpu_seconds=60))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def acting(sandbox):
+    yield Counting(sandbox, concurrency=2, max_turns=4, max_characters=60, max_episodes=10)
+    assert processes_of(sandbox) == []
+
+
+def check(groups, folder):
+    """Turns alternate with what the cells printed, and no rollout lost or doubled a token."""
+    tokenizer = load_tokenizer(folder)
+    template = TurnTemplate(tokenizer)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert max(rollout.num_turns for rollout in rollouts) >= 3
+    for rollout in rollouts:
+        assert len(rollout.rollout_log_probs) == len(rollout.tokens) <= SAMPLING.max_tokens
+        begin = 0
+        for first, beyond in rollout.observed:
+            turn = rollout.tokens[begin:first]
+            num_words = len(tokenizer.decode(turn, skip_special_tokens=True).split())
+            printed = " ".join(["w5"] * (1 + num_words % 5))
+            assert rollout.tokens[first:beyond] == template.tokens(turn, f"Observation:\n{printed}")
+            begin = beyond
+        sampled = sum(count for _, count in rollout.version_spans) or rollout.num_response_tokens
+        assert sampled == rollout.num_response_tokens == sum(rollout.response_mask())
+    return rollouts
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, folders, acting, kind):  # noqa: F811
+    engine, policy = engines(kind), policies(kind)
+    engine.load_weights(policy.weights(), 0)
+    short = replace(SAMPLING, max_tokens=52)  # a microbatch of this policy has 64
+    groups = generate(engine, PROMPTS, short, group_size=GROUP, seed=0, environment=acting)
+    rollouts = check(groups, folders[kind])
+    assert all(len(rollout.tokens) <= 52 for rollout in rollouts)
+    assert largest_difference(policy, groups) < 1e-4
+    assert all(x < 0 for r in rollouts for x, own in zip(r.rollout_log_probs, r.response_mask(), strict=True) if own)
+    assert acting.metrics()["cells_per_episode"] > 1
+    if kind == "moe":
+        bare = [replace(g, rollouts=[replace(r, routes=None) for r in g.rollouts]) for g in groups]
+        own = [r for group in policy.old_log_probs(bare) for r in group.rollouts]
+        for rollout, mine in zip(rollouts, own, strict=True):
+            assert len(choices(rollout.routes)) == len(choices(mine.routes)) - 1
+            assert choices(rollout.routes) == choices(mine.routes)[:-1]
+
+
+def test_turns_go_on_under_new_weights(attach, folders, acting):
+    """Weights come while some rollouts decode, and others observe: each log-prob is that of the weights it names."""
+    engine = attach(pause="abort")
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+    time.sleep(0.5)
+    engine.load_weights(weights(folders["dense"], 1.3), 1)
+    rollouts = check(groups := finished(generation), folders["dense"])
+    assert any(len(rollout.version_spans) > 1 for rollout in rollouts), "no rollout has seen both"
+    models = [scaled(folders["dense"], factor) for factor in (1.0, 1.3)]
+    with torch.no_grad():
+        for group in groups:
+            for rollout in group.rollouts:
+                mask = torch.tensor(rollout.response_mask())
+                expected = torch.stack([log_probs(model, group.prompt, rollout)[mask] for model in models])
+                spans = rollout.version_spans or ((rollout.policy_version, rollout.num_response_tokens),)
+                versions = torch.tensor([version for version, count in spans for _ in range(count)])
+                found = torch.tensor(rollout.rollout_log_probs)[mask]
+                torch.testing.assert_close(found, expected.gather(0, versions[None])[0], rtol=0, atol=1e-4)
+
+
+class Endless(Counts):
+    code = "while True: pass  # {!r}"
+
+
+def test_a_cancelled_generation_leaves_no_interpreter(attach, acting, sandbox):
+    engine = attach()
+    acting.episode = Endless
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+    until(lambda: processes_of(sandbox), 60)
+    generation.cancel()
+    until(lambda: generation.is_done, 20)
+    until(lambda: not processes_of(sandbox), 20)
+
+
+class Breaks(Counts):
+    def observe(self, response):
+        if self._num_turns:
+            raise UserError("the interpreter of a rollout is lost")
+        return super().observe(response)
+
+
+def test_a_broken_environment_ends_the_generation_and_leaves_no_interpreter(attach, acting, sandbox):
+    engine = attach()
+    acting.episode = Breaks
+    with pytest.raises(UserError, match="is lost"):
+        generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+    until(lambda: not processes_of(sandbox), 20)
