@@ -13,7 +13,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 # Two of pytest's processes, with the files shared out: on two cores that takes two thirds of the time.
 AT_ONCE := -n 2 --dist loadgroup
 
-.PHONY: install install-sglang install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-cluster benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -39,6 +39,16 @@ install-sglang: .venv-sglang/installed
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps ./sglang_cpu
 	touch $@
 
+# NeMo-Run, in an environment of its own: it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
+# on the nodes. docs/launch.md
+install-nemo-run: .venv-nemo-run/installed
+
+.venv-nemo-run/installed: setup.py
+	$(PYTHON) -m venv .venv-nemo-run
+	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
+	touch $@
+
 # What programs that a model wrote are executed in: docs/sandbox.md
 install-sandbox:
 	command -v bwrap >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq bubblewrap; }
@@ -58,17 +68,21 @@ check: install
 	$(BIN)/pyright
 
 test: install sandbox-there
-	$(TEST) $(AT_ONCE) -m "not sglang and not cluster"
+	$(TEST) $(AT_ONCE) -m "not sglang and not cluster and not nemo_run"
 
 test-fast: install sandbox-there
-	$(TEST) -m "not slow and not sglang and not cluster"
+	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run"
 
 # With real SGLang servers on this machine's CPU
 test-sglang: install install-sglang
 	$(TEST) tests/sglang
 
+# Experiments on this machine, by NeMo-Run itself
+test-nemo-run: install install-nemo-run
+	$(TEST) tests/launch -m nemo_run
+
 # With a real Slurm of four nodes on this machine, as root: it is installed, brought up, and taken down again
-test-cluster: install install-sglang
+test-cluster: install install-sglang install-nemo-run
 	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
 	tests/cluster/up.sh
 	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
@@ -88,4 +102,4 @@ benchmark-sandbox: install sandbox-there
 	$(BIN)/python benchmarks/sandbox.py
 
 clean:
-	rm -rf .venv .venv-sglang build *.egg-info runs
+	rm -rf .venv .venv-sglang .venv-nemo-run build *.egg-info runs

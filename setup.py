@@ -41,7 +41,8 @@ setup(
             "datasets",
         ],
         "hub": ["datasets"],
-        "nemo_run": ["nemo-run==0.11.1", "leptonai<0.28"],  # newer leptonai lacks the module that nemo-run imports
+        # in an environment of its own, make install-nemo-run; newer leptonai lacks the module that nemo-run imports
+        "nemo_run": ["nemo-run==0.11.1", "leptonai<0.28"],
         "tracking": ["tensorboard", "wandb"],
     },
     entry_points={"console_scripts": ["megatron-sspo=megatron_sspo.__main__:main"]},

@@ -1,4 +1,4 @@
-"""`megatron-sspo`: train, serve, evaluate, table, convert, verify, plot."""
+"""`megatron-sspo`: train, launch, serve, evaluate, table, convert, verify, plot."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch import local
+from megatron_sspo.launch import command, local
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_set(train)
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
     train.set_defaults(run=_train)
+
+    command.add_parser(commands, _add_set)
 
     serve = commands.add_parser("serve", help="a recipe's rollout servers on this machine, for a trainer elsewhere")
     serve.add_argument("recipe", help="whose model and rollouts.options are used")

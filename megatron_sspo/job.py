@@ -25,7 +25,9 @@ from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import initialize, shutdown
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight import prompt_stream
+from megatron_sspo.preflight_ranks import check_ranks
 from megatron_sspo.resolve import call_with_options, resolve
+from megatron_sspo.resources import model_config
 from megatron_sspo.rollout.cycles import Cycles
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Prompts, Run, check
@@ -67,6 +69,7 @@ class Job:
         self._build_reward = resolve("reward", run.reward, "reward")
 
         device = initialize(run.parallel, run.seed)
+        check_ranks(run, model_config(run), self.folder)
         self.is_main = dist.get_rank() == 0
         self._found = checkpoints(self.folder / "checkpoints")
         self.policy = Policy(run, self._initial_weights(model_path), device)

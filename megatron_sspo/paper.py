@@ -20,6 +20,12 @@ from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
+# Keeps a layer's input alone and computes the layer again in the backward pass: otherwise the activations of a
+# microbatch of 16,384 tokens take more than an 80 GB GPU has left (slurm/README.md).
+RECOMPUTE = MappingProxyType(
+    {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+)
+
 GSM8K_TEST = Prompts(source="gsm8k", options={"split": "test"}, system=THINK_ANSWER_INSTRUCTION)
 MATH_500 = Prompts(source="math_500", system=THINK_ANSWER_INSTRUCTION)
 AIME_2024 = Prompts(source="aime24", system=THINK_ANSWER_INSTRUCTION)
@@ -85,7 +91,7 @@ def paper(
         mu: optimizer steps between refreshes of the sampler.
         max_tokens: of a response; of several turns all together.
         evaluation: names of `HELD_OUT`.
-        megatron: further fields of Megatron's TransformerConfig.
+        megatron: fields of Megatron's TransformerConfig, besides those of `RECOMPUTE`.
     """
     return Run(
         name=name if mu == 2 else f"{name}-stale",
@@ -107,7 +113,7 @@ def paper(
         tokens_per_microbatch=16384,
         evaluation=Evaluation(sets={name: HELD_OUT[name] for name in evaluation}, every=40),
         checkpoint_every=40,
-        megatron=dict(megatron),
+        megatron={**RECOMPUTE, **megatron},
     )
 
 

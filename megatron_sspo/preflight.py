@@ -1,10 +1,11 @@
 """What can be found wrong before a process group is made: on the launching process, in a few seconds."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo import sinks
+from megatron_sspo import resources, sinks
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
@@ -24,7 +25,11 @@ from megatron_sspo.weights.table import check_coverage
 
 
 def preflight(run: Run, *, resume: Path | None) -> None:
-    """Checks the configuration, the run's folder, the model's folder, every row of the data, and the plug-ins' names.
+    """Checks the configuration, the run's folder, the model's folder, every row of the data, and the plug-ins' names;
+    and of the machine the disk, the port that ranks meet at, and servers that the recipe names.
+
+    On ranks that torchrun or srun has started, what concerns the whole job is checked by rank 0. Memory is checked
+    where the ranks are: `preflight_ranks`.
 
     Raises:
         UserError: the first thing that is wrong.
@@ -51,6 +56,10 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
             demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)
+    if os.environ.get("RANK", "0") == "0":
+        resources.check_disk(run, resources.model_config(run), resume or Path(run.output) / run.name)
+        resources.check_port()
+        resources.check_servers(run.rollouts.options.get("urls", ()))
 
 
 def check_folder(run: Run, resume: Path | None) -> None:

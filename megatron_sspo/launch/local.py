@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,14 +38,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
     """
     ours, theirs = os.pipe()
-    environment = {
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_processes)),
-        **os.environ,
-        "WORLD_SIZE": str(num_processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        _REPORT: str(theirs),
-    }
+    environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}
     processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: Any) -> None:
@@ -56,8 +50,8 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
         for rank in range(num_processes):
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "megatron_sspo", *arguments],
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    _command(arguments),
+                    env={**environment, **_place(rank)},
                     pass_fds=[theirs],
                     preexec_fn=partial(die_with, os.getpid()),
                 )
@@ -69,6 +63,35 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
             signal.signal(number, handler)
         os.close(ours)
         os.close(theirs)
+
+
+def described(arguments: Sequence[str], num_processes: int) -> list[str]:
+    """The command line of each process that `launch` would start, with what it adds to the environment."""
+    environment = _environment(num_processes)
+    return [
+        shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _place(rank)).items())])
+        + f" {shlex.join(_command(arguments))}"
+        for rank in range(num_processes)
+    ]
+
+
+def _environment(num_processes: int) -> dict[str, str]:
+    """Of all processes."""
+    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "WORLD_SIZE": str(num_processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+
+
+def _place(rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "megatron_sspo", *arguments]
 
 
 def report(message: str) -> None:

@@ -9,14 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.memory.head import BLOCK, FEWEST_COLUMNS, MEMORY_BUDGET_BYTES, block_width
 from megatron_sspo.policy.log_probs import Gradient, Statistics, columns_of_rank
-
-MEMORY_BUDGET_BYTES = 256 * 1024**2
-
-# Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
-# hidden states is read and written once a block, which asks for larger blocks where memory is faster.
-_BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
-_FEWEST_COLUMNS = 512
 
 
 def fused_log_probs_and_entropy(
@@ -149,8 +143,7 @@ class _WeightGradient:
 
 
 def _blocks(hidden: torch.Tensor, valid: int) -> list[slice]:
-    size = _BLOCK.get(hidden.device.type, _BLOCK["cuda"])
-    width = max(_FEWEST_COLUMNS, size // max(1, hidden.size(0)) // 256 * 256)
+    width = block_width(hidden.size(0), BLOCK.get(hidden.device.type, BLOCK["cuda"]), FEWEST_COLUMNS)
     return [slice(start, min(start + width, valid)) for start in range(0, valid, width)]
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Elements of a tile. On a CPU two float32 tiles stay in cache; a GPU wants fewer kernels.
-_TILE = {"cpu": 1 << 19, "cuda": 1 << 24}
+from megatron_sspo.memory.head import TILE
 
 
 def log_probs_and_entropy(
@@ -190,7 +189,7 @@ class _Scratch:
     """Two buffers of one tile each, used again for every tile: fresh memory would cost more than the arithmetic."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.size = _TILE.get(device.type, _TILE["cuda"])
+        self.size = TILE.get(device.type, TILE["cuda"])
         self.buffers = torch.empty(2, 0, dtype=dtype, device=device)
 
     def tiles(self, block: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:

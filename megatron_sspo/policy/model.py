@@ -12,6 +12,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.memory.parameters import check_cuts, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
@@ -50,7 +51,7 @@ def transformer_config(
             "leave it off"
         )
     architecture = family.transformer_fields(config)
-    _check_cuts(architecture, parallel, options)
+    check_cuts(architecture, parallel, options)
     interleaved = parallel.virtual_pipeline > 1
     fields: dict[str, Any] = {
         **architecture,
@@ -95,31 +96,6 @@ def transformer_config(
         return TransformerConfig(**{**fields, **options})
     except (ValueError, AssertionError) as error:
         raise UserError(f"Megatron refuses the configuration: {error}") from error
-
-
-def _check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
-    """Refuses layers and experts that do not go round, which Megatron finds later, by assertions."""
-    experts = architecture.get("num_moe_experts")
-    if experts and experts % parallel.expert:
-        raise UserError(f"parallel.expert is {parallel.expert}, which does not divide the model's {experts} experts")
-    layers, stages = architecture["num_layers"], parallel.pipeline * parallel.virtual_pipeline
-    if layers % stages and not _UNEVEN_PIPELINES & options.keys():
-        raise UserError(
-            f"parallel.pipeline × parallel.virtual_pipeline is {stages}, which does not divide the model's {layers} "
-            f"layers: change it, or set one of megatron.{', megatron.'.join(sorted(_UNEVEN_PIPELINES))}"
-        )
-
-
-_UNEVEN_PIPELINES = {
-    "pipeline_model_parallel_layout",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-}
-
-
-def padded_vocab_size(vocab_size: int, tensor: int) -> int:
-    """The vocabulary, with as many rows of padding as make it divisible by the tensor-parallel size."""
-    return -(-vocab_size // tensor) * tensor
 
 
 def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:

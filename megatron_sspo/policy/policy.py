@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.metrics import UpdateRecord, merge
 from megatron_sspo.policy import checkpoint
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
-from megatron_sspo.policy.model import build_chunks, padded_vocab_size, transformer_config
+from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule

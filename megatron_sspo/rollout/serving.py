@@ -8,6 +8,7 @@ from pathlib import Path
 
 from megatron_sspo.console import Display
 from megatron_sspo.errors import UserError
+from megatron_sspo.ports import check_free
 from megatron_sspo.resolve import check_options
 from megatron_sspo.rollout import serve as server_program
 from megatron_sspo.rollout import sglang
@@ -49,6 +50,8 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
     servers = own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
+    for number in range(len(servers)):
+        check_free(address, first_port + number, "choose others with --address and --port")
     load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
     (folder / URLS).unlink(missing_ok=True)
     Display(silent=False)  # shows what the pool has to say

@@ -34,8 +34,21 @@ def workplace(tmp_path):
     """A new one for each test; afterwards nothing of it runs any more."""
     made = make_workplace(tmp_path)
     yield made
+    end_jobs(made)
+
+
+@pytest.fixture
+def other_workplace(tmp_path_factory):
+    """A second one, for a job beside the first."""
+    made = make_workplace(tmp_path_factory.mktemp("other"))
+    yield made
+    end_jobs(made)
+
+
+def end_jobs(made: Workplace) -> None:
     for job in made.jobs:
         call("scancel", job.id)
+    for job in made.jobs:
         job.end()
 
 

@@ -25,20 +25,32 @@ def trainers(node):
     return [pid for pid, line in processes(node).items() if " train " in line and "bash" not in line]
 
 
-def test_a_time_limit(workplace) -> None:
-    """Slurm gives a minute's warning; limits are in minutes, so that it comes some time after the limit was lowered."""
+def test_a_time_limit(workplace, other_workplace) -> None:
+    """In the middle: saved, requeued, resumed. Before the first update: it would be the same again and again.
+
+    Slurm gives a minute's warning; limits are in minutes, so that it comes some time after they were lowered. Both
+    jobs wait for theirs at the same time.
+    """
+    other_workplace.hold.touch()
+    hopeless = other_workplace.train(options=("--signal=B:USR1@60",))
     job = workplace.train(options=("--signal=B:USR1@60",))
     hold_in_the_middle(workplace, job)
-    call("scontrol", "update", f"jobid={job.id}", "timelimit=2")
+    for limited in (job, hopeless):
+        call("scontrol", "update", f"jobid={limited.id}", "timelimit=2")
     job.wait(lambda: "the time limit is near: the trainer is to finish its update" in job.log())
-    call("scontrol", "update", f"jobid={job.id}", "timelimit=30")  # of the next attempt
+    hopeless.wait(lambda: "the time limit is near" in hopeless.log())
+    for limited in (job, hopeless):
+        call("scontrol", "update", f"jobid={limited.id}", "timelimit=30")  # of the next attempt
     workplace.hold.unlink()
+    other_workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
     assert "the time limit is near: requeued, to go on from the checkpoint: update-" in job.log()
-    log = (job.run / "slurm" / f"{job.id}-0" / "trainer-n1.log").read_text()
+    log = "".join(path.read_text() for path in job.run.glob(f"slurm/{job.id}-0/trainer-*.log"))
     assert "because SIGUSR1 came" in log and "is asked to stop leaves within" in log
+    assert hopeless.end() == "FAILED"
+    assert "the job ends: no update was finished within the time limit" in hopeless.last_line(), hopeless.logs()
 
 
 def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containers(workplace) -> None:
@@ -81,17 +93,6 @@ def check_environment(image, job, role):
     assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     return pid
-
-
-def test_a_time_limit_that_is_over_before_the_first_update(workplace) -> None:
-    """It would be the same again and again, so that the job is not requeued."""
-    workplace.hold.touch()
-    job = workplace.train(options=("--time=1", "--signal=B:USR1@60"))
-    job.wait(lambda: "the time limit is near" in job.log())
-    call("scontrol", "update", f"jobid={job.id}", "timelimit=30")
-    workplace.hold.unlink()
-    assert job.end() == "FAILED"
-    assert "the job ends: no update was finished within the time limit" in job.last_line(), job.logs()
 
 
 def test_scancel(workplace) -> None:

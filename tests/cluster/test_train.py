@@ -46,8 +46,10 @@ def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_pat
     assert len(key) == 64 and stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
     job = workplace.train(SERVERS=folder)
     job.wait(lambda: len(job.rows()) >= 2)
+    workplace.hold.touch()  # or the run may be over before the server is killed
     assert key not in call("ps", "-e", "-ww", "-o", "args")
     os.kill(next(pid for pid, line in processes("n1").items() if "sglang.launch_server" in line), signal.SIGKILL)
+    workplace.hold.unlink()
     job.wait(lambda: job.state == "COMPLETED")
     check_metrics(job)
     assert "a rollout server is started again" in next(folder.glob("slurm/*/server-n1.log")).read_text()

@@ -8,9 +8,10 @@ import torch
 from tiny_policy import make_run, read_batch, with_first
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize
-from megatron_sspo.policy.model import padded_vocab_size, transformer_config
+from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import check_cuts
 from megatron_sspo.run import Optimizer, Parallel

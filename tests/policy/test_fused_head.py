@@ -27,8 +27,8 @@ every_mode = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 @pytest.fixture(params=[16, 48, 4096], ids=lambda width: f"blocks of {width}")
 def blocks(request, monkeypatch):
     """Blocks of columns of which the vocabulary needs many, and one."""
-    monkeypatch.setitem(fused_head._BLOCK, "cpu", 1)
-    monkeypatch.setattr(fused_head, "_FEWEST_COLUMNS", request.param)
+    monkeypatch.setitem(fused_head.BLOCK, "cpu", 1)
+    monkeypatch.setattr(fused_head, "FEWEST_COLUMNS", request.param)
 
 
 def head(hidden, weight, labels, budget=0):

@@ -131,7 +131,7 @@ def test_the_size_of_a_tile_changes_rounding_alone(monkeypatch):
     logits, labels, upstream = example(rows=100)
     options = {"temperature": TEMPERATURE, "vocab_size": 97}
     expected = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
-    monkeypatch.setitem(module._TILE, "cpu", 700)
+    monkeypatch.setitem(module.TILE, "cpu", 700)
     found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6)

@@ -26,7 +26,7 @@ def close(found, wanted, tolerance):
 @pytest.fixture(params=[64, 1024, 1 << 19])
 def tile(request, monkeypatch):
     """Tiles of which a matrix needs many, in both directions, and the usual ones."""
-    monkeypatch.setitem(module._TILE, "cpu", request.param)
+    monkeypatch.setitem(module.TILE, "cpu", request.param)
 
 
 @pytest.mark.parametrize("which", GRADIENTS)

@@ -1,0 +1,35 @@
+"""Qwen3-30B-A3B in the paper's setting, as a NeMo-Run experiment on a Slurm cluster.
+
+    make install-nemo-run
+    .venv-nemo-run/bin/python examples/nemo_run_qwen3_30b_a3b.py --account research --partition h100 --dry-run
+    CONTAINER=trainer.sqsh SERVER_CONTAINER=sglang.sqsh .venv-nemo-run/bin/python examples/nemo_run_qwen3_30b_a3b.py ...
+
+Three nodes of eight GPUs: one generates, two learn. Variables are those of slurm/README.md; docs/launch.md has what
+NeMo-Run does with them. Not run on GPUs yet.
+"""
+
+import argparse
+import sys
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch.nemo_run import launch, paper_job, slurm_executor
+
+
+def main() -> int:
+    """Submits it and stays until its end, which is the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--account", required=True)
+    parser.add_argument("--partition", required=True)
+    parser.add_argument("--stale", action="store_true", help="refresh the sampler every 4 updates, and not every 2")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    options = parser.parse_args()
+    job = paper_job("qwen3_30b_a3b_math", stale=options.stale)
+    executor = slurm_executor(job, account=options.account, partition=options.partition)
+    return launch(job, executor, dry_run=options.dry_run)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"megatron-sspo: {error}")

@@ -1,0 +1,156 @@
+"""`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch import local, slurm
+from megatron_sspo.run import Run
+
+_PLACES = ("local", "slurm", "nemo-run")
+
+
+def add_parser(commands: Any, add_set: Callable[[argparse.ArgumentParser], None]) -> None:
+    """The arguments of `megatron-sspo launch`."""
+    parser = commands.add_parser("launch", help="checks a recipe, and starts it here, by Slurm or by NeMo-Run")
+    parser.add_argument("recipe", help="as for train")
+    add_set(parser)
+    parser.add_argument("--on", choices=_PLACES, default="local", help="where (default: %(default)s)")
+    parser.add_argument("--check", action="store_true", help="the checks alone, and what each rank needs of memory")
+    parser.add_argument("--dry-run", action="store_true", help="prints what would be started, and checks it")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder (--on local)")
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="of a GPU there, for a check on a machine that has none"
+    )
+    parser.add_argument(
+        "--sbatch", default="", metavar="OPTIONS", help='of sbatch: --sbatch="--nodes=6 --time=8:00:00"'
+    )
+    parser.add_argument("--script", default=slurm.SCRIPT, help="of slurm/, to submit (default: %(default)s)")
+    parser.add_argument(
+        "--executor", choices=("slurm", "local"), default="slurm", help="of NeMo-Run (default: %(default)s)"
+    )
+    parser.set_defaults(run=launch)
+
+
+def launch(options: argparse.Namespace, _: list[str]) -> int:
+    """The exit code of what was started; 2 where a check has failed."""
+    from megatron_sspo.recipe import load_recipe
+
+    _refuse_what_has_no_effect(options)
+    by_slurm = options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
+    job = _job(options) if options.on != "local" else None
+    of_script = job.script_assignments() if job is not None and by_slurm else []
+    run, resume = load_recipe(options.recipe, [*options.set, *of_script]), options.resume
+    if by_slurm and job is not None and "RUN" in job.variables:
+        run, resume = _in_folder(run, Path(job.variables["RUN"]))
+    if options.dry_run and (code := _show(options, job, run)):
+        return code
+    _check(run, resume, options, job if by_slurm else None)
+    if options.dry_run or options.check:
+        return 0
+    if job is None:
+        return _run_here(options, run)
+    if options.on == "slurm":
+        return job.submit()
+    return _nemo_run(options, job)
+
+
+def _refuse_what_has_no_effect(options: argparse.Namespace) -> None:
+    if options.on == "local" and (options.sbatch or options.script != slurm.SCRIPT):
+        raise UserError(
+            "--sbatch and --script are for jobs of Slurm: add --on slurm or --on nemo-run, or leave them out"
+        )
+    if options.on != "local" and options.resume:
+        raise UserError("a job goes on by itself where RUN holds a run: set RUN in place of --resume")
+    if options.on != "nemo-run" and options.executor != "slurm":
+        raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
+
+
+def _job(options: argparse.Namespace) -> slurm.Job:
+    variables = slurm.given_variables()
+    project = slurm.checkout(variables)
+    path, colon, function = options.recipe.partition(":")
+    if Path(path).is_file() and Path.cwd() != project:
+        path = str(Path(path).absolute())  # the job's working directory is the checkout
+    return slurm.Job(
+        recipe=f"{path}{colon}{function}",
+        assignments=options.set,
+        options=slurm.split_options(options.sbatch),
+        variables=variables,
+        script=options.script,
+    )
+
+
+def _in_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
+    """The run as the job will have it, whose folder is RUN: one that holds a run is gone on with."""
+    named = replace(run, output=str(folder.parent), name=folder.name)
+    return named, folder if (folder / "config.json").exists() else None
+
+
+def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> int:
+    """Prints what would be started; an exit code that is not 0 where that cannot be told."""
+    if job is not None and options.on == "nemo-run":
+        return _nemo_run(options, job)
+    if job is None:
+        print("\n".join(local.described(_train_arguments(options), run.parallel.num_processes)), flush=True)
+    else:
+        print(job.described(), flush=True)
+    return 0
+
+
+def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slurm.Job | None) -> None:
+    """Raises UserError; with --check it prints what was found."""
+    import torch
+
+    from megatron_sspo.launch.report import report
+    from megatron_sspo.preflight import preflight
+    from megatron_sspo.resources import check_memory, memory_of_rank, model_config
+
+    if job is not None:
+        slurm.check_size(job, run.parallel.num_processes)
+    config = model_config(run)
+    on_cuda = job is not None or torch.cuda.is_available()
+    if options.check:
+        print(report(run, config, on_cuda=on_cuda), flush=True)
+    if options.memory:
+        check_memory(run, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
+    elif job is None:
+        check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
+    preflight(run, resume=resume)
+    if options.check:
+        print("nothing was found wrong; versions, paths and memory are compared again when all ranks are there")
+
+
+def _train_arguments(options: argparse.Namespace) -> list[str]:
+    resume = ["--resume", str(options.resume)] if options.resume else []
+    return ["train", options.recipe, *(part for value in options.set for part in ("--set", value)), *resume]
+
+
+def _run_here(options: argparse.Namespace, run: Run) -> int:
+    return local.launch(_train_arguments(options), run.parallel.num_processes)
+
+
+def _nemo_run(options: argparse.Namespace, job: slurm.Job) -> int:
+    """Hands the job to the interpreter that has NeMo-Run, which needs nothing of the trainer's environment."""
+    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
+    if not Path(python).exists():
+        raise UserError(
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
+            "NEMO_RUN_PYTHON"
+        )
+    program = "import sys; from megatron_sspo.launch.nemo_run import main; sys.exit(main())"
+    command = [python, "-c", program, job.recipe]  # not -m: experiments remember classes by the names of their modules
+    command += [f"--set={assignment}" for assignment in job.assignments]
+    command += [f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"]
+    command += [f"--executor={options.executor}", *(["--dry-run"] if options.dry_run else [])]
+    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
+    environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # to which NeMo-Run folds what it prints, scripts too
+    return subprocess.run(command, cwd=job.project, env=environment).returncode

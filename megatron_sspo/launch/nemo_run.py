@@ -1,0 +1,288 @@
+"""Recipes as NeMo-Run experiments. Runs where NeMo-Run is installed, and needs nothing of the trainer's environment.
+
+    job = paper_job("qwen3_30b_a3b_math", variables={"CONTAINER": "trainer.sqsh"})
+    sys.exit(launch(job, slurm_executor(job, account="research", partition="h100")))
+
+An experiment has one task, and the task is the job that `sbatch slurm/train.sbatch` is: servers on the first nodes of
+the allocation, trainers on the others, in the words of slurm/README.md. So NeMo-Run submits, follows and keeps books,
+and nothing of it is needed on the nodes. What it does otherwise than one would think, and what is done about it, is in
+docs/launch.md.
+"""
+
+# Where NeMo-Run is not installed, pyright takes its name for that of this file.
+# pyright: reportAttributeAccessIssue=false
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nemo_run as run
+from nemo_run.config import get_nemorun_home  # pyright: ignore[reportMissingImports]
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options
+
+TASK = "train"
+_STATE_SECONDS = 120.0  # within which Slurm's books have the state of a job that has ended
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+# Nodes of each of the paper's settings (slurm/README.md), and the script where it is not the usual one.
+_PAPER = {
+    "qwen2_5_7b_math": (2, SCRIPT),
+    "qwen3_8b_math": (2, SCRIPT),
+    "qwen3_8b_code": (2, SCRIPT),
+    "qwen3_14b_math": (2, SCRIPT),
+    "qwen3_14b_code": (2, SCRIPT),
+    "qwen3_30b_a3b_math": (3, "slurm/train_qwen3_30b_a3b.sbatch"),
+    "qwen3_30b_a3b_code": (3, "slurm/train_qwen3_30b_a3b.sbatch"),
+}
+
+
+def paper_job(
+    setting: str,
+    *,
+    stale: bool = False,
+    assignments: Sequence[str] = (),
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Job:
+    """A job of one of the paper's settings, which are files of `examples/`.
+
+    Args:
+        setting: such as qwen3_30b_a3b_math.
+        stale: μ = 4 in place of 2.
+        assignments: of `--set`.
+        options: of sbatch, after the setting's number of nodes.
+        variables: of slurm/README.md; by default those of the environment.
+
+    Raises:
+        UserError: there is no such setting.
+    """
+    if setting not in _PAPER:
+        raise UserError(f"the paper has no setting {setting!r}: choose one of {', '.join(_PAPER)}")
+    nodes, script = _PAPER[setting]
+    return Job(
+        recipe=f"examples/{setting}.py{':stale' if stale else ''}",
+        assignments=assignments,
+        options=[f"--nodes={nodes}", *options],
+        variables=given_variables() if variables is None else variables,
+        script=script,
+    )
+
+
+# ------------------------------------------------------------------ executors
+
+
+def local_executor() -> run.LocalExecutor:
+    """Runs the task on this machine, until its end."""
+    return run.LocalExecutor()
+
+
+def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
+    """An executor with what the job's script and options tell sbatch.
+
+    Args:
+        fields: of `nemo_run.SlurmExecutor`, which win: account, partition, time, tunnel.
+    """
+    given = job.all_options()
+    for name in ("job-name", "output", "open-mode", "requeue"):  # NeMo-Run's own affair
+        given.pop(name, None)
+    known, others = {}, {}
+    for name, value in given.items():
+        field = name.replace("-", "_")
+        if field in run.SlurmExecutor.SBATCH_FLAGS and hasattr(run.SlurmExecutor, field):
+            known[field] = int(value) if value.isdigit() else value or True
+        else:
+            others[name] = value or True
+    defaults = {
+        "account": None,  # then Slurm's own
+        "job_name_prefix": "sspo-",  # or it is made of the account
+        "packager": run.Packager(),  # the job runs in the checkout
+        "tunnel": run.LocalTunnel(job_dir=""),
+        "additional_parameters": others,
+    }
+    return run.SlurmExecutor(**{**defaults, **known, **fields})
+
+
+# ------------------------------------------------------------------ the task, and its place in the job
+
+
+def task(job: Job, executor: run.Executor) -> run.Script:
+    """What the executor is to run: the whole job of slurm/, or on one machine `megatron-sspo train`."""
+    if isinstance(executor, run.SlurmExecutor):
+        return run.Script(inline=f"exec bash {shlex.join([job.script, *job.arguments])}\n")
+    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
+    lines = [
+        f"cd {shlex.quote(str(job.project))}",
+        f"export PYTHONPATH={shlex.quote(str(job.project))}",
+        f"exec {shlex.join([python, '-m', 'megatron_sspo', 'train', *job.arguments])}",
+    ]
+    return run.Script(inline="\n".join(lines) + "\n")
+
+
+@dataclass(kw_only=True)
+class InBatchShell(run.Plugin):
+    """Has Slurm's batch shell run the task, and not a step: so it gets Slurm's warnings, saves, and is requeued.
+
+    NeMo-Run's script has no trap, so that the signal of `--signal=B:USR1@600` would kill it; and a step is sent the
+    SIGTERM of a pre-emption, upon which the sruns within it kill what they have started.
+
+    Attributes:
+        project: the checkout.
+        environment: of the job, as `Job.environment` has it.
+        seconds: of warning before the time limit, to finish an update and save; None: as the script says.
+    """
+
+    project: str
+    environment: dict[str, str] = field(default_factory=dict)
+    seconds: int | None = None
+
+    def setup(self, task: run.Script, executor: run.Executor) -> None:
+        """Changes the executor; one that is not Slurm's needs nothing, because it sends SIGTERM to the trainer."""
+        if not isinstance(executor, run.SlurmExecutor):
+            return
+        refuse(executor)
+        if self.seconds is not None:
+            executor.signal = f"B:USR1@{self.seconds}"
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        # /nemo_run is the experiment's folder, and `nemo experiment logs` looks for files of this name in it
+        log = '"/nemo_run/log-${SLURM_JOB_NAME}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out"'
+        lines = [
+            "# The batch shell becomes the job: signals that are for it find no trap in what stands below.",
+            "set +evx",
+            f"cd {shlex.quote(self.project)}",
+            *exports,
+            f"exec >>{log} 2>&1",
+            task.inline.strip(),
+        ]
+        executor.setup_lines = "\n".join(lines)
+
+
+def refuse(executor: run.SlurmExecutor) -> None:
+    """Raises UserError for what NeMo-Run would take, and do otherwise or not at all."""
+    if executor.heterogeneous:
+        raise UserError(
+            "the executor is heterogeneous: roles share the nodes of one job, by SERVER_NODES; leave it off"
+        )
+    if executor.container_image is not None:
+        raise UserError("the executor has a container_image: containers are given by CONTAINER and SERVER_CONTAINER")
+    if executor.env_vars:
+        raise UserError(
+            f"the executor has env_vars ({', '.join(executor.env_vars)}), which NeMo-Run writes in capitals and "
+            "without quotes: set variables in the job, or in the recipe"
+        )
+    if executor.array is not None:
+        raise UserError("the executor has an array: a run is one job; start an experiment for each run")
+    home = Path(get_nemorun_home()) / "experiments"
+    folder = executor.tunnel.job_dir
+    if isinstance(executor.tunnel, run.LocalTunnel) and folder and not Path(folder).is_relative_to(home):
+        raise UserError(
+            'the LocalTunnel has a job_dir, where NeMo-Run does not copy its script to: set it to "", and '
+            "NEMORUN_HOME to a disk that all nodes share"
+        )
+
+
+# ------------------------------------------------------------------ experiments
+
+
+def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: bool = False) -> int:
+    """Runs the job as an experiment, to its end; shows its log meanwhile.
+
+    Args:
+        dry_run: prints what NeMo-Run would submit instead.
+        checked: the checks of `megatron-sspo launch --check` have been made.
+
+    Returns:
+        0 where the task has succeeded, or else 1: NeMo-Run itself ends with 0 in either case.
+
+    Raises:
+        UserError: a check has failed, or the executor cannot do what is asked.
+    """
+    with run.Experiment(Path(job.recipe.partition(":")[0]).stem) as experiment:
+        experiment.add(
+            task(job, executor),
+            executor=executor,
+            name=TASK,
+            plugins=[InBatchShell(project=str(job.project), environment=job.environment)],
+        )
+        if dry_run:
+            experiment.dryrun()
+            return 0
+        if not checked:
+            check(job, executor)
+        if isinstance(executor, run.SlurmExecutor):
+            _check_accounting(executor)
+        experiment.run(tail_logs=True)
+    state = _final_state(experiment)
+    print(f"experiment {experiment._id}: {state}", flush=True)
+    return 0 if state == "SUCCEEDED" else 1
+
+
+def check(job: Job, executor: run.Executor) -> None:
+    """The checks of `megatron-sspo launch`, by the trainer's interpreter.
+
+    Raises:
+        UserError: what they have found.
+    """
+    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
+    if not Path(python).exists():
+        raise UserError(f"there is no trainer's interpreter at {python}: make install, or name it by PYTHON")
+    on_slurm = isinstance(executor, run.SlurmExecutor)
+    place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
+    command = [python, "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]
+    environment = {**os.environ, **job.environment, "PYTHONPATH": str(job.project)}
+    done = subprocess.run(command, cwd=job.project, env=environment, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UserError(lines[-1].removeprefix("megatron-sspo: "))
+
+
+def _check_accounting(executor: run.SlurmExecutor) -> None:
+    if executor.tunnel.run("sacct --noheader --jobs=1", warn=True).return_code:
+        raise UserError(
+            "sacct does not work here, and without it NeMo-Run never learns that a job has ended: use "
+            "megatron-sspo launch --on slurm"
+        )
+
+
+def _final_state(experiment: run.Experiment) -> str:
+    """Of the one task. Right after the end Slurm's books may not have it yet."""
+    deadline = time.monotonic() + _STATE_SECONDS
+    while True:
+        found = experiment.status(return_dict=True) or {}
+        states = [str(getattr(entry["status"], "name", entry["status"])) for entry in found.values()]
+        if (states and states[0] in _ENDED) or time.monotonic() > deadline:
+            return states[0] if states else "UNKNOWN"
+        time.sleep(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What `megatron-sspo launch --on nemo-run` calls, its checks made: the variables are those of the environment."""
+    parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run", description=main.__doc__)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--sbatch", default="")
+    parser.add_argument("--script", default=SCRIPT)
+    parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        job = Job(
+            recipe=options.recipe,
+            assignments=options.set,
+            options=split_options(options.sbatch),
+            variables=given_variables(),
+            script=options.script,
+        )
+        executor = slurm_executor(job) if options.executor == "slurm" else local_executor()
+        return launch(job, executor, dry_run=options.dry_run, checked=True)
+    except UserError as error:
+        print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)
+        return 2

@@ -1,0 +1,46 @@
+"""What `megatron-sspo launch --check` prints: the layout, and what each rank and each server needs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, servers
+from megatron_sspo.run import Run
+
+_COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
+
+
+def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
+    """Lines for a person to read; sizes in GB (10⁹ bytes)."""
+    parallel = run.parallel
+    sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+    layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in sizes if getattr(parallel, name) > 1)
+    lines = [
+        f"{run.name}: {parallel.num_processes} ranks{f' ({layout})' if layout else ''}, "
+        f"{run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
+        *table(estimate(run, config, on_cuda=on_cuda)),
+        f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB",
+    ]
+    if run.rollouts.engine == "sglang":
+        tp_size = int((run.rollouts.options.get("server") or {}).get("tp_size", 1))
+        of_server = servers(run, config, tp_size=tp_size)
+        lines.append(
+            f"a server's GPU holds {_gb(of_server.weights)} GB of weights at tp_size {tp_size}, and "
+            f"{of_server.cache_per_token / 1024:.0f} KiB of key-value cache a token"
+        )
+    return "\n".join(lines)
+
+
+def table(stages: Sequence[Estimate]) -> list[str]:
+    """A line a pipeline stage. Of `layer` and `logits` the sum has the larger: they are not there at once."""
+    used = [name for name in _COLUMNS if any(getattr(stage, name) for stage in stages)]
+    heads = ["GB a rank", *used, "sum"]
+    rows = [
+        [f"stage {number}", *(_gb(getattr(stage, name)) for name in used), _gb(stage.total)]
+        for number, stage in enumerate(stages, start=1)
+    ]
+    widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [heads, *rows]]
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f}" if size >= 1e8 else f"{size / 1e9:.3f}"

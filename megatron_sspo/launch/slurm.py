@@ -1,0 +1,153 @@
+"""Submits `slurm/train.sbatch`, or another script of that folder, to the cluster of this machine."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+
+# What the scripts read, and slurm/README.md explains.
+VARIABLES = (
+    "RUN",
+    "SERVER_NODES",
+    "SERVERS_PER_NODE",
+    "RANKS_PER_NODE",
+    "SERVERS",
+    "PYTHON",
+    "SERVER_PYTHON",
+    "CONTAINER",
+    "SERVER_CONTAINER",
+    "MOUNTS",
+    "INTERFACE",
+    "PROJECT",
+)
+SCRIPT = "slurm/train.sbatch"
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training job of `slurm/`, for sbatch or for NeMo-Run.
+
+    Attributes:
+        recipe: as `megatron-sspo train` takes it.
+        assignments: of `--set`.
+        options: of sbatch, which win over those in the script.
+        variables: values of `VARIABLES`; those that are missing are left to the script.
+        script: within the checkout.
+    """
+
+    recipe: str
+    assignments: Sequence[str] = ()
+    options: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    script: str = SCRIPT
+
+    def __post_init__(self) -> None:
+        if not (self.project / self.script).is_file():
+            raise UserError(f"{self.project} has no {self.script}: start from a checkout, or name it by PROJECT")
+        unknown = sorted(self.variables.keys() - set(VARIABLES))
+        if unknown:
+            raise UserError(f"slurm/ knows no variable {unknown[0]}: there are {', '.join(VARIABLES)}")
+
+    @property
+    def project(self) -> Path:
+        """The checkout."""
+        return checkout(self.variables)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the script."""
+        return [self.recipe, *(part for assignment in self.assignments for part in ("--set", assignment))]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables, with the checkout's place, which a job cannot find by itself."""
+        return {**self.variables, "PROJECT": str(self.project)}
+
+    @property
+    def command(self) -> list[str]:
+        """To be run in the checkout."""
+        return ["sbatch", *self.options, self.script, *self.arguments]
+
+    def script_assignments(self) -> list[str]:
+        """What the script itself sets of the recipe."""
+        return re.findall(r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(), re.MULTILINE)
+
+    def all_options(self) -> dict[str, str]:
+        """What sbatch will take, name -> value: of the options the last, or else the script's own line."""
+        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(), re.MULTILINE)
+        words = [*(word for line in lines for word in shlex.split(line)), *self.options]
+        return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
+
+    def variable(self, name: str) -> str:
+        """What the job will see: the value given, or the script's default; "" where that is found out on the nodes."""
+        if name in self.variables:
+            return self.variables[name]
+        default = re.search(rf"^{name}=\${{{name}:-([^}}$]*)}}", (self.project / self.script).read_text(), re.MULTILINE)
+        return default[1] if default else ""
+
+    def described(self) -> str:
+        """Exactly what would be submitted: where, with what environment, which command line, which script."""
+        lines = [f"cd {shlex.quote(str(self.project))}"]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        script = (self.project / self.script).read_text().rstrip()
+        return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", script])
+
+    def submit(self) -> int:
+        """sbatch's exit code; what it prints is the job's number.
+
+        Raises:
+            UserError: there is no sbatch.
+        """
+        if shutil.which("sbatch") is None:
+            raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
+        return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
+
+
+def given_variables() -> dict[str, str]:
+    """Those of `VARIABLES` that the environment has."""
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def checkout(variables: Mapping[str, str]) -> Path:
+    """The one that PROJECT names, or the one that this package is in."""
+    return Path(variables["PROJECT"]) if "PROJECT" in variables else _PACKAGE.parent
+
+
+def split_options(text: str) -> list[str]:
+    """`--nodes=6 --time=08:00:00` as single options.
+
+    Raises:
+        UserError: a word is no long option with its value behind an equals sign.
+    """
+    options = shlex.split(text)
+    for word in options:
+        if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word):
+            raise UserError(f"{word!r} is no option of sbatch as --sbatch wants it: write --name=value, as --nodes=6")
+    return options
+
+
+def check_size(job: Job, num_processes: int) -> None:
+    """Refuses a job whose trainer nodes do not hold as many ranks as the layout has, where that can be told here.
+
+    Raises:
+        UserError: both numbers, and how either is changed.
+    """
+    given = job.all_options()
+    gpus = given.get("gpus-per-node", "")
+    numbers = (given.get("nodes"), job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
+    nodes, server_nodes, ranks = (int(number) if number and number.isdigit() else None for number in numbers)
+    if nodes is None or server_nodes is None or ranks is None:
+        return
+    if (nodes - server_nodes) * ranks != num_processes:
+        raise UserError(
+            f"the job has {nodes} nodes, {server_nodes} of them for servers, with {ranks} ranks on each other, and the "
+            f"layout needs {num_processes} ranks: change --sbatch=--nodes=..., SERVER_NODES, RANKS_PER_NODE or "
+            "parallel.*"
+        )

@@ -1,0 +1,166 @@
+"""The memory of a rank: weights, gradients, optimizer, activations, logits, and the engine within the trainer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_sspo.memory import activations
+from megatron_sspo.memory.head import head_bytes
+from megatron_sspo.memory.parameters import Count, count_all, count_of_stages, layers_of_stages, padded_vocab_size
+from megatron_sspo.run import Parallel, Run
+from megatron_sspo.weights.family import load_family
+
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+# CUDA's context, NCCL's buffers and fragments. A round number, not a measured one.
+CUDA_ALLOWANCE = 6 * 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Bytes on a rank of one pipeline stage.
+
+    Attributes:
+        weights: in the model's type; gradients: DDP's buffers; optimizer: main weights and two moments.
+        activations: what all microbatches under way keep for their backward passes.
+        layer: a layer at work, beyond what it keeps; all of it where it is computed again.
+        logits: the head's blocks and tiles, which never are all logits. Where the head is at work no layer is, so that
+            the larger of the two counts.
+        engine: weights and key-value cache of an engine within the trainer; 0 where servers generate.
+        allowance: for CUDA and NCCL.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    layer: int
+    logits: int
+    engine: int = 0
+    allowance: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(vars(self).values()) - min(self.layer, self.logits)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """SGLang's servers: bytes of weights on each GPU, and of the key-value cache for each token on each GPU."""
+
+    weights: int
+    cache_per_token: int
+
+
+def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Estimate]:
+    """Of a rank of each pipeline stage.
+
+    Microbatches are taken for full, of response tokens alone, and experts for used alike. "Selective" recomputation
+    counts as none. A KL penalty's reference weights are on the host, and are not counted.
+
+    Args:
+        config: the content of the model's config.json.
+        on_cuda: with Transformer Engine's layers on GPUs; otherwise as it is on a CPU.
+
+    Raises:
+        UserError: the model is not supported, or cannot be cut like that.
+    """
+    family, parallel = load_family(config), run.parallel
+    architecture = family.transformer_fields(config)
+    counts = count_of_stages(family, config, parallel, run.megatron)
+    layers = layers_of_stages(architecture["num_layers"], parallel, run.megatron)
+    itemsize = ITEMSIZE[run.model.dtype]
+    sizes = activations.sizes(architecture, parallel, run.tokens_per_microbatch)
+    found = []
+    for stage, count in enumerate(counts):
+        is_last = stage == len(counts) - 1
+        kept, working = _activations(run, sizes, layers[stage], stage, itemsize, fused=on_cuda)
+        logits = 0
+        if is_last:
+            kept += activations.norm(sizes.rows, sizes.h, 1, itemsize, fused=on_cuda)
+            columns = padded_vocab_size(int(config["vocab_size"]), parallel.tensor) // parallel.tensor
+            logits = head_bytes(sizes.inner_rows, columns, sizes.h, itemsize, on_cuda=on_cuda)
+        found.append(
+            Estimate(
+                weights=itemsize * count.total,
+                gradients=_gradient_bytes(run, itemsize) * count.total,
+                optimizer=_optimizer_bytes(run, count, itemsize),
+                activations=kept,
+                layer=working,
+                logits=logits,
+                engine=_engine_bytes(run, config),
+                allowance=CUDA_ALLOWANCE if on_cuda else 0,
+            )
+        )
+    return found
+
+
+def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
+    """Of a checkpoint: the weights, and in float32 the main weights and two moments."""
+    return (ITEMSIZE[run.model.dtype] + 12) * count_all(load_family(config), config).total
+
+
+def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
+    """Of the model's Hugging Face folder."""
+    return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
+
+
+def servers(run: Run, config: Mapping[str, Any], *, tp_size: int) -> Servers:
+    """What a server's GPU holds, with weights and cache in two bytes an element."""
+    family = load_family(config)
+    return Servers(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
+
+
+def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
+    """Of the key-value cache, for each token."""
+    fields = load_family(config).transformer_fields(config)
+    return 2 * fields["num_layers"] * fields["num_query_groups"] * fields["kv_channels"] * itemsize
+
+
+def _activations(
+    run: Run, sizes: activations.Sizes, num_layers: int, stage: int, itemsize: int, *, fused: bool
+) -> tuple[int, int]:
+    """What is kept by the microbatches under way, and what a layer at work has besides."""
+    full = activations.layer(sizes, itemsize, fused=fused)
+    boundary, working = activations.boundary(sizes, itemsize), activations.working(sizes, itemsize)
+    under_way = _layers_under_way(run.parallel, num_layers, stage)
+    if run.megatron.get("recompute_granularity") != "full":
+        return round(under_way * full), working
+    count = int(run.megatron.get("recompute_num_layers") or 1)
+    if run.megatron.get("recompute_method") == "block":
+        again = min(count, num_layers) / num_layers
+        return round(under_way * (again * boundary + (1 - again) * full)), full + working
+    return round(under_way / count * boundary), min(count, num_layers) * full + working
+
+
+def _layers_under_way(parallel: Parallel, num_layers: int, stage: int) -> float:
+    """Layers × microbatches whose backward passes are to come, at most: a stage's schedule starts that many."""
+    ahead, virtual = parallel.pipeline - stage - 1, parallel.virtual_pipeline
+    if virtual == 1:
+        return num_layers * (ahead + 1)
+    return num_layers / virtual * (2 * ahead + (virtual - 1) * parallel.pipeline + 1)
+
+
+def _gradient_bytes(run: Run, itemsize: int) -> int:
+    return 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
+
+
+def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
+    """Two moments, and main weights where the model's own are not float32, over the ranks with the same parameters."""
+    parallel = run.parallel
+    each = 8 if itemsize == 4 else 12
+    if not run.ddp.get("use_distributed_optimizer", True):
+        return each * count.total
+    shared = parallel.data * parallel.context
+    of_experts = shared * parallel.tensor // (parallel.expert * parallel.expert_tensor)
+    return each * count.dense // shared + each * count.experts // of_experts
+
+
+def _engine_bytes(run: Run, config: Mapping[str, Any]) -> int:
+    """Weights of the embedded engine, in float32, and its cache of the responses that are decoded at once."""
+    if run.rollouts.engine != "embedded":
+        return 0
+    rollouts, parallel = run.rollouts, run.parallel
+    responses = rollouts.prompts_per_update * rollouts.group_size * run.updates_per_sync
+    at_once = min(int(rollouts.options.get("max_batch_size", 256)), -(-responses // parallel.num_processes))
+    tokens = at_once * (run.prompts.max_tokens + rollouts.sampling.max_tokens)
+    return 4 * count_all(load_family(config), config).total + cache_bytes(config, 4) * tokens

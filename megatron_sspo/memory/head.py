@@ -1,0 +1,37 @@
+"""How the fused head cuts logits into blocks and tiles, and what memory these take."""
+
+# Logits that are kept for the backward pass, so that they need not be computed again.
+MEMORY_BUDGET_BYTES = 256 * 1024**2
+
+# Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
+# hidden states is read and written once a block, which asks for larger blocks where memory is faster.
+BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
+FEWEST_COLUMNS = 512
+
+# Elements of a tile. On a CPU two float32 tiles stay in cache; a GPU wants fewer kernels.
+TILE = {"cpu": 1 << 19, "cuda": 1 << 24}
+
+
+def block_width(num_rows: int, block: int, fewest: int) -> int:
+    """Columns of a block of `block` elements."""
+    return max(fewest, block // max(1, num_rows) // 256 * 256)
+
+
+def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on_cuda: bool) -> int:
+    """The most memory that the head allocates: logits kept, a block at work, two tiles, hidden states, their gradient.
+
+    Args:
+        num_rows: R, response tokens.
+        num_columns: V/TP.
+        width: H.
+        itemsize: of hidden states and weight. Logits are float32 on a GPU, and of that type on a CPU.
+    """
+    device = "cuda" if on_cuda else "cpu"
+    of_logits = 4 if on_cuda else itemsize
+    block = num_rows * min(num_columns, block_width(num_rows, BLOCK[device], FEWEST_COLUMNS))
+    all_logits = num_rows * num_columns * of_logits
+    kept = min(all_logits, MEMORY_BUDGET_BYTES)
+    at_work = block * of_logits if kept < all_logits else 0
+    of_gradient = block * itemsize if of_logits != itemsize else 0
+    tiles = 2 * 4 * min(block, TILE[device])
+    return kept + at_work + of_gradient + tiles + num_rows * width * (itemsize + 4)

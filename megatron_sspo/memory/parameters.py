@@ -1,0 +1,117 @@
+"""How many parameters a rank holds, from the table of weights."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.run import Parallel
+from megatron_sspo.weights.family import Family
+from megatron_sspo.weights.table import Row
+
+UNEVEN_PIPELINES = {
+    "pipeline_model_parallel_layout",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters outside of experts, and in them: ranks share these out in different ways."""
+
+    dense: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.experts
+
+
+def padded_vocab_size(vocab_size: int, tensor: int) -> int:
+    """The vocabulary, with as many rows of padding as make it divisible by the tensor-parallel size."""
+    return -(-vocab_size // tensor) * tensor
+
+
+def check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
+    """Refuses layers and experts that do not go round.
+
+    Args:
+        architecture: what the family gives for Megatron's TransformerConfig.
+        options: the user's own fields of it.
+    """
+    experts = architecture.get("num_moe_experts")
+    if experts and experts % parallel.expert:
+        raise UserError(f"parallel.expert is {parallel.expert}, which does not divide the model's {experts} experts")
+    layers, stages = architecture["num_layers"], parallel.pipeline * parallel.virtual_pipeline
+    if layers % stages and not UNEVEN_PIPELINES & options.keys():
+        raise UserError(
+            f"parallel.pipeline × parallel.virtual_pipeline is {stages}, which does not divide the model's {layers} "
+            f"layers: change it, or set one of megatron.{', megatron.'.join(sorted(UNEVEN_PIPELINES))}"
+        )
+
+
+def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, Any]) -> list[int]:
+    """How many layers each pipeline stage has. A `pipeline_model_parallel_layout` is taken for an even one."""
+    stages = parallel.pipeline
+    first = options.get("num_layers_in_first_pipeline_stage")
+    last = options.get("num_layers_in_last_pipeline_stage") if stages > 1 else None
+    inner = stages - (first is not None) - (last is not None)
+    left = num_layers - (first or 0) - (last or 0)
+    even = [-(-left // inner)] * inner if inner else []
+    return [*([] if first is None else [first]), *even, *([] if last is None else [last])]
+
+
+def count_all(family: Family, config: Mapping[str, Any]) -> Count:
+    """Of the whole model."""
+    return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
+
+
+def count_of_stages(
+    family: Family, config: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]
+) -> list[Count]:
+    """Of a rank of each pipeline stage; all ranks of a stage hold equally many.
+
+    Raises:
+        UserError: a parameter, the layers or the experts cannot be cut like that.
+    """
+    architecture = family.transformer_fields(config)
+    check_cuts(architecture, parallel, options)
+    rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor))
+    num_experts = architecture.get("num_moe_experts")
+    experts = num_experts // parallel.expert if num_experts else None
+    layers = layers_of_stages(architecture["num_layers"], parallel, options)
+    tied = bool(config.get("tie_word_embeddings", False))
+    first_of = [sum(layers[:stage]) for stage in range(len(layers) + 1)]
+    found = []
+    for stage in range(len(layers)):
+        here = [
+            row
+            for row in rows
+            if _is_in_stage(row.name, first_of[stage], first_of[stage + 1], stage == 0, stage == len(layers) - 1, tied)
+        ]
+        found.append(_count(here, parallel, experts))
+    return found
+
+
+def _is_in_stage(name: str, start: int, stop: int, is_first: bool, is_last: bool, tied: bool) -> bool:
+    if layer := re.match(r"decoder\.layers\.(\d+)\.", name):
+        return start <= int(layer[1]) < stop
+    if name.startswith("embedding."):
+        return is_first or (is_last and tied)
+    return is_last
+
+
+def _count(rows: Sequence[Row], parallel: Parallel, experts: int | None) -> Count:
+    """Of one rank, which holds the first `experts` experts of each layer (None: all)."""
+    dense = in_experts = 0
+    for row in rows:
+        shards = {"none": 1, "tensor": parallel.tensor, "expert_tensor": parallel.expert_tensor}[row.group]
+        expert = re.search(r"\.experts\.(\d+)\.", row.name)
+        if expert is None:
+            dense += math.prod(row.shape(shards))
+        elif experts is None or int(expert[1]) < experts:
+            in_experts += math.prod(row.shape(shards))
+    return Count(dense, in_experts)

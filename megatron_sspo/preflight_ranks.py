@@ -1,0 +1,130 @@
+"""What only all ranks together can find wrong: when the process group is there, and before anything is loaded."""
+
+import contextlib
+import hashlib
+import platform
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.resources import check_memory, memory_of_rank
+from megatron_sspo.run import Run
+
+_PACKAGES = ("torch", "megatron-core", "transformers", "safetensors")
+_SEEN_SECONDS = 10.0  # within which a file on a shared disk shows everywhere
+
+
+def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
+    """Every rank has the same programs, sees the run's folder and the model's, and has the memory. A collective.
+
+    All ranks raise the same error, so that none waits for another.
+
+    Args:
+        config: the content of the model's config.json.
+        folder: the run's. It is made where it is not there; a check that fails takes it away again.
+
+    Raises:
+        UserError: in one sentence, the first thing that is wrong.
+    """
+    found = _gather({"host": socket.gethostname(), "versions": versions()})
+    hosts = [rank["host"] for rank in found]
+    _compare([rank["versions"] for rank in found], hosts)
+    _check_paths(run, folder, hosts)
+    available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
+    message = ""
+    try:
+        check_memory(run, config, available, f"{what} of {socket.gethostname()}", on_cuda=torch.cuda.is_available())
+    except UserError as error:
+        message = str(error)
+    if messages := [other for other in _gather(message) if other]:
+        raise UserError(messages[0])
+
+
+def versions() -> dict[str, str]:
+    """Of what computes: Python, packages, and this package's own sources."""
+    found = {"Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return {**found, "megatron_sspo": digest.hexdigest()[:12]}
+
+
+def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
+    for name, expected in found[0].items():
+        for rank, others in enumerate(found):
+            if others[name] != expected:
+                raise UserError(
+                    f"rank {rank} on {hosts[rank]} has {name} {others[name]}, and rank 0 on {hosts[0]} has {expected}: "
+                    "start all ranks from one environment and one checkout"
+                )
+
+
+def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
+    """A file that rank 0 makes in the run's folder is seen by all: a folder of the same name is not enough."""
+    is_main = dist.get_rank() == 0
+    made = is_main and not folder.exists()
+    marker = folder / f".seen-{secrets.token_hex(8)}"
+    try:
+        message = ""
+        if is_main:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                marker.touch()
+            except OSError as error:
+                message = f"cannot write into {folder} ({error.strerror}): choose another place with --set output=..."
+        name, message = _of_main((marker.name, message))
+        if message:
+            raise UserError(message)
+        missing = [str(path) for path in (folder / name, Path(run.model.path)) if not _is_seen(path)]
+        for rank, paths in enumerate(_gather(missing)):
+            if paths:
+                path = str(folder) if paths[0].endswith(name) else paths[0]
+                raise UserError(
+                    f"rank {rank} on {hosts[rank]} does not see {path} of rank 0 on {hosts[0]}: name folders that all "
+                    "nodes share, by absolute paths"
+                )
+    except UserError:
+        if made:
+            marker.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+                folder.rmdir()
+        raise
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def _is_seen(path: Path) -> bool:
+    deadline = time.monotonic() + _SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _gather(value: Any) -> list[Any]:
+    """Every rank's value, in order."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def _of_main(value: Any) -> Any:
+    """Rank 0's value."""
+    held = [value]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]

@@ -1,0 +1,148 @@
+"""Whether a machine has what a run wants of it: memory, disk, a port, servers that answer."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, model_bytes
+from megatron_sspo.ports import check_free
+from megatron_sspo.rollout.serve import KEY
+from megatron_sspo.rollout.sglang_client import Client, ServerError
+from megatron_sspo.run import Run
+
+_ANSWER_SECONDS = 10.0
+
+
+def model_config(run: Run) -> dict[str, Any]:
+    """The content of the model's config.json, which a checkpoint of a run keeps beside the trainer's tensors.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    folder = Path(run.model.path)
+    for path in (folder / "config.json", folder / "trainer" / "config.json"):
+        if path.exists():
+            try:
+                return json.loads(path.read_text())
+            except ValueError as error:
+                raise UserError(f"{path} is no JSON ({error}): copy it again from where the model is from") from error
+    raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder")
+
+
+def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
+    """(bytes, what has them): a GPU of its own for each rank, or an equal part of this machine's memory."""
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return properties.total_memory, f"the {properties.name}"
+    return psutil.virtual_memory().total // num_local_ranks, "its share of the memory"
+
+
+def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:
+    """Refuses a layout of which a rank is estimated to need more than `available` bytes.
+
+    Raises:
+        UserError: what is largest, and what makes it smaller.
+    """
+    stages = estimate(run, config, on_cuda=on_cuda)
+    worst = max(stages, key=lambda stage: stage.total)
+    if worst.total <= available:
+        return
+    largest, remedy = _largest(run, worst)
+    raise UserError(
+        f"a rank is estimated to need {worst.total / 1e9:.1f} GB and {what} has {available / 1e9:.1f} GB; most of it, "
+        f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}"
+    )
+
+
+def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
+    """Refuses a disk without space for a checkpoint and the finished model.
+
+    Args:
+        folder: the run's, which need not be there yet.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    needed = checkpoint_bytes(run, config) + model_bytes(run, config)
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(
+            f"{place} has {free / 1e9:.1f} GB free, and a checkpoint and the finished model take "
+            f"{needed / 1e9:.1f} GB: make room, or choose another disk with --set output=..."
+        )
+
+
+def check_port() -> None:
+    """Refuses a MASTER_PORT that somebody listens on, where this process is the one that is to listen there.
+
+    Without this, others would wait for half an hour for a stranger to speak to them. torchrun listens there itself.
+    """
+    port = os.environ.get("MASTER_PORT", "")
+    if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:
+        return
+    check_free("", int(port), "set MASTER_PORT to a free one")
+
+
+def check_servers(urls: Sequence[str]) -> None:
+    """Refuses servers that are named in the recipe, and of which one does not answer.
+
+    Raises:
+        UserError: the first that does not.
+    """
+    if not urls:
+        return
+    clients = [Client(url, os.environ.get(KEY, "")) for url in urls]
+    for error in asyncio.run(_ask(clients)):
+        if error is not None:
+            raise UserError(
+                f"a rollout server does not answer: {error}; start it, or mend rollouts.options.urls or {KEY}"
+            )
+
+
+async def _ask(clients: Sequence[Client]) -> list[ServerError | None]:
+    async def ask(client: Client) -> ServerError | None:
+        try:
+            await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
+        except ServerError as error:
+            return error
+        finally:
+            await client.close()
+        return None
+
+    return await asyncio.gather(*map(ask, clients))
+
+
+_WORDS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "the optimizer's state",
+    "activations": "activations",
+    "layer": "one layer's activations",
+    "logits": "logits",
+    "engine": "the engine within the trainer",
+    "allowance": "left to CUDA and NCCL",
+}
+
+
+def _largest(run: Run, estimated: Estimate) -> tuple[str, str]:
+    """The field of the estimate that is largest, and how it is made smaller."""
+    largest = max(vars(estimated), key=lambda name: getattr(estimated, name))
+    more_ranks = "raise parallel.tensor, parallel.pipeline or, for experts, parallel.expert"
+    if largest == "activations" and run.megatron.get("recompute_granularity") != "full":
+        fields = ("granularity=full", "method=uniform", "num_layers=1")
+        return largest, " ".join(f"--set megatron.recompute_{field}" for field in fields)
+    remedies = {
+        "weights": more_ranks,
+        "gradients": more_ranks,
+        "optimizer": "raise parallel.data, over which it is spread",
+        "engine": "lower rollouts.options.max_batch_size, or let servers generate: rollouts.engine=sglang",
+    }
+    return largest, remedies.get(largest, "lower tokens_per_microbatch, or raise parallel.tensor or parallel.context")

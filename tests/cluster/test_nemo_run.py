@@ -1,0 +1,86 @@
+"""The same job through NeMo-Run's SlurmExecutor: it is followed to its end, through a warning and a requeue."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm import CLUSTER, ROOT, Job, call
+from tests.cluster.test_interruptions import attempts, hold_in_the_middle
+from tests.cluster.test_train import check_metrics
+
+PYTHON = Path(os.environ.get("NEMO_RUN_PYTHON", Path(sys.prefix).parent / ".venv-nemo-run" / "bin" / "python"))
+
+
+@pytest.fixture
+def experiment(workplace):
+    """experiment(VARIABLE=value) -> the process that has started it, and the job."""
+    started = []
+
+    def start(**variables: str) -> tuple["subprocess.Popen[str]", Job]:
+        options = "--nodes=2 --time=30 --gpus-per-node=2"
+        command = [sys.executable, "-m", "megatron_sspo", "launch", f"{workplace.recipe}:embedded"]
+        environment = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "SERVER_NODES": "0",
+            "SERVERS_PER_NODE": "0",
+            "RANKS_PER_NODE": "1",
+            "RUN": f"{workplace.folder}/run",
+            "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(ROOT),
+            "NEMO_RUN_PYTHON": str(PYTHON),
+            "NEMORUN_HOME": f"{workplace.folder}/nemo",
+            **variables,
+        }
+        log = workplace.folder / "experiment.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [*command, "--on", "nemo-run", f"--sbatch={options}"],
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                text=True,
+            )
+        started.append(process)
+        deadline = time.monotonic() + 120
+        while "Launched app: slurm_tunnel://nemo_run/" not in log.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        number = log.read_text().partition("slurm_tunnel://nemo_run/")[2].split()[0]
+        workplace.jobs.append(Job(number, workplace.folder))
+        return process, workplace.jobs[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def last_line(workplace) -> str:
+    return (workplace.folder / "experiment.log").read_text().strip().splitlines()[-1]
+
+
+def test_it_saves_at_a_warning_and_is_followed_through_the_requeue(workplace, experiment) -> None:
+    process, job = experiment()
+    hold_in_the_middle(workplace, job)
+    call("scancel", "--batch", "--signal=USR1", job.id)  # as Slurm does before the time limit
+    log = next((workplace.folder / "nemo").glob("experiments/*/*/train/log-*_0.out"))
+    job.wait(lambda: "the trainer is to finish its update" in log.read_text())
+    workplace.hold.unlink()
+    assert job.end() == "COMPLETED", job.logs()
+    assert process.wait(timeout=120) == 0, (workplace.folder / "experiment.log").read_text()
+    assert last_line(workplace).endswith(": SUCCEEDED")
+    check_metrics(job)
+    assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
+
+
+def test_one_that_fails_has_an_exit_code(workplace, experiment) -> None:
+    process, job = experiment(PYTHON="/bin/false")
+    assert job.end() == "FAILED"
+    assert process.wait(timeout=120) == 1
+    assert last_line(workplace).endswith(": FAILED")

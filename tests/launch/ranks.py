@@ -1,0 +1,64 @@
+"""The checks of all ranks together, once as it should be and then with a rank that is not like the others.
+
+ranks.py FOLDER     of which `other` has the metadata of another version of a package
+"""
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.preflight_ranks import check_ranks
+from megatron_sspo.run import Model, Parallel, Prompts, Run
+from tests.policy.launcher import join
+from tests.weights.test_families import QWEN3_30B_A3B
+
+
+def main(folder: Path) -> None:
+    join()
+    rank = dist.get_rank()
+    run = Run(
+        name="run",
+        model=Model(path=str(folder / "model"), dtype="float32"),
+        prompts=Prompts(source=""),
+        num_updates=1,
+        parallel=Parallel(data=2),
+    )
+    tiny = json.loads((folder / "model" / "config.json").read_text())
+    found = {"as it should be": said(run, tiny, folder / "run")}
+    assert list((folder / "run").iterdir()) == []
+
+    found["memory"] = said(replace(run, tokens_per_microbatch=10**6), QWEN3_30B_A3B, folder / "large")
+
+    here = folder / f"rank{rank}"
+    here.mkdir()
+    os.chdir(here)
+    found["paths"] = said(run, tiny, Path("runs") / "relative")
+    assert not Path("runs", "relative").exists()
+
+    if rank == 1:
+        sys.path.insert(0, str(folder / "other"))
+    found["versions"] = said(run, tiny, folder / "versions")
+    (folder / f"found{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def said(run: Run, config: dict, folder: Path) -> str:
+    """The error's message; "" where nothing is wrong."""
+    with contextlib.suppress(SystemExit):
+        try:
+            check_ranks(run, config, folder)
+        except UserError as error:
+            return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

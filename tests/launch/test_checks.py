@@ -1,0 +1,115 @@
+"""What is found wrong before a run starts, on the launching machine and among the ranks."""
+
+import http.server
+import json
+import shutil
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo import resources
+from megatron_sspo.errors import UserError
+from megatron_sspo.preflight_ranks import versions
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rollout.serve import KEY
+from tests.policy.launcher import launch
+from tests.weights.test_families import QWEN3_30B_A3B
+
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "examples" / "tiny_moe.py")
+
+
+@pytest.mark.slow
+def test_ranks_that_are_not_alike(tmp_path) -> None:
+    shutil.copytree(ROOT / "examples" / "tiny_moe", tmp_path / "model")
+    other = tmp_path / "other" / "transformers-4.0.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.0.0\n")
+    launch(Path(__file__).with_name("ranks.py"), 2, tmp_path)
+    found, of_rank_1 = (json.loads((tmp_path / f"found{rank}.json").read_text()) for rank in (0, 1))
+    assert found == of_rank_1, "a rank that does not hear of it would wait"
+    host = socket.gethostname()
+    assert found["as it should be"] == ""
+    assert f"its share of the memory of {host} has" in found["memory"]
+    assert "is activations: --set megatron.recompute_granularity=full" in found["memory"]
+    assert found["paths"].startswith(f"rank 1 on {host} does not see runs/relative of rank 0 on {host}: name folders")
+    mine = versions()["transformers"]
+    assert found["versions"].startswith(
+        f"rank 1 on {host} has transformers 4.0.0, and rank 0 on {host} has {mine}: start all ranks from one"
+    )
+
+
+def test_a_disk_without_space_for_a_checkpoint(tmp_path) -> None:
+    run = load_recipe(RECIPE)
+    resources.check_disk(run, resources.model_config(run), tmp_path / "run")
+    with pytest.raises(UserError, match=rf"{tmp_path} has .* GB free, and a checkpoint and .*: make room, or choose"):
+        resources.check_disk(run, {**QWEN3_30B_A3B, "vocab_size": 10**12}, tmp_path / "run")
+
+
+def test_a_port_that_is_taken(monkeypatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        monkeypatch.setenv("RANK", "1")
+        resources.check_port()  # it is rank 0 that listens
+        monkeypatch.setenv("RANK", "0")
+        with pytest.raises(UserError, match=r"port \d+ of .* cannot be listened on .*: set MASTER_PORT to a free one"):
+            resources.check_port()
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # torchrun does
+        resources.check_port()
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        is_known = self.headers["Authorization"] == "Bearer right"
+        self.send_response(200 if is_known else 401)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *_: object) -> None:
+        pass
+
+
+def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        monkeypatch.setenv(KEY, "right")
+        resources.check_servers([url])
+        monkeypatch.setenv(KEY, "wrong")
+        with pytest.raises(UserError, match=rf"{url}/get_model_info answered 401.*{KEY}"):
+            resources.check_servers([url])
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(UserError, match=rf"a rollout server does not answer: {url}"):
+        resources.check_servers([url])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "largest", "remedy"),
+    [
+        (["megatron={}"], "activations", "--set megatron.recompute_granularity=full"),
+        ([], "the optimizer's state", "raise parallel.data"),
+        (["parallel.data=512"], "gradients", "raise parallel.tensor"),
+        (["parallel.data=512", "tokens_per_microbatch=400000"], "", "lower tokens_per_microbatch"),
+    ],
+)
+def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None:
+    run = load_recipe(str(ROOT / "examples" / "qwen3_30b_a3b_math.py"), assignments)
+    with pytest.raises(UserError, match=rf"is {largest}.*: {remedy}"):
+        resources.check_memory(run, QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
+    resources.check_memory(run, QWEN3_30B_A3B, 10**13, "a GPU", on_cuda=True)
+
+
+def test_an_embedded_engine_counts() -> None:
+    run = load_recipe(RECIPE)
+    small = replace(run, rollouts=replace(run.rollouts, options={"max_batch_size": 1}))
+    config = resources.model_config(run)
+    estimates = [resources.estimate(r, config, on_cuda=False)[0].engine for r in (run, small)]
+    assert estimates[0] > estimates[1] > 4 * 1_800_000

@@ -1,0 +1,125 @@
+"""`megatron-sspo launch`: what it prints, and what it refuses."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.__main__ import main
+from megatron_sspo.launch.slurm import VARIABLES, Job, check_size, split_options
+from tests.weights.test_families import QWEN3_30B_A3B
+
+ROOT = Path(__file__).parents[2]
+RECIPE = "examples/tiny_moe.py"
+PAPER = "slurm/train_qwen3_30b_a3b.sbatch"
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def arguments(tmp_path, *more):
+    """A run whose folder does not exist."""
+    return ["launch", RECIPE, "--set", f"output={tmp_path}", *more]
+
+
+def test_check_prints_what_each_rank_needs(tmp_path, capsys) -> None:
+    assert main(arguments(tmp_path, "--check")) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("tiny_moe: 2 ranks (data 2, expert 2), 8192 tokens a microbatch")
+    assert out[1].split()[:5] == ["GB", "a", "rank", "weights", "gradients"]
+    assert out[-1].startswith("nothing was found wrong")
+    assert not (tmp_path / "tiny_moe").exists()
+
+
+def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
+    assert main(arguments(tmp_path, "--check", "--memory", "0.2")) == 2
+    error = capsys.readouterr().err
+    assert "GB and a GPU there has 0.2 GB; most of it" in error and error.count("\n") == 1
+
+
+def test_dry_run_here(tmp_path, capsys) -> None:
+    assert main(arguments(tmp_path, "--dry-run")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for rank, line in enumerate(lines):
+        words = shlex.split(line)
+        assert words[0] == "env" and {f"RANK={rank}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1"} <= set(words)
+        assert words[words.index("-m") :] == ["-m", "megatron_sspo", "train", RECIPE, "--set", f"output={tmp_path}"]
+
+
+def test_dry_run_by_slurm(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("RUN", str(tmp_path / "a run"))
+    monkeypatch.setenv("RANKS_PER_NODE", "1")
+    more = ["--on", "slurm", "--dry-run", "--sbatch=--nodes=3 --comment='two words'"]
+    assert main(["launch", RECIPE, "--set", "seed=3", *more]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"cd {ROOT}\n"
+        f"export PROJECT={ROOT}\n"
+        "export RANKS_PER_NODE=1\n"
+        f"export RUN='{tmp_path}/a run'\n"
+        f"sbatch --nodes=3 '--comment=two words' slurm/train.sbatch {RECIPE} --set seed=3\n"
+    )
+    assert out.endswith((ROOT / "slurm" / "train.sbatch").read_text())
+
+
+def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, capsys) -> None:
+    """As the script does; without RUN the same folder would be refused."""
+    (tmp_path / "tiny_moe").mkdir()
+    (tmp_path / "tiny_moe" / "config.json").write_text("{}")
+    assert main(arguments(tmp_path, "--check")) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    monkeypatch.setenv("RUN", str(tmp_path / "tiny_moe"))
+    monkeypatch.setenv("RANKS_PER_NODE", "1")
+    assert main(["launch", RECIPE, "--on", "slurm", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--on", "slurm"], "3 nodes, 1 of them for servers, with 8 ranks on each other, and the layout needs 2 ranks"),
+        (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is no option of sbatch"),
+        (["--on", "slurm", "--script=slurm/none.sbatch"], "has no slurm/none.sbatch: start from a checkout"),
+        (["--on", "slurm", "--resume=runs/x"], "set RUN in place of --resume"),
+        (["--sbatch=--nodes=3"], "--sbatch and --script are for jobs of Slurm"),
+        (["--executor=local"], "--executor is NeMo-Run's"),
+        (["--on", "nemo-run", "--executor=local"], "make install-nemo-run"),
+    ],
+)
+def test_what_is_refused(tmp_path, capsys, monkeypatch, more, message) -> None:
+    monkeypatch.setenv("NEMO_RUN_PYTHON", str(tmp_path / "none"))
+    assert main(arguments(tmp_path, *more)) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1
+
+
+def test_the_variables_are_those_of_the_readme() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "slurm" / "README.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(VARIABLES)
+
+
+def test_what_a_script_sets_is_known() -> None:
+    job = Job(recipe=RECIPE, script=PAPER, options=split_options("--nodes=5 --time=1:00:00"))
+    found = job.all_options()
+    assert (found["nodes"], found["gpus-per-node"], found["exclusive"]) == ("5", "8", "")
+    assert (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE")) == ("1", "8")
+    assert "rollouts.options.server.tp_size=4" in job.script_assignments()
+    check_size(job, 32)
+    assert Job(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
+
+
+def test_the_table_of_the_readme_is_what_the_tool_prints() -> None:
+    spec = importlib.util.spec_from_file_location("memory_table", ROOT / "tools" / "memory_table.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert f"\n{tool.table()}\n" in (ROOT / "slurm" / "README.md").read_text()
+    published = {key: value for key, value in QWEN3_30B_A3B.items() if key in tool.MODELS["Qwen3-30B-A3B"]}
+    assert published == tool.MODELS["Qwen3-30B-A3B"]

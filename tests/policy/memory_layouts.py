@@ -1,0 +1,36 @@
+"""Layouts whose memory is measured: two processes each, full microbatches, a model of three million parameters."""
+
+import tiny_policy
+from transformers import Qwen3MoeConfig
+
+from megatron_sspo.objective import sspo
+from megatron_sspo.run import Parallel, Run
+
+PROMPT, RESPONSE = 32, 96
+TOKENS = 1024  # of a microbatch: eight sequences
+OBJECTIVE = sspo()
+
+CONFIG = Qwen3MoeConfig(
+    architectures=["Qwen3MoeForCausalLM"],
+    vocab_size=1000, hidden_size=128, intermediate_size=256, moe_intermediate_size=96, num_hidden_layers=4,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=48, num_experts=16, num_experts_per_tok=4,
+    norm_topk_prob=True, max_position_embeddings=256, bos_token_id=None, eos_token_id=1, pad_token_id=None,
+)  # fmt: skip
+
+_RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def _run(parallel: Parallel, dtype: str, **fields: object) -> Run:
+    return tiny_policy.make_run(parallel, tokens=TOKENS, dtype=dtype, **fields)
+
+
+LAYOUTS = {
+    "data 2, expert 2, bfloat16": _run(Parallel(data=2, expert=2), "bfloat16"),
+    "tensor 2 with sequence parallelism, float32": _run(Parallel(tensor=2, sequence=True), "float32"),
+    "pipeline 2, recomputed, bfloat16": _run(Parallel(pipeline=2), "bfloat16", megatron=_RECOMPUTE),
+}
+
+
+def sequences_of(run: Run) -> int:
+    """Of a batch with two full microbatches for each data-parallel rank, which fill a pipeline of two stages."""
+    return 2 * run.parallel.data * TOKENS // (PROMPT + RESPONSE)
