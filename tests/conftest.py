@@ -20,6 +20,7 @@ _SANDBOXES = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Says which tests share a process of pytest-xdist: those of a file, which share fixtures, and those above."""
     for item in items:
