@@ -10,8 +10,6 @@ BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
-# Two of pytest's processes, with the files shared out: on two cores that takes two thirds of the time.
-AT_ONCE := -n 2 --dist loadgroup
 
 .PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster benchmark benchmark-sandbox clean
 
@@ -68,7 +66,7 @@ check: install
 	$(BIN)/pyright
 
 test: install sandbox-there
-	$(TEST) $(AT_ONCE) -m "not sglang and not cluster and not nemo_run"
+	$(TEST) -m "not sglang and not cluster and not nemo_run"
 
 test-fast: install sandbox-there
 	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run"
