@@ -44,11 +44,17 @@ def measured(folders, batches, tmp_path_factory):
     results = tmp_path_factory.mktemp("layouts")
     launched = set()
 
+    def run(size, names):
+        if (size, *names) not in launched:
+            launched.add((size, *names))
+            models, prompts = folders["moe"].parent, batches["moe"].parent
+            launch(Path(layouts.__file__), size, models, prompts, results, *names, seconds=400)
+
     def of(name):
-        for size in (1, layouts.LAYOUTS[name].parallel.num_processes):  # one process makes what others are compared to
-            if size not in launched:
-                launched.add(size)
-                launch(Path(layouts.__file__), size, folders["moe"].parent, batches["moe"].parent, results, seconds=400)
+        for names in layouts.portions(1):  # one process makes what others are compared to
+            run(1, names)
+        size = layouts.LAYOUTS[name].parallel.num_processes
+        run(size, next(names for names in layouts.portions(size) if name in names))
         path = results / f"{name}.pt"
         assert path.exists(), f"{name}: was not measured, because an earlier layout of {size} processes failed"
         return layouts.read(path)
