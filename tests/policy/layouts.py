@@ -289,7 +289,7 @@ def portions(num_processes: int) -> list[list[str]]:
     """The layouts of so many processes, ten at a time.
 
     Groups that Megatron has made stay, because DDP's hooks hold the model and the model its groups, and each of gloo's
-    groups has threads that wake a hundred times a second: after forty layouts they would have the cores to themselves.
+    groups has threads that poll: after some thirty layouts a process would have more than a thousand of them.
     """
     names = [name for name, layout in LAYOUTS.items() if layout.parallel.num_processes == num_processes]
     return [names[first : first + 10] for first in range(0, len(names), 10)]
