@@ -1,13 +1,13 @@
 """Responses under way on SGLang's servers: asked for, moved, gone on with, given up."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import queue
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -185,7 +185,7 @@ class ServedGeneration:
         group_size: int,
         *,
         episodes: ServedEpisodes | None,
-        submit: Callable[[Coroutine[Any, Any, Any]], "Future[Any]"],
+        submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
         mend: Callable[[], None],
         await_any: Callable[[], None],
     ) -> None:
@@ -212,6 +212,8 @@ class ServedGeneration:
                 if not found and not self._requests.pool.ready():
                     self._await_any()
                     raise NeedsWeights from None
+        if found and not self._left:  # the last group was told of a moment before the work's end
+            concurrent.futures.wait([self._work], timeout=_POLL_SECONDS)
         return found
 
     def cancel(self) -> None:

@@ -1,12 +1,13 @@
 """Weights that are replaced while responses are under way, and responses that nobody waits for any more."""
 
+import asyncio
 import time
 
 import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout import sglang, sglang_generation
 from tests.policy.tiny_policy import log_probs
 from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, scaled, until, weights
 
@@ -94,8 +95,15 @@ def test_what_is_given_up_is_not_computed(attach):
     assert engine.metrics()["rollout/seconds_idle"] > 0
 
 
-def test_memory_is_given_back_and_taken_again(attach, folders):
+def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
     """On a CPU SGLang gives nothing back, and goes through the same steps."""
+    end = sglang_generation._end
+
+    async def end_late(tasks):
+        await asyncio.sleep(0.1)
+        await end(tasks)
+
+    monkeypatch.setattr(sglang_generation, "_end", end_late)  # whoever has the last group may rest at once
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.rest()
