@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megatron_sspo import sinks
+from megatron_sspo.checkpoints import Checkpoints
 from megatron_sspo.console import Display, summary
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
@@ -34,10 +35,8 @@ from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
     OF_THE_LOOP,
     State,
-    begin_checkpoint,
     checkpoints,
     file_sizes,
-    finish_checkpoint,
     read_checkpoint,
     truncate,
     write_atomically,
@@ -76,7 +75,12 @@ class Job:
         self.display = Display(silent=not self.is_main)
         self.state = State()
         self.stop = Stop(self.folder, device)
-        self._saved: int | None = None  # the update of the newest checkpoint
+        self.checkpoints = Checkpoints(
+            self.folder / "checkpoints",
+            kept=run.checkpoints_kept,
+            in_background=run.checkpoint_in_background,
+            tell=self._tell_of_checkpoint,
+        )
         self._open = ExitStack()
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []
@@ -110,7 +114,7 @@ class Job:
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
             positions = extra["positions"]
-            self._saved = self.state.update
+            self.checkpoints.newest = self.state.update
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
@@ -141,8 +145,9 @@ class Job:
     def _leave(self) -> None:
         """A checkpoint, for a run that was asked to end before it is done; before the first update it has no state."""
         self.display.end()
-        if self._saved != self.state.update and self.state.update:
+        if self.checkpoints.newest != self.state.update and self.state.update:
             self._save()
+        self.checkpoints.wait()
         self.display.say(
             f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
             f"go on with --resume {self.folder}"
@@ -153,8 +158,9 @@ class Job:
         self.display.end()
         if not self._evaluations or self._evaluations[-1]["update"] != self.state.update:
             self._evaluate()
-        if self._saved != self.state.update:
+        if self.checkpoints.newest != self.state.update:
             self._save()
+        self.checkpoints.wait()
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # of an attempt that ended here before
             shutil.rmtree(replaced, ignore_errors=True)
@@ -198,6 +204,7 @@ class Job:
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if not self.state.batches:
             self.display.say(summary(row))
+        self.checkpoints.look()
         if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
             self._evaluate()
         if self._is_due(self.run.checkpoint_every):
@@ -296,24 +303,17 @@ class Job:
             write_rows(self.folder / "evaluation_responses.jsonl", answers)
 
     def _save(self) -> None:
-        started = time.perf_counter()
-        folder = self.folder / "checkpoints"
-        name = [str(begin_checkpoint(folder, self.state.update)) if self.is_main else ""]
-        dist.broadcast_object_list(name, src=0)
-        temporary = Path(name[0])
-        self.policy.save(temporary / "trainer")
-        if self.is_main:
-            extra = {
-                "prompts": self.prompts.state(),
-                "cycles": self.cycles.state(),
-                "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
-            }
-            finish_checkpoint(temporary, self.state, extra, kept=self.run.checkpoints_kept)
-        self._saved = self.state.update
-        dist.barrier()
-        seconds = time.perf_counter() - started
+        extra = {
+            "prompts": self.prompts.state(),
+            "cycles": self.cycles.state(),
+            "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
+        }
+        self.checkpoints.save(self.policy, self.state, extra)
+
+    def _tell_of_checkpoint(self, update: int, waited: float, seconds: float) -> None:
+        behind = f", {seconds - waited:.1f} s of it in the background" if self.run.checkpoint_in_background else ""
         self.display.say(
-            f"checkpoint of update {self.state.update} in {seconds:.1f} s; a run that is asked to stop leaves within "
+            f"checkpoint of update {update} in {seconds:.1f} s{behind}; a run that is asked to stop leaves within "
             f"{self.stop.longest + seconds:.0f} s, by what was longest so far"
         )
 

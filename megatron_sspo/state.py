@@ -81,12 +81,16 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
     return temporary
 
 
-def finish_checkpoint(temporary: Path, state: State, extra: dict[str, Any], *, kept: int) -> Path:
-    """Adds the state, gives the folder its name, and removes all but the newest `kept`."""
+def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) -> None:
+    """Adds the state, and whatever else there is to say."""
     rows = [{"batch": number, **to_row(group)} for number, batch in enumerate(state.batches) for group in batch]
     write_rows(temporary / "batches.jsonl", rows)
     numbers = {"update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
     write_atomically(temporary / "state.json", json.dumps({**numbers, **extra}, indent=1))
+
+
+def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
+    """Gives the folder its name, and removes all but the newest `kept`."""
     final = temporary.with_name(temporary.name[1:])
     shutil.rmtree(final, ignore_errors=True)  # of an attempt that was resumed from an older checkpoint
     temporary.rename(final)
@@ -102,7 +106,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict[str, Any]]:
-    """The state, and what `finish_checkpoint` was given besides.
+    """The state, and what `describe_checkpoint` was given besides.
 
     Args:
         needed: names that have to be among the latter.

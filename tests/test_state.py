@@ -16,6 +16,7 @@ from megatron_sspo.state import (
     State,
     begin_checkpoint,
     checkpoints,
+    describe_checkpoint,
     file_sizes,
     finish_checkpoint,
     from_row,
@@ -104,7 +105,8 @@ def save(folder: Path, update: int, kept: int = 2, batches=None) -> Path:
     temporary = begin_checkpoint(folder, update)
     (temporary / "trainer" / "shard").write_text(str(update))
     state = State(update=update, batches=batches or [])
-    return finish_checkpoint(temporary, state, {"prompts": {"epoch": 1}, "positions": {"m": 5}}, kept=kept)
+    describe_checkpoint(temporary, state, {"prompts": {"epoch": 1}, "positions": {"m": 5}})
+    return finish_checkpoint(temporary, kept=kept)
 
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
 import importlib.util
-import os
 import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.parent import die_with
+from megatron_sspo.policy.saving import Results, Saving, writers_that_die_with_this_process
 
 
 def check_requirements() -> None:
@@ -33,43 +32,33 @@ def check_requirements() -> None:
 
 def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
     """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective."""
-    _pass_write_results_without_a_server_process()
-    with _writers_that_die_with_this_process():
+    # a save that is waited for needs no more than a queue
+    with _results_through(queue.Queue()), writers_that_die_with_this_process():
         dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
 
 
-_writers_parent = 0  # while this process forks writers, its pid
+def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, device: torch.device) -> Saving:
+    """The same, written by processes of their own while this one goes on. A collective."""
+    results = Results()
+    with _results_through(results):
+        state = _state(chunks, optimizer, scheduler, is_loading=False)
+        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True)
+    return Saving(request, results, path, device)
 
 
 @contextmanager
-def _writers_that_die_with_this_process() -> Iterator[None]:
-    """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
-    global _writers_parent
-    _writers_parent = os.getpid()
-    try:
-        yield
-    finally:
-        _writers_parent = 0
-
-
-def _after_fork() -> None:
-    if _writers_parent:
-        die_with(_writers_parent)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _pass_write_results_without_a_server_process() -> None:
+def _results_through(results: Any) -> Iterator[None]:
     """Megatron-Core (0.16) hands the writer's results over through a `multiprocessing.Manager`.
 
-    That is a server process, which lives on where this one is killed. It serves saving in the background; a save that
-    is waited for needs no more than a queue.
+    That is a server process, which lives on where this one is killed.
     """
     if not hasattr(filesystem_async, "_results_queue"):
         raise RuntimeError("megatron-core has no filesystem_async._results_queue any more: look at this function again")
-    if filesystem_async._results_queue is None:
-        filesystem_async._results_queue = queue.Queue()  # pyright: ignore[reportAttributeAccessIssue]
+    filesystem_async._results_queue = results
+    try:
+        yield
+    finally:
+        filesystem_async._results_queue = None
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:

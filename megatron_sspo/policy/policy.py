@@ -16,6 +16,7 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
 from megatron_sspo.policy.routing_replay import RoutingReplay
+from megatron_sspo.policy.saving import Saving
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import check_cuts, load_folder, make_gather
 from megatron_sspo.run import Optimizer, Run
@@ -155,13 +156,23 @@ class Policy:
         """Model, optimizer, schedule and random states into `path`, and what a converter has to know of the model."""
         self._finish_step()
         checkpoint.save(path, self.chunks, self.optimizer, self.scheduler)
-        if dist.get_rank() == 0:  # behind it: Megatron wants an empty folder
-            copy_companions(self.folder.companions, path)
-            write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
+        self._describe(path)
+
+    def begin_save(self, path: Path) -> Saving:
+        """The same, of the policy as it is now, written in the background."""
+        self._finish_step()
+        saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler, self.device)
+        self._describe(path)
+        return saving
 
     def load(self, path: Path) -> None:
         """The reverse of `save`, in the same layout."""
         checkpoint.load(path, self.chunks, self.optimizer, self.scheduler)
+
+    def _describe(self, path: Path) -> None:
+        if dist.get_rank() == 0:  # behind the save's begin: Megatron wants an empty folder
+            copy_companions(self.folder.companions, path)
+            write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
 
     def _finish_step(self) -> None:
         """Brings together the parameters of the last step, which overlap leaves to the next forward pass."""

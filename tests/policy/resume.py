@@ -39,12 +39,17 @@ def assert_equal_to_the_bit(found: list[Any], expected: list[Any]) -> None:
     assert not [name for name, tensor in expected[2].items() if not torch.equal(found[2][name], tensor)]
 
 
-def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any) -> None:
+def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in_background: bool) -> None:
     """`make(folder)` gives a fresh policy."""
     policy = make(folder)
     train(policy, batch)
-    policy.save(checkpoint)
-    expected = train(policy, batch)
+    if in_background:
+        saving = policy.begin_save(checkpoint)
+        expected = train(policy, batch)  # while it is written
+        saving.wait()
+    else:
+        policy.save(checkpoint)
+        expected = train(policy, batch)
     fresh = make(folder)
     fresh.load(checkpoint)
     assert_equal_to_the_bit(train(fresh, batch), expected)
@@ -67,7 +72,9 @@ def main(folder: Path, batch_file: Path, checkpoint: Path) -> None:
     def make(folder: Path) -> Any:
         return make_policy(folder, device, parallel)
 
-    save_and_resume(folder, read_batch(batch_file), checkpoint, make)
+    in_background = checkpoint.with_name("in_background")
+    save_and_resume(folder, read_batch(batch_file), in_background, make, in_background=True)
+    save_and_resume(folder, read_batch(batch_file), checkpoint, make, in_background=False)
     dist.barrier()
     if dist.get_rank() == 0:
         sorted(checkpoint.glob("__1_*.distcp"))[0].unlink()

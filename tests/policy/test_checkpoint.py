@@ -35,16 +35,19 @@ def saved(make, folders, batches, tmp_path):
 
 @pytest.mark.parametrize("kind", ["moe", "dense", "tied"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_background):
     def of_dtype(folder):
         return make(folder, model=Model(path="", dtype=dtype))
 
-    resume.save_and_resume(folders[kind], read_batch(batches[kind]), tmp_path, of_dtype)
+    batch = read_batch(batches[kind])
+    resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
 
 
 @pytest.mark.slow
 def test_resumes_to_the_bit_on_two_expert_ranks(folders, batches, tmp_path):
     (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "in_background").mkdir()
     launch(Path(resume.__file__), 2, folders["moe"], batches["moe"], tmp_path / "checkpoint")
 
 

@@ -1,0 +1,152 @@
+"""A checkpoint that is written in the background, by processes that die with the trainer."""
+
+import multiprocessing
+import os
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.parent import die_with
+
+_LONGEST_SECONDS = 3600.0  # of writing; whoever takes longer hangs
+_POLL_SECONDS = 0.05
+
+
+class Saving:
+    """Writes what there was when it was made, however the model changes meanwhile.
+
+    Megatron-Core has classes for this (`AsyncCallsQueue`), which want CUDA. What is done here is the same: tensors are
+    copied to the host, a process is forked, which sees memory as it was, and it writes by further ones.
+
+    Args:
+        request: of `dist_checkpointing.save`.
+        results: where the writing process tells what it has written.
+        path: the folder.
+        device: of this process, for collectives.
+    """
+
+    def __init__(self, request: Any, results: "Results", path: Path, device: torch.device) -> None:
+        self._request, self._results, self._path, self._device = request, results, path, device
+        self._started = time.monotonic()
+        self._process: Any = None
+        if request.async_fn is None:  # nothing of it is this rank's to write
+            return
+        arguments = list(request.async_fn_args)
+        if request.preload_fn is not None:
+            arguments[1] = _on_the_host(arguments[1])
+        context: Any = multiprocessing.get_context("fork")
+        self._process = context.Process(target=request.async_fn, args=arguments, kwargs=request.async_fn_kwargs)
+        with writers_that_die_with_this_process():
+            self._process.start()
+
+    def is_done(self) -> bool:
+        """Whether every rank has written its part; then the checkpoint is whole. A collective.
+
+        Raises:
+            UserError: a part could not be written, or takes for ever.
+        """
+        if not self._agreed(self._is_written()):
+            return False
+        self._finish()
+        return True
+
+    def wait(self) -> None:
+        """Comes back when it is whole. A collective, which raises what `is_done` raises."""
+        while not self._is_written():
+            time.sleep(_POLL_SECONDS)
+        self._agreed(True)
+        self._finish()
+
+    def _is_written(self) -> bool:
+        self._results.collect()
+        if self._process is None or not self._process.is_alive():
+            return True
+        if time.monotonic() - self._started > _LONGEST_SECONDS:
+            self._process.kill()
+            raise UserError(
+                f"the checkpoint {self._path} is not written after {_LONGEST_SECONDS:.0f} s: look at the disk, and "
+                "resume from the checkpoint before it"
+            )
+        return False
+
+    def _agreed(self, is_written: bool) -> bool:
+        found = torch.tensor(float(is_written), device=self._device)
+        dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        return bool(found)
+
+    def _finish(self) -> None:
+        if self._process is not None:
+            self._process.join()
+            self._results.collect()
+        try:
+            for finalize in self._request.finalize_fns:
+                finalize()
+        except Exception as error:  # of torch and of Megatron, on all ranks
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"the checkpoint {self._path} could not be written ({reason}): look at the disk, and resume from the "
+                "checkpoint before it"
+            ) from error
+
+
+class Results:
+    """What a process has written, on its way to the one that waits for it: a queue for one value."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = Pipe(duplex=False)
+        self._value: Any = None
+
+    def put(self, value: Any) -> None:
+        """In the process that writes."""
+        self._writer.send(value)
+
+    def collect(self) -> None:
+        """In the process that waits: takes the value, where it has come, so that the other one can end."""
+        if self._value is None and self._reader.poll():
+            self._value = self._reader.recv()
+
+    def get_nowait(self) -> Any:
+        """The value. Raises `queue.Empty` where there is none."""
+        if self._value is None:
+            raise queue.Empty
+        return self._value
+
+
+def _on_the_host(buckets: Any) -> Any:
+    """Megatron's `preload_tensors`, which waits for a GPU even where there is none."""
+    copied = []
+    for file_name, storage_key, (content, tensors) in buckets:
+        copied.append((file_name, storage_key, (content, [(item, tensor.to("cpu")) for item, tensor in tensors])))
+    return copied
+
+
+_writers_parent = 0  # while this process forks writers, its pid
+
+
+@contextmanager
+def writers_that_die_with_this_process() -> Iterator[None]:
+    """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
+    global _writers_parent
+    _writers_parent = os.getpid()
+    try:
+        yield
+    finally:
+        _writers_parent = 0
+
+
+def _after_fork() -> None:
+    global _writers_parent
+    if _writers_parent:
+        die_with(_writers_parent)
+        _writers_parent = os.getpid()  # of the processes that this one forks in its turn
+
+
+os.register_at_fork(after_in_child=_after_fork)
