@@ -72,6 +72,12 @@ class Checkpoints:
             self._under_way.waited += time.perf_counter() - started
             self._finish(self._under_way)
 
+    def close(self) -> None:
+        """Gives up the one under way, which keeps the name of an incomplete one. No collective: a run ends so, too."""
+        if self._under_way is not None and self._under_way.saving is not None:
+            self._under_way.saving.cancel()
+        self._under_way = None
+
     def _finish(self, under_way: "_UnderWay") -> None:
         self._under_way = None
         if self._is_main:

@@ -99,6 +99,7 @@ class Job:
         run = self.run
         stack.callback(self.stop.close)
         stack.callback(self.display.end)
+        stack.callback(self.checkpoints.close)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
         self._rewards = open_rewards(run, stack, self.reward)

@@ -16,7 +16,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.saving import Results, Saving, writers_that_die_with_this_process
+from megatron_sspo.policy.saving import Results, Saving, reason, writers_that_die_with_this_process, writing
 
 
 def check_requirements() -> None:
@@ -31,16 +31,20 @@ def check_requirements() -> None:
 
 
 def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-    """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective."""
+    """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     # a save that is waited for needs no more than a queue
-    with _results_through(queue.Queue()), writers_that_die_with_this_process():
+    with writing(path), _results_through(queue.Queue()), writers_that_die_with_this_process():
         dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
 
 
 def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, device: torch.device) -> Saving:
     """The same, written by processes of their own while this one goes on. A collective."""
     results = Results()
-    with _results_through(results):
+    with writing(path), _results_through(results):
         state = _state(chunks, optimizer, scheduler, is_loading=False)
         request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True)
     return Saving(request, results, path, device)
@@ -72,10 +76,9 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
             _state(chunks, optimizer, scheduler, is_loading=True), str(path), strict=StrictHandling.RAISE_ALL
         )
     except (Exception, CheckpointException) as error:  # a dozen kinds; CheckpointException is a BaseException
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the checkpoint {path} cannot be loaded ({reason}): it is damaged, or of another model or layout; resume "
-            "from an older checkpoint of the same run"
+            f"the checkpoint {path} cannot be loaded ({reason(error)}): it is damaged, or of another model or layout; "
+            "resume from an older checkpoint of the same run"
         ) from error
     for number, chunk in enumerate(chunks):
         _load_strictly(chunk, state[f"model{number}"], path)

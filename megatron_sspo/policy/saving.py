@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.parent import die_with
@@ -65,6 +65,12 @@ class Saving:
         self._agreed(True)
         self._finish()
 
+    def cancel(self) -> None:
+        """Ends the writing, of a checkpoint that nobody waits for any more. No collective."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
     def _is_written(self) -> bool:
         self._results.collect()
         if self._process is None or not self._process.is_alive():
@@ -86,15 +92,30 @@ class Saving:
         if self._process is not None:
             self._process.join()
             self._results.collect()
-        try:
+        with writing(self._path):
             for finalize in self._request.finalize_fns:
                 finalize()
-        except Exception as error:  # of torch and of Megatron, on all ranks
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"the checkpoint {self._path} could not be written ({reason}): look at the disk, and resume from the "
-                "checkpoint before it"
-            ) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns whatever Megatron and torch raise there, on all ranks, into one sentence about the checkpoint `path`."""
+    try:
+        yield
+    except (Exception, CheckpointException) as error:  # CheckpointException is a BaseException
+        raise UserError(
+            f"the checkpoint {path} could not be written ({reason(error)}): look at the disk, and resume from the "
+            "checkpoint before it"
+        ) from error
+
+
+def reason(error: BaseException) -> str:
+    """What happened, in a line; torch's `CheckpointException` has a traceback for every rank, on the first one."""
+    if isinstance(error, CheckpointException):
+        for rank, (failure, _) in error.failures.items():
+            return f"on rank {rank}: {reason(failure)}"
+        return "on another rank"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Results:
@@ -114,10 +135,8 @@ class Results:
             self._value = self._reader.recv()
 
     def get_nowait(self) -> Any:
-        """The value. Raises `queue.Empty` where there is none."""
-        if self._value is None:
-            raise queue.Empty
-        return self._value
+        """The value, when the writer has ended. An error, which Megatron shows to all ranks, where it told none."""
+        return self._value or RuntimeError("the process that writes was killed, perhaps for want of memory")
 
 
 def _on_the_host(buckets: Any) -> Any:

@@ -51,14 +51,19 @@ def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
     assert len(checkpoints(run / "checkpoints")) == 1
 
 
-def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop) -> None:
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop, in_background) -> None:
+    """Nor does whoever writes it outlive the trainer."""
     reference, layout = whole_run
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
-    workshop.kill_when(lambda: any((run / "checkpoints").glob(".update-000003/trainer/*.distcp")), "train", recipe)
+    sets = ["--set", f"checkpoint_in_background={str(in_background).lower()}"]
+    half = lambda: any((run / "checkpoints").glob(".update-000003/trainer/*.distcp"))  # noqa: E731
+    workshop.kill_when(half, "train", recipe, *sets)
     if not (run / "checkpoints" / ".update-000003").exists():
         pytest.skip("this machine had written the rest of it before the process was dead")
-    done = workshop.run("train", recipe, "--resume", str(run))
+    done = workshop.run("train", recipe, *sets, "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert "resumed after update 2" in done.stdout
+    assert ("s of it in the background" in done.stdout) == in_background
     assert_same(run, reference.folder / "run")
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"update-00000{n}" for n in (3, 4, 5, 6)]

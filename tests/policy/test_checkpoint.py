@@ -1,5 +1,6 @@
 """A run that resumes is the run that was never interrupted, to the last bit; a bad checkpoint is one sentence."""
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,28 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
 
     batch = read_batch(batches[kind])
     resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
+
+
+def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders, batches, tmp_path):
+    policy = make(folders["dense"])
+    resume.train(policy, read_batch(batches["dense"]), updates=1)
+    saving = policy.begin_save(tmp_path)
+    saving._process.kill()
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+        saving.wait()
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_file_that_cannot_be_written_is_one_sentence(make, folders, batches, tmp_path, in_background):
+    policy = make(folders["dense"])
+    resume.train(policy, read_batch(batches["dense"]), updates=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .*too large"):
+            policy.begin_save(tmp_path).wait() if in_background else policy.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.slow
