@@ -19,10 +19,10 @@ def wait_for(happened, process, seconds=240):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", stop.SIGNALS)
-def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, workshop, number) -> None:
+def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, workshop) -> None:
     """With two processes, the one that the launcher asks first may be an update ahead of the other."""
     reference, layout = whole_run
+    number = dict(zip(("recipe", "experts"), stop.SIGNALS, strict=True))[layout]
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
     sets = ["--set", "checkpoint_every=0"]
     process = workshop.start("train", recipe, *sets)
@@ -51,10 +51,10 @@ def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
     assert len(checkpoints(run / "checkpoints")) == 1
 
 
-@pytest.mark.parametrize("in_background", [False, True])
-def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop, in_background) -> None:
-    """Nor does whoever writes it outlive the trainer."""
+def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop) -> None:
+    """Nor does whoever writes it outlive the trainer: one process waits for it, two go on meanwhile."""
     reference, layout = whole_run
+    in_background = layout == "experts"
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
     sets = ["--set", f"checkpoint_in_background={str(in_background).lower()}"]
     half = lambda: any((run / "checkpoints").glob(".update-000003/trainer/*.distcp"))  # noqa: E731

@@ -1,4 +1,4 @@
-"""Whole runs with generation ahead of training, through the command line: two trainer processes, two real servers."""
+"""A whole run with generation ahead of training, through the command line: two trainer processes, two real servers."""
 
 import json
 
@@ -34,15 +34,6 @@ def check(workshop):  # noqa: F811
     for key in ("sync/seconds", "sync/gigabytes", "rollout/seconds_idle", "rollout/groups_begun", "seconds/rollout"):
         assert all(key in row for row in first_of_cycle), key
     assert (workshop.folder / "run" / "model" / "config.json").exists()
-    return found
-
-
-def test_a_run_with_generation_ahead(workshop):  # noqa: F811
-    done = workshop.run("train", f"{workshop.recipe}:experts", *settings(AHEAD), timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 rollout servers answer, after" in done.stdout
-    check(workshop)
-    assert len(rows(workshop, "evaluations.jsonl")) == 4
 
 
 def test_one_that_is_killed_goes_on_and_leaves_no_server(workshop):  # noqa: F811
@@ -53,4 +44,6 @@ def test_one_that_is_killed_goes_on_and_leaves_no_server(workshop):  # noqa: F81
     assert state["cycles"]["begun"], "nothing was under way, so that this shows nothing"
     done = workshop.run(*command, "--resume", str(workshop.folder / "run"), timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 rollout servers answer, after" in done.stdout
     check(workshop)
+    assert len(rows(workshop, "evaluations.jsonl")) == 4
