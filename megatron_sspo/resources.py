@@ -46,11 +46,13 @@ def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
 
 
 def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:
-    """Refuses a layout of which a rank is estimated to need more than `available` bytes.
+    """Refuses a layout of which a rank is estimated to need more than `available` bytes, unless the run says not to.
 
     Raises:
         UserError: what is largest, and what makes it smaller.
     """
+    if not run.check_memory:
+        return
     stages = estimate(run, config, on_cuda=on_cuda)
     worst = max(stages, key=lambda stage: stage.total)
     if worst.total <= available:
@@ -58,7 +60,8 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
     largest, remedy = _largest(run, worst)
     raise UserError(
         f"a rank is estimated to need {worst.total / 1e9:.1f} GB and {what} has {available / 1e9:.1f} GB; most of it, "
-        f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}"
+        f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}; or --set "
+        "check_memory=false, if you know better"
     )
 
 

@@ -158,6 +158,7 @@ class Run:
     checkpoint_every: int = 0  # updates; 0 keeps only the finished model
     checkpoints_kept: int = 2
     checkpoint_in_background: bool = False  # written while the trainer goes on, from a copy in the host's memory
+    check_memory: bool = True  # refuse to start where a rank is estimated to need more than it has
     tracking: Tracking = Tracking()
     # fields of Megatron's TransformerConfig and of its DistributedDataParallelConfig, by their own names
     megatron: Mapping[str, Any] = field(default_factory=dict)

@@ -105,6 +105,7 @@ def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None
     with pytest.raises(UserError, match=rf"is {largest}.*: {remedy}"):
         resources.check_memory(run, QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
     resources.check_memory(run, QWEN3_30B_A3B, 10**13, "a GPU", on_cuda=True)
+    resources.check_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
 
 
 def test_an_embedded_engine_counts() -> None:

@@ -12,12 +12,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from megatron_sspo.environment.codeact import environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import open_sandbox, probe
 from megatron_sspo.sandbox.remote import KEY, RemoteSandbox
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.serve import SandboxServer
 from megatron_sspo.sandbox.types import Case, SandboxBroken
+from megatron_sspo.types import Prompt
 from tests.sandbox.conftest import LIMITS
 
 pytestmark = pytest.mark.slow
@@ -70,6 +72,14 @@ def test_it_is_probed(remote: RemoteSandbox, url: str, monkeypatch) -> None:
     monkeypatch.setenv(KEY, THE_KEY)
     opened = open_sandbox(url=url)
     assert isinstance(opened, RemoteSandbox)
+
+
+def test_episodes_use_it(url: str, monkeypatch) -> None:
+    monkeypatch.setenv(KEY, THE_KEY)
+    task = Prompt(id="a", tokens=(1,), answer="")
+    with contextlib.closing(environment(url=url)) as acting, contextlib.closing(acting.open(task)) as episode:
+        assert episode.observe("<execute> x = 41 </execute>") == "Observation:\n[nothing was printed]"
+        assert episode.observe("<execute> x + 1 </execute>") == "Observation:\n42"
 
 
 @pytest.mark.parametrize("key", ["", "wrong", THE_KEY + "x", "ключ"])
