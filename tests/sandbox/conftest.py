@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from megatron_sspo.sandbox.sandbox import Sandbox
@@ -50,20 +51,22 @@ def public_path() -> Iterator[Path]:
 
 
 def processes_of(sandbox: Sandbox) -> list[str]:
-    """The command lines of all processes that are, or run as, any part of a sandbox."""
+    """The command lines of all processes that are, or run as, any part of a sandbox, and not of another test's."""
+    own = {child.pid for child in psutil.Process().children(recursive=True)}
     uids = {slot.identity.uid for slot in sandbox._free} - {os.getuid()}
     found: list[str] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
+        pid = int(folder.name)
         try:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             status = (folder / "status").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
-        if uid in uids or sandbox._image.folder.name in command or "sandbox.inside" in command:
-            found.append(f"{folder.name} (user {uid}): {command}")
+        if uid in uids or sandbox._image.folder.name in command or ("sandbox.inside" in command and pid in own):
+            found.append(f"{pid} (user {uid}): {command}")
     return found
 
 
