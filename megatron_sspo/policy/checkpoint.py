@@ -1,8 +1,9 @@
 """Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
 
 import importlib.util
+import inspect
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.saving import Results, Saving, reason, writers_that_die_with_this_process, writing
+
+# newer releases would hand the writing to another package
+_OWN_WRITERS: dict[str, Any] = (
+    {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
+)
 
 
 def check_requirements() -> None:
@@ -46,7 +52,7 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
     results = Results()
     with writing(path), _results_through(results):
         state = _state(chunks, optimizer, scheduler, is_loading=False)
-        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True)
+        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_OWN_WRITERS)
     return Saving(request, results, path, device)
 
 
@@ -82,9 +88,9 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         ) from error
     for number, chunk in enumerate(chunks):
         _load_strictly(chunk, state[f"model{number}"], path)
+    for group in _param_groups(state["optimizer"]):  # of the run: a resumed one may have another rate
+        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases find groups by them
     optimizer.load_state_dict(state["optimizer"])
-    for group in optimizer.param_groups:  # of the run, and not of the checkpoint: a resumed run may have another rate
-        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr
     scheduler.num_steps = 0  # loading adds to it
     scheduler.load_state_dict(state["scheduler"])
     random = state["random"]
@@ -92,6 +98,15 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
     if torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
     _rng_tracker().set_states(random["tracker"])
+
+
+def _param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Of an optimizer's state, or of the states of several, as a chain of them keeps them."""
+    for key, value in state.items():
+        if key == "param_groups":
+            yield from value
+        elif isinstance(value, Mapping):
+            yield from _param_groups(value)
 
 
 def _rng_tracker() -> Any:
