@@ -1,10 +1,10 @@
 """A checkpoint that is written in the background, by processes that die with the trainer."""
 
+import contextlib
 import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Saving:
         self._process = context.Process(target=request.async_fn, args=arguments, kwargs=request.async_fn_kwargs)
         with writers_that_die_with_this_process():
             self._process.start()
+        results.come_from_elsewhere()
 
     def is_done(self) -> bool:
         """Whether every rank has written its part; then the checkpoint is whole. A collective.
@@ -97,7 +98,7 @@ class Saving:
                 finalize()
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns whatever Megatron and torch raise there, on all ranks, into one sentence about the checkpoint `path`."""
     try:
@@ -129,10 +130,15 @@ class Results:
         """In the process that writes."""
         self._writer.send(value)
 
+    def come_from_elsewhere(self) -> None:
+        """In the process that waits, when the other is there: only that one's end of the pipe is left."""
+        self._writer.close()
+
     def collect(self) -> None:
         """In the process that waits: takes the value, where it has come, so that the other one can end."""
         if self._value is None and self._reader.poll():
-            self._value = self._reader.recv()
+            with contextlib.suppress(EOFError, OSError):  # the other one was killed, perhaps while it told
+                self._value = self._reader.recv()
 
     def get_nowait(self) -> Any:
         """The value, when the writer has ended. An error, which Megatron shows to all ranks, where it told none."""
@@ -150,7 +156,7 @@ def _on_the_host(buckets: Any) -> Any:
 _writers_parent = 0  # while this process forks writers, its pid
 
 
-@contextmanager
+@contextlib.contextmanager
 def writers_that_die_with_this_process() -> Iterator[None]:
     """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
     global _writers_parent

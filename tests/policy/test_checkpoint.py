@@ -1,6 +1,9 @@
 """A run that resumes is the run that was never interrupted, to the last bit; a bad checkpoint is one sentence."""
 
+import os
 import resource
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tiny_policy import read_batch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
+from megatron_sspo.policy.saving import Results
 from megatron_sspo.run import Model
 
 
@@ -52,6 +56,21 @@ def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders
     saving._process.kill()
     with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
         saving.wait()
+
+
+def test_a_writer_that_is_killed_while_it_tells_what_it_has_written():
+    results = Results()
+    if not (writer := os.fork()):
+        results.put(bytes(1_000_000))  # a pipe takes some 65,000
+        os._exit(0)
+    results.come_from_elsewhere()
+    until_it_blocks = time.monotonic() + 60
+    while not results._reader.poll() and time.monotonic() < until_it_blocks:
+        time.sleep(0.01)
+    os.kill(writer, signal.SIGKILL)
+    os.waitpid(writer, 0)
+    results.collect()
+    assert "was killed" in str(results.get_nowait())
 
 
 @pytest.mark.parametrize("in_background", [False, True])
