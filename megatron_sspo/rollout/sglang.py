@@ -249,7 +249,9 @@ class SGLangEngine:
             Checksums(self._config, tp_size=options.tp_size, dtype=dtype_of_servers(options)) if verify else None
         )
         stream = tensors if checksums is None else checksums.read(tensors)
-        self._transport.send(session, stream, version, flush=not (is_busy and options.pause == "in_place"))
+        self._transport.send(session, stream, version)
+        if not (is_busy and options.pause == "in_place"):
+            session.flush(put_back=is_busy and options.pause == "retract")
         if checksums is not None:
             checksums.compare(session)
         if is_busy:

@@ -78,7 +78,7 @@ class Client:
         try:
             found = (json.loads(text) if text else None) or {}
         except ValueError as error:
-            if path in _PLAIN:
+            if path.partition("?")[0] in _PLAIN:
                 return {}
             raise ServerError(f"{self.url}{path} answered what is no JSON: {text[:200]!r}") from error
         if not isinstance(found, dict):

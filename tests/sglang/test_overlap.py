@@ -95,6 +95,20 @@ def test_what_is_given_up_is_not_computed(attach):
     assert engine.metrics()["rollout/seconds_idle"] > 0
 
 
+def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
+    """Such as a question after its health, for which it makes a token."""
+    engine = attach()
+    (server,) = engine.pool.servers
+    question = {"input_ids": [[5, 6]] * 64, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}}
+    answer = engine._submit(server.client._exchange("POST", "/generate", question, 60))
+    until(lambda: num_running(engine), 30)
+    session = engine._session()
+    session.flush(put_back=False)
+    assert not session.failures
+    status, text = answer.result(60)
+    assert status == 200, text
+
+
 def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
     """On a CPU SGLang gives nothing back, and goes through the same steps."""
     end = sglang_generation._end

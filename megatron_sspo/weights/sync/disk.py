@@ -24,7 +24,7 @@ class DiskTransport:
         self._source.companions = model_path
         self._source.config = read_json(model_path / "config.json")
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
         """Replaces all weights of the session's servers."""
 
         def counted() -> Iterable[Named]:
@@ -39,7 +39,7 @@ class DiskTransport:
             "model_path": str(path),
             "load_format": "safetensors",  # the servers were started without reading any weights
             "weight_version": str(version),
-            "flush_cache": flush,
+            "flush_cache": False,
         }
         session.post("/update_weights_from_disk", content)
         shutil.rmtree(path)

@@ -36,7 +36,7 @@ class DistributedTransport:
         self._name = ""
         self._members: list[Any] = []  # the clients that are in the group
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
         if session.servers and self._members != list(session.servers.values()):
@@ -45,7 +45,7 @@ class DistributedTransport:
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             if session.servers and self._members == list(session.servers.values()):
                 self._broadcast(session, bucket)
-        session.end(version, flush=flush)
+        session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
         """Nothing but the stream."""

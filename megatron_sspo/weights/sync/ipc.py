@@ -25,7 +25,7 @@ class IpcTransport:
     def __init__(self, *, bucket_bytes: int) -> None:
         self._bucket_bytes = bucket_bytes
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
         """Replaces all weights of the session's servers. Their keys in the session know the GPUs of their ranks.
 
         Raises:
@@ -45,7 +45,7 @@ class IpcTransport:
             }
             session.finish(session.start_each("/update_weights_from_tensor", contents))
             _release(flat)
-        session.end(version, flush=flush)
+        session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
         """What the other trainer processes do meanwhile."""

@@ -16,19 +16,17 @@ Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 Answers = dict[Any, dict[str, Any] | ServerError]
 _SECONDS = 600.0  # for one request
 _FIRST_SECONDS = 60.0  # for those that come first and move nothing: a server that hangs is to be found soon
+_FLUSH_SECONDS = 60  # that a server waits for what is under way
 _FIRST = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
     """A way for weights to go."""
 
-    def send(self, session: "Session", tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+    def send(self, session: "Session", tensors: Iterable[Named], version: int) -> None:
         """Replaces all weights of the session's servers. Those that fail leave the session.
 
         The stream is consumed whatever happens: on other ranks it is a collective.
-
-        Args:
-            flush: has them forget what they keep of prompts under the old weights.
         """
         ...
 
@@ -64,12 +62,18 @@ class Session:
         self.post("/end_weight_update", {}, to=left_open)
         self.post("/begin_weight_update", {}, to=left_open)
 
-    def end(self, version: int, *, flush: bool) -> None:
+    def end(self, version: int) -> None:
         """Closes it: from here on the servers have these weights."""
         self.post("/end_weight_update", {})
-        if flush:
-            self.post("/flush_cache", {})
         self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    def flush(self, *, put_back: bool) -> None:
+        """Has the servers forget what they keep of prompts under the old weights.
+
+        SGLang does so when nothing is under way, and waits for what is, such as somebody's question after its health.
+        For what it has put back itself (`put_back`) it would wait in vain.
+        """
+        self.post("/flush_cache" if put_back else f"/flush_cache?timeout={_FLUSH_SECONDS}", {})
 
     def post(
         self, path: str, content: Mapping[str, Any], *, to: Iterable[Any] | None = None

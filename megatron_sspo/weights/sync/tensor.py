@@ -22,7 +22,7 @@ class TensorTransport:
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int, *, flush: bool) -> None:
+    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
         request = None
@@ -39,7 +39,7 @@ class TensorTransport:
             request = session.start("/update_weights_from_tensor", content)
         if request is not None:
             session.finish(request)
-        session.end(version, flush=flush)
+        session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
         """Nothing but the stream."""
