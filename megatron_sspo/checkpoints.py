@@ -45,51 +45,50 @@ class Checkpoints:
         name = [str(begin_checkpoint(self._folder, state.update)) if self._is_main else ""]
         dist.broadcast_object_list(name, src=0)
         temporary = Path(name[0])
-        saving = None
-        if self._in_background:
-            saving = policy.begin_save(temporary / "trainer")
-        else:
-            policy.save(temporary / "trainer")
+        save = policy.begin_save if self._in_background else policy.save
+        saving = save(temporary / "trainer")
         if self._is_main:
             describe_checkpoint(temporary, state, extra)
         self.newest = state.update
-        self._under_way = _UnderWay(saving, temporary, state.update, started, time.perf_counter() - started)
+        waited = time.perf_counter() - started
         if saving is None:
-            self.wait()
+            self._finish(temporary, state.update, started, waited)
+        else:
+            self._under_way = _UnderWay(saving, temporary, state.update, started, waited)
 
     def look(self) -> None:
         """Finishes the one under way where it is written. A collective, which raises what `save` raises."""
-        under_way = self._under_way
-        if under_way is not None and (under_way.saving is None or under_way.saving.is_done()):
-            self._finish(under_way)
+        if self._under_way is not None and self._under_way.saving.is_done():
+            self._finish_under_way(self._under_way, 0.0)
 
     def wait(self) -> None:
         """Finishes the one under way. A collective, which raises what `save` raises."""
         if self._under_way is not None:
-            started = time.perf_counter()
-            if self._under_way.saving is not None:
-                self._under_way.saving.wait()
-            self._under_way.waited += time.perf_counter() - started
-            self._finish(self._under_way)
+            began = time.perf_counter()
+            self._under_way.saving.wait()
+            self._finish_under_way(self._under_way, time.perf_counter() - began)
 
     def close(self) -> None:
         """Gives up the one under way, which keeps the name of an incomplete one. No collective: a run ends so, too."""
-        if self._under_way is not None and self._under_way.saving is not None:
+        if self._under_way is not None:
             self._under_way.saving.cancel()
         self._under_way = None
 
-    def _finish(self, under_way: "_UnderWay") -> None:
+    def _finish_under_way(self, one: "_UnderWay", waited: float) -> None:
         self._under_way = None
+        self._finish(one.temporary, one.update, one.started, one.waited + waited)
+
+    def _finish(self, temporary: Path, update: int, started: float, waited: float) -> None:
         if self._is_main:
-            finish_checkpoint(under_way.temporary, kept=self._kept)
+            finish_checkpoint(temporary, kept=self._kept)
         dist.barrier()
-        self._tell(under_way.update, under_way.waited, time.perf_counter() - under_way.started)
+        self._tell(update, waited, time.perf_counter() - started)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _UnderWay:
-    saving: Saving | None  # None: it is written
+    saving: Saving
     temporary: Path
     update: int
     started: float
-    waited: float
+    waited: float  # for its begin

@@ -49,7 +49,8 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
     resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
 
 
-def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders, batches, tmp_path):
+def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
+    monkeypatch.setattr(Results, "put", lambda *_: time.sleep(600))  # it cannot be done before it is killed
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)

@@ -64,8 +64,12 @@ def processes_of(sandbox: Sandbox) -> list[str]:
             status = (folder / "status").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
-        if uid in uids or sandbox._image.folder.name in command or ("sandbox.inside" in command and pid in own):
+        uid, parent = (
+            next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+            for name in ("Uid:", "PPid:")
+        )
+        is_inside = "sandbox.inside" in command and (pid in own or parent == 1)  # whoever lost its parent is nobody's
+        if uid in uids or sandbox._image.folder.name in command or is_inside:
             found.append(f"{pid} (user {uid}): {command}")
     return found
 
