@@ -7,7 +7,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -18,6 +18,7 @@ from megatron_sspo.types import Prompt
 _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)```\s*", re.DOTALL)
+_LOOK_SECONDS = 0.1
 _NOTHING = "[nothing was printed]"
 _NEITHER = (
     "Your message has neither code nor a solution. To run code, write <execute> code </execute>. To end, write "
@@ -91,14 +92,16 @@ class CodeAct:
         self.count("episodes")
         return CodeActEpisode(self)
 
-    def start(self) -> Session:
-        """A fresh interpreter that answers.
+    def start(self, is_wanted: Callable[[], bool]) -> Session | None:
+        """A fresh interpreter that answers; None where it is not wanted any more when its turn comes.
 
         Raises:
             UserError: the sandbox is broken.
         """
         for pause in (0.1, 1.0, None):  # once more where a busy machine could not make one
-            with self._free:
+            with self._place(is_wanted) as has_place:
+                if not has_place:
+                    return None
                 try:
                     session = self._runner.session()
                     try:
@@ -114,14 +117,16 @@ class CodeAct:
             time.sleep(pause)
         raise AssertionError
 
-    def execute(self, session: Session, code: str) -> str:
-        """The observation of a cell.
+    def execute(self, session: Session, code: str, is_wanted: Callable[[], bool]) -> str | None:
+        """The observation of a cell; None where it is not wanted any more when its turn comes.
 
         Raises:
             UserError: the sandbox is broken.
         """
         was_alive = session.is_alive
-        with self._free:
+        with self._place(is_wanted) as has_place:
+            if not has_place:
+                return None
             try:
                 printed = session.execute(code)
             except SandboxBroken as error:
@@ -150,6 +155,18 @@ class CodeAct:
     def close(self) -> None:
         """Ends the sandboxes."""
         self._runner.close()
+
+    @contextlib.contextmanager
+    def _place(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
+        """One of the places in which cells run, waited for while it is wanted; whether there is one."""
+        has_place = False
+        while is_wanted() and not (has_place := self._free.acquire(timeout=_LOOK_SECONDS)):
+            pass
+        try:
+            yield has_place
+        finally:
+            if has_place:
+                self._free.release()
 
     def _shortened(self, text: str) -> str:
         left_out = len(text) - self._max_characters
@@ -180,7 +197,7 @@ class CodeActEpisode:
         if self._session is None and not self._start():
             return None
         assert self._session is not None
-        return self._environment.execute(self._session, code)
+        return self._environment.execute(self._session, code, self._is_open)
 
     def close(self) -> None:
         """Ends the interpreter."""
@@ -193,13 +210,18 @@ class CodeActEpisode:
 
     def _start(self) -> bool:
         """Whether there is an interpreter now: there is none for an episode that was closed meanwhile."""
-        session = self._environment.start()
+        session = self._environment.start(self._is_open)
+        if session is None:
+            return False
         with self._lock:
             if not self._closed:
                 self._session = session
                 return True
         session.close()
         return False
+
+    def _is_open(self) -> bool:
+        return not self._closed
 
 
 def extract_code(response: str) -> str | None:

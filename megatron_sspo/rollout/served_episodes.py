@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.rollout.turns import TurnTemplate
@@ -31,9 +31,18 @@ class ServedEpisodes:
         """The `observe` of an episode, which is closed at the end, whatever that is."""
         async with self._places:
             episode = self._environment.open(prompt)
-            loop = asyncio.get_running_loop()
+            under_way: list[Future[str | None]] = []
+
+            def observe(response: str) -> Awaitable[str | None]:
+                under_way[:] = [self._threads.submit(episode.observe, response)]
+                return asyncio.wrap_future(under_way[0])
+
+            def close() -> None:
+                episode.close()
+                wait(under_way)  # its place is another's when nothing of it is at work
+
             try:
-                yield lambda response: loop.run_in_executor(self._threads, episode.observe, response)
+                yield observe
             finally:
                 # what cancels this twice must not cancel that
-                await asyncio.shield(asyncio.wrap_future(self._threads.submit(episode.close)))
+                await asyncio.shield(asyncio.wrap_future(self._threads.submit(close)))

@@ -1,5 +1,6 @@
 """The CodeAct environment, with real interpreters in real sandboxes."""
 
+import dataclasses
 import threading
 import time
 
@@ -17,6 +18,13 @@ TASK = Prompt(id="a", tokens=(1,), answer="")
 @pytest.fixture(scope="module")
 def sandbox():
     made = Sandbox(LIMITS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def patient():
+    made = Sandbox(dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120))
     yield made
     made.close()
 
@@ -102,14 +110,37 @@ def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sa
 
 def test_an_interpreter_that_starts_after_its_episode_was_closed_is_ended(acting, sandbox):
     class Late(CodeAct):
-        def start(self):
-            found = super().start()
+        def start(self, is_wanted):
+            found = super().start(is_wanted)
             episode.close()
             return found
 
     episode = Late(sandbox, 2, 4, 100, 8).open(TASK)
     assert episode.observe("<execute>1</execute>") is None
     assert_nothing_runs(sandbox)
+
+
+def test_an_episode_that_is_closed_while_it_waits_for_its_turn_starts_nothing(patient):
+    crowded = CodeAct(patient, 1, 4, 100, 8)
+    working, waiting = crowded.open(TASK), crowded.open(TASK)
+    found = []
+
+    def observe(episode, code):
+        found.append((episode, episode.observe(f"<execute>{code}</execute>")))
+
+    first = threading.Thread(target=observe, args=(working, "while True: pass"))
+    first.start()
+    wait_until(lambda: processes_of(patient))
+    second = threading.Thread(target=observe, args=(waiting, "1"))
+    second.start()
+    time.sleep(0.2)
+    waiting.close()
+    second.join(30)
+    assert found == [(waiting, None)], "it waited for the other's cell"
+    working.close()
+    first.join(30)
+    assert crowded.metrics()["cells_per_episode"] == 0.5
+    assert_nothing_runs(patient)
 
 
 def test_a_sandbox_that_is_gone_ends_the_run(sandbox):

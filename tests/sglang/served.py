@@ -61,6 +61,6 @@ def generate(engine, prompts, sampling, *, group_size, seed, environment=None):
 def until(condition, seconds):
     """Waits for it."""
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
-    assert condition()

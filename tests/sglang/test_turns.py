@@ -1,5 +1,6 @@
 """Rollouts of several turns: real servers, real interpreters."""
 
+import contextlib
 import time
 from dataclasses import replace
 
@@ -28,11 +29,30 @@ class Counts(CodeActEpisode):
     code = "n = len({!r}.split()); print(*['w5'] * (1 + n % 5))"
 
     def observe(self, response):
+        with self._environment.working():
+            return self.turn(response)
+
+    def turn(self, response):
         return super().observe(f"<execute> {self.code.format(response)} </execute>")
+
+    def close(self):
+        with self._environment.working():
+            super().close()
 
 
 class Counting(CodeAct):
     episode = Counts
+    num_working = 0
+
+    @contextlib.contextmanager
+    def working(self):
+        with self._lock:
+            self.num_working += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.num_working -= 1
 
     def open(self, prompt):
         self.count("episodes")
@@ -122,14 +142,14 @@ def test_a_cancelled_generation_leaves_no_interpreter(attach, acting, sandbox):
     until(lambda: processes_of(sandbox), 60)
     generation.cancel()
     until(lambda: generation.is_done, 20)
-    until(lambda: not processes_of(sandbox), 20)
+    until(lambda: not acting.num_working and not processes_of(sandbox), 20)
 
 
 class Breaks(Counts):
-    def observe(self, response):
+    def turn(self, response):
         if self._num_turns:
             raise UserError("the interpreter of a rollout is lost")
-        return super().observe(response)
+        return super().turn(response)
 
 
 def test_a_broken_environment_ends_the_generation_and_leaves_no_interpreter(attach, acting, sandbox):
@@ -137,4 +157,4 @@ def test_a_broken_environment_ends_the_generation_and_leaves_no_interpreter(atta
     acting.episode = Breaks
     with pytest.raises(UserError, match="is lost"):
         generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
-    until(lambda: not processes_of(sandbox), 20)
+    until(lambda: not acting.num_working and not processes_of(sandbox), 20)
