@@ -36,9 +36,8 @@ from megatron_sspo.state import (
     OF_THE_LOOP,
     State,
     checkpoints,
-    file_sizes,
+    keep_rows_until,
     read_checkpoint,
-    truncate,
     write_atomically,
     write_rows,
 )
@@ -108,20 +107,19 @@ class Job:
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
         self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
-        positions: dict[str, int] = {}
         if self._found:
             self.state, extra = read_checkpoint(self._found[-1], OF_THE_LOOP)
             self.policy.load(self._found[-1] / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
-            positions = extra["positions"]
             self.checkpoints.newest = self.state.update
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS):
-                truncate(self.folder / name, positions.get(name, 0))
-            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run))
+                keep_rows_until(self.folder / name, self.state.update if self._found else -1)
+            first = self.state.update + 1 if self._found else 0
+            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run), first_step=first)
             stack.callback(self._sinks.close)
             self.display.log_to(self.folder / "log.txt")
             if (self.folder / sinks.EVALUATIONS).exists():
@@ -141,6 +139,7 @@ class Job:
             if kind is None:
                 self._leave() if self.stop.exit_code else self._finish()
         if kind is None:  # after an error the other processes may be inside a collective and will not come to this one
+            dist.barrier()  # who ends long before rank 0 has tidied up makes srun --wait kill it
             shutdown()
 
     def _leave(self) -> None:
@@ -155,13 +154,18 @@ class Job:
         )
 
     def _finish(self) -> None:
-        """The last evaluation, the model as a Hugging Face folder, the curves, and the table."""
+        """The last evaluation, the model as a Hugging Face folder, the curves, and the table.
+
+        What was learned is saved before: whoever asks the run to end is heard between the evaluation's sets.
+        """
         self.display.end()
-        if not self._evaluations or self._evaluations[-1]["update"] != self.state.update:
-            self._evaluate()
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()
+        is_evaluated = bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
+        if not is_evaluated and not self._evaluate(until_asked=True):
+            self._leave()
+            return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # of an attempt that ended here before
             shutil.rmtree(replaced, ignore_errors=True)
@@ -271,14 +275,17 @@ class Job:
         warm_start(self.policy, options, prompts, self.tokenizer, report)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, until_asked: bool = False) -> bool:
+        """Writes a row of numbers; False where it was given up because the run is asked to end."""
         options = self.run.evaluation
         if options is None:
-            return
+            return True
         self.sync()
         row: dict[str, float] = {"update": self.state.update}
         answers: list[dict[str, Any]] = []
         for name, held_out in sets_of(self.run).items():
+            if until_asked and self.stop.is_agreed():
+                return False
             kept = Kept(self.tokenizer)
             numbers = evaluate(
                 self.engine,
@@ -302,20 +309,19 @@ class Job:
         if self._sinks is not None:
             self._sinks.write(sinks.EVALUATIONS, row)
             write_rows(self.folder / "evaluation_responses.jsonl", answers)
+        return True
 
     def _save(self) -> None:
-        extra = {
-            "prompts": self.prompts.state(),
-            "cycles": self.cycles.state(),
-            "positions": file_sizes([self.folder / sinks.METRICS, self.folder / sinks.EVALUATIONS]),
-        }
-        self.checkpoints.save(self.policy, self.state, extra)
+        self.checkpoints.save(self.policy, self.state, {"prompts": self.prompts.state(), "cycles": self.cycles.state()})
 
     def _tell_of_checkpoint(self, update: int, waited: float, seconds: float) -> None:
-        behind = f", {seconds - waited:.1f} s of it in the background" if self.run.checkpoint_in_background else ""
+        behind, to_leave = "", self.stop.longest + seconds
+        if self.run.checkpoint_in_background:
+            behind = f", {seconds - waited:.1f} s of it in the background"
+            to_leave += seconds  # the one under way is waited for, and then another is written
         self.display.say(
             f"checkpoint of update {update} in {seconds:.1f} s{behind}; a run that is asked to stop leaves within "
-            f"{self.stop.longest + seconds:.0f} s, by what was longest so far"
+            f"{to_leave:.0f} s, by what was longest so far"
         )
 
     def _print_table(self) -> None:

@@ -3,13 +3,16 @@
 import importlib.util
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Tracking
+from megatron_sspo.state import write_atomically
 
+_WANDB_ID = "wandb_id"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 
 
@@ -24,20 +27,26 @@ def check(tracking: Tracking) -> None:
 
 
 class Sinks:
-    """Writes rows of numbers; one object, on rank 0."""
+    """Writes rows of numbers; one object, on rank 0.
 
-    def __init__(self, folder: Path, tracking: Tracking, name: str, config: Any) -> None:
+    Args:
+        first_step: of this attempt at the run: what an attempt that was killed told the trackers of later ones is void.
+    """
+
+    def __init__(self, folder: Path, tracking: Tracking, name: str, config: Any, *, first_step: int) -> None:
         self.folder = folder
         self._tensorboard: Any = None
         self._wandb: Any = None
         if tracking.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
+            self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
         if tracking.wandb_project:
             import wandb  # pyright: ignore[reportMissingImports]
 
-            self._wandb = wandb.init(project=tracking.wandb_project, name=name, dir=str(folder), config=config)
+            id = _wandb_id(folder)
+            where: dict[str, Any] = {"dir": str(folder), "id": id, "resume": "allow"}
+            self._wandb = wandb.init(project=tracking.wandb_project, name=name, config=config, **where)
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
         """Appends a row; its `update` is the step of the trackers. A row is on disk when this returns."""
@@ -60,6 +69,14 @@ class Sinks:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def _wandb_id(folder: Path) -> str:
+    """Of the run, whose attempts all add to one curve; W&B itself leaves out steps that it has been told already."""
+    path = folder / _WANDB_ID
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(8))
+    return path.read_text()
 
 
 def read(path: Path) -> list[dict[str, float]]:

@@ -14,7 +14,7 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
 _FILES = ("state.json", "batches.jsonl", "trainer")
-OF_THE_LOOP = ("prompts", "cycles", "positions")  # what a run's checkpoint holds besides its `State`
+OF_THE_LOOP = ("prompts", "cycles")  # what a run's checkpoint holds besides its `State`
 
 
 @dataclass
@@ -74,9 +74,10 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def begin_checkpoint(folder: Path, update: int) -> Path:
-    """An empty folder under a name that no reader takes for a checkpoint."""
+    """An empty folder under a name that no reader takes for a checkpoint; what kills have left of others is removed."""
+    for left in folder.glob(".update-*"):
+        shutil.rmtree(left, ignore_errors=True)
     temporary = folder / f".update-{update:06d}"
-    shutil.rmtree(temporary, ignore_errors=True)
     (temporary / "trainer").mkdir(parents=True)
     return temporary
 
@@ -90,13 +91,36 @@ def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) ->
 
 
 def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
-    """Gives the folder its name, and removes all but the newest `kept`."""
+    """Gives the folder its name, when all of it is on the disk, and removes all but the newest `kept`."""
     final = temporary.with_name(temporary.name[1:])
-    shutil.rmtree(final, ignore_errors=True)  # of an attempt that was resumed from an older checkpoint
+    for path in (*temporary.rglob("*"), temporary):
+        _flush(path)
+    if final.exists():  # of an attempt that was resumed from an older checkpoint
+        _remove(final)
     temporary.rename(final)
+    _flush(final.parent)
     for old in checkpoints(final.parent)[:-kept]:
-        shutil.rmtree(old)
+        _remove(old)
     return final
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, would survive the machine's end."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # not every file system can do it for a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(checkpoint: Path) -> None:
+    """A kill in the middle leaves nothing that has a checkpoint's name."""
+    unnamed = checkpoint.with_name(f".{checkpoint.name}-removed")
+    checkpoint.rename(unnamed)
+    shutil.rmtree(unnamed)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -142,6 +166,9 @@ def truncate(path: Path, num_bytes: int) -> None:
             file.truncate(num_bytes)
 
 
-def file_sizes(paths: Sequence[Path]) -> dict[str, int]:
-    """Bytes by file name; 0 where there is no file yet."""
-    return {path.name: path.stat().st_size if path.exists() else 0 for path in paths}
+def keep_rows_until(path: Path, update: int) -> None:
+    """Takes the rows of later updates off a log of metrics, and what a kill has left of one."""
+    if not path.exists():
+        return
+    lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    write_atomically(path, "".join(line for line in lines if json.loads(line)["update"] <= update))

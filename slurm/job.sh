@@ -115,6 +115,7 @@ end_with_log() {
     wait "$2"
     local code=$?
     last_lines "$1"
+    look_after_nodes
     fail "the $1 $(how "$code")${3:+; $3}"
 }
 
@@ -138,12 +139,31 @@ how() {
     fi
 }
 
-# look_whether_ended: sets `ended`. Slurm ends a job with SIGTERM, which others may send too.
+# look_whether_ended: sets `ended`. Slurm ends a job with SIGTERM, which others may send too. A controller that is being
+# started again does not answer: it has ended nothing.
 look_whether_ended() {
-    local state
-    state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+    local state="" tries
+    for ((tries = 0; tries < 10; tries++)); do
+        state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+        if [[ $state ]]; then break; fi
+        pause
+    done
     # while the job is being ended scontrol says no more than COMPLETING; slurmstepd has written the reason by then
-    if [[ $state != @(RUNNING|SIGNALING) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
+    if [[ $state && $state != @(RUNNING|SIGNALING|SUSPENDED|STOPPED) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
+}
+
+# look_after_nodes: where one of the job's nodes does not answer, waits for Slurm to see that too: then it ends the job,
+# and queues it again, for other nodes. The processes that lose a node's see it long before.
+look_after_nodes() {
+    local seconds deadline
+    if timeout 60 srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 --mpi=none \
+        true 2>/dev/null; then return; fi
+    seconds=$(scontrol show config 2>/dev/null | awk '$1 == "SlurmdTimeout" { print $3 }')
+    say "a node does not answer: Slurm is to find that within ${seconds:=300} s, and to queue the job again"
+    trap look_whether_ended TERM
+    deadline=$((SECONDS + seconds + 120))
+    while [[ ! $ended ]] && ((SECONDS < deadline)); do pause; done
+    if [[ $ended ]]; then fail "$ended"; fi
 }
 
 # running PID...: whether all of them do.

@@ -109,7 +109,7 @@ finish() {
         wait "$trainer"
         code=$?
     fi
-    look_whether_ended
+    ((code == 0)) || look_whether_ended
     if [[ $ended ]]; then
         ((code == LEFT_BY_SIGNAL)) || fail "$ended; the trainer $(how "$code"), and the newest checkpoint: $(newest_checkpoint)"
         fail "$ended; the trainer has saved $(newest_checkpoint)"
@@ -132,7 +132,7 @@ finish() {
 
 # requeue REASON NEWEST: where the attempt has a newer checkpoint than NEWEST.
 requeue() {
-    local reached
+    local reached tries=0
     reached=$(newest_checkpoint)
     if [[ $leaving == *limit* && $reached == "$2" ]]; then
         fail "no update was finished within the time limit, so it would be the same again: raise --time, or lower the lead of --signal"
@@ -140,7 +140,10 @@ requeue() {
     end_steps
     say "$1: requeued, to go on from the checkpoint: $reached"
     trap '' USR1 TERM
-    scontrol requeue "$SLURM_JOB_ID" || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
+    until scontrol requeue "$SLURM_JOB_ID"; do # the controller may be on its way up
+        ((++tries < 10)) || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
+        pause
+    done
     exit 0
 }
 

@@ -1,6 +1,8 @@
 """Where numbers are written."""
 
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ ROW = {"update": 3, "reward/mean": 0.1, "policy/loss": -1 / 3}
 
 
 def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
-    out = sinks.Sinks(tmp_path, Tracking(), "name", {})
+    out = sinks.Sinks(tmp_path, Tracking(), "name", {}, first_step=0)
     out.write(sinks.METRICS, ROW)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(ROW) + "\n", "before close: it is on disk"
     out.write(sinks.METRICS, {"update": 4})
@@ -27,14 +29,28 @@ def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
 def test_tensorboard_gets_the_same_numbers_where_asked(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     sinks.check(Tracking(tensorboard=True))
-    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {})
+    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=0)
     out.write(sinks.METRICS, ROW)
+    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.5})  # a kill, and the newest checkpoint is that of update 3
+    out.close()
+    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=4)
+    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.25})
     out.close()
     events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert events.Tags()["scalars"] == ["reward/mean", "policy/loss"]
-    (event,) = events.Scalars("policy/loss")
-    assert (event.step, event.value) == (3, pytest.approx(-1 / 3))
+    found = [(event.step, event.value) for event in events.Scalars("policy/loss")]
+    assert found == [(3, pytest.approx(-1 / 3)), (4, 0.25)]
+
+
+def test_all_attempts_at_a_run_are_one_run_of_weights_and_biases(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **options: asked.append(options)))
+    for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        folder.mkdir(exist_ok=True)
+        sinks.Sinks(folder, Tracking(wandb_project="x"), "name", {}, first_step=0)
+    first, second, other = (options["id"] for options in asked)
+    assert first == second != other and all(options["resume"] == "allow" for options in asked)
 
 
 def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

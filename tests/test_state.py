@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -17,9 +18,9 @@ from megatron_sspo.state import (
     begin_checkpoint,
     checkpoints,
     describe_checkpoint,
-    file_sizes,
     finish_checkpoint,
     from_row,
+    keep_rows_until,
     read_checkpoint,
     to_row,
     truncate,
@@ -105,7 +106,7 @@ def save(folder: Path, update: int, kept: int = 2, batches=None) -> Path:
     temporary = begin_checkpoint(folder, update)
     (temporary / "trainer" / "shard").write_text(str(update))
     state = State(update=update, batches=batches or [])
-    describe_checkpoint(temporary, state, {"prompts": {"epoch": 1}, "positions": {"m": 5}})
+    describe_checkpoint(temporary, state, {"prompts": {"epoch": 1}, "cycles": {"m": 5}})
     return finish_checkpoint(temporary, kept=kept)
 
 
@@ -113,7 +114,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     batches = [[group("a"), group("b")], [group("c", -1 / 3)]]
     state, extra = read_checkpoint(save(tmp_path, 7, batches=batches))
     assert state == State(update=7, batches=batches)
-    assert extra == {"prompts": {"epoch": 1}, "positions": {"m": 5}}
+    assert extra == {"prompts": {"epoch": 1}, "cycles": {"m": 5}}
 
 
 def test_the_newest_are_kept_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -196,7 +197,6 @@ def test_a_log_is_cut_and_never_grows(tmp_path: Path) -> None:
     truncate(path, 3)
     assert not path.exists()
     path.write_text("abcdef")
-    assert file_sizes([path, tmp_path / "none"]) == {"log": 6, "none": 0}
     truncate(path, 3)
     assert path.read_text() == "abc"
     truncate(path, 9)
@@ -205,7 +205,58 @@ def test_a_log_is_cut_and_never_grows(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
+def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    keep_rows_until(path, 3)
+    assert not path.exists()
+    rows = [f'{{"update": {number}, "x": 0.1}}\n' for number in range(5)]
+    path.write_text("".join(rows) + '{"update": 5, "x"')
+    keep_rows_until(path, 3)
+    assert path.read_text() == "".join(rows[:4])
+    keep_rows_until(path, -1)
+    assert path.read_text() == ""
+
+
+def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) -> None:
+    for left in (".update-000003", ".update-000002-removed"):
+        (tmp_path / left / "trainer").mkdir(parents=True)
+    path = save(tmp_path, 4)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path, 1)
+
+    def kill(folder, *_, **__):
+        (folder / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    temporary = begin_checkpoint(tmp_path, 2)
+    monkeypatch.setattr("megatron_sspo.state.shutil.rmtree", kill)
+    describe_checkpoint(temporary, State(update=2), {})
+    with pytest.raises(KeyboardInterrupt):
+        finish_checkpoint(temporary, kept=1)
+    assert [path.name for path in checkpoints(tmp_path)] == ["update-000002"]
+
+
+def test_a_checkpoint_has_its_name_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:
+    temporary = begin_checkpoint(tmp_path, 1)
+    describe_checkpoint(temporary, State(update=1), {})
+    (temporary / "trainer" / "common.pt").write_text("x")
+    flushed = set()
+    fsync, rename = os.fsync, Path.rename
+    monkeypatch.setattr("megatron_sspo.state.os.fsync", lambda file: (flushed.add(os.fstat(file).st_ino), fsync(file)))
+
+    def check(path, target):
+        if path == temporary:
+            assert {found.stat().st_ino for found in (*temporary.rglob("*"), temporary)} <= flushed
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", check)
+    finish_checkpoint(temporary, kept=1)
+
+
 def test_a_checkpoint_of_a_run_that_kept_less(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
-    with pytest.raises(UserError, match=r"is damaged .*state.json has no cycles"):
-        read_checkpoint(path, ["cycles"])
+    with pytest.raises(UserError, match=r"is damaged .*state.json has no more"):
+        read_checkpoint(path, ["cycles", "more"])

@@ -47,7 +47,7 @@ def launch(options: argparse.Namespace, _: list[str]) -> int:
     by_slurm = options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
     job = _job(options) if options.on != "local" else None
     of_script = job.script_assignments() if job is not None and by_slurm else []
-    run, resume = load_recipe(options.recipe, [*options.set, *of_script]), options.resume
+    run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
     if by_slurm and job is not None and "RUN" in job.variables:
         run, resume = _in_folder(run, Path(job.variables["RUN"]))
     if options.dry_run and (code := _show(options, job, run)):

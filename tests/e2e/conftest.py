@@ -56,6 +56,17 @@ def bare() -> Run:
     return replace(recipe(), warm_start=None, evaluation=None, checkpoint_every=0)
 
 
+def stopped_in_the_end() -> Run:
+    """Its last evaluation has another set after the one that asks it to end."""
+    sets = {
+        "first": HeldOut(
+            prompts=additions(4, "held_out"), reward="PLUGINS:stopping", reward_options={"run": str(HERE / "run")}
+        ),
+        "second": HeldOut(prompts=additions(4, "held_out")),
+    }
+    return replace(bare(), num_updates=2, evaluation=Evaluation(sets=sets))
+
+
 def held_out() -> dict[str, HeldOut]:
     return {
         "sums": HeldOut(prompts=additions(16, "held_out")),

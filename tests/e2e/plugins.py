@@ -60,6 +60,25 @@ def held(folder: str, after: int) -> Held:
     return Held(Path(folder), after)
 
 
+class Stopping(Scores):
+    """Asks a run to end, once, when it scores something and there is a checkpoint."""
+
+    def __init__(self, run: Path) -> None:
+        super().__init__("none")
+        self._run = run
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        if any((self._run / "checkpoints").glob("update-*")) and not (self._run / "asked").exists():
+            (self._run / "asked").touch()
+            (self._run / "stop").touch()
+        return super().score(prompts, responses)
+
+
+def stopping(run: str) -> Stopping:
+    """Of tests that end a run in its last evaluation."""
+    return Stopping(Path(run))
+
+
 class Odd:
     """Random tokens, of which the first response of a group has none at all."""
 

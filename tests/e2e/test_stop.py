@@ -5,6 +5,7 @@ import time
 import pytest
 
 from megatron_sspo import stop
+from megatron_sspo.sinks import EVALUATIONS, read
 from megatron_sspo.state import checkpoints
 from tests.e2e.test_resume import assert_same
 
@@ -49,6 +50,18 @@ def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
     assert f"because {run / stop.FILE} was made" in out
     assert not (run / stop.FILE).exists()
     assert len(checkpoints(run / "checkpoints")) == 1
+
+
+def test_a_run_that_is_asked_to_end_in_its_last_evaluation_has_saved_what_it_learned(workshop) -> None:
+    recipe, run = f"{workshop.recipe}:stopped_in_the_end", workshop.folder / "run"
+    stopped = workshop.run("train", recipe)
+    assert stopped.returncode == stop.BY_FILE, stopped.stderr
+    assert [path.name for path in checkpoints(run / "checkpoints")] == ["update-000002"]
+    assert [row["update"] for row in read(run / EVALUATIONS)] == [0] and not (run / "model").exists()
+
+    done = workshop.run("train", recipe, "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert [row["update"] for row in read(run / EVALUATIONS)] == [0, 2] and (run / "model").exists()
 
 
 def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop) -> None:

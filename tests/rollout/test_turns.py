@@ -194,7 +194,7 @@ def test_the_first_turn_is_that_of_a_run_without_environment(groups, engine, act
 
 
 class Broken(CodeAct):
-    def execute(self, session, code):
+    def execute(self, session, code, is_wanted):
         raise UserError("the interpreter of a rollout is lost")
 
 
