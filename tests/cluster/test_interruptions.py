@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.cluster.slurm import CLUSTER, ROOT, call, processes
+from tests.cluster.slurm import CLUSTER, HERE, ROOT, call, processes
 from tests.cluster.test_train import check_metrics
 
 
@@ -25,18 +25,24 @@ def trainers(node):
     return [pid for pid, line in processes(node).items() if " train " in line and "bash" not in line]
 
 
-def test_a_time_limit(workplace, other_workplace) -> None:
-    """In the middle: saved, requeued, resumed. Before the first update: it would be the same again and again.
+def lower_time_limit(job):
+    """Slurm gives a minute's warning. Limits are in minutes: it comes in a quarter of one at the earliest."""
+    hours, minutes, seconds = map(int, job.shown("RunTime").split(":"))
+    limit = (3600 * hours + 60 * minutes + seconds + 75) // 60 + 1
+    call("scontrol", "update", f"jobid={job.id}", f"timelimit={limit}")
 
-    Slurm gives a minute's warning; limits are in minutes, so that it comes some time after they were lowered. Both
-    jobs wait for theirs at the same time.
+
+def test_a_time_limit(workplace, other_workplace) -> None:
+    """In the middle: saved, requeued, resumed, on a server's node and two trainers'. Before the first update: it would
+    be the same again and again. Both jobs wait for their limits at the same time.
     """
     other_workplace.hold.touch()
-    hopeless = other_workplace.train(options=("--signal=B:USR1@60",))
-    job = workplace.train(options=("--signal=B:USR1@60",))
+    one = ("--set", "parallel.data=1", "--set", "parallel.expert=1")
+    hopeless = other_workplace.train(*one, options=("--signal=B:USR1@60", "--nodes=1"))
+    job = workplace.train(options=("--signal=B:USR1@60",), SERVER_NODES=1)
     hold_in_the_middle(workplace, job)
     for limited in (job, hopeless):
-        call("scontrol", "update", f"jobid={limited.id}", "timelimit=2")
+        lower_time_limit(limited)
     job.wait(lambda: "the time limit is near: the trainer is to finish its update" in job.log())
     hopeless.wait(lambda: "the time limit is near" in hopeless.log())
     for limited in (job, hopeless):
@@ -57,10 +63,10 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
     """Pre-emption sends SIGTERM to everything at once: the servers have to stay until the trainer has left."""
     images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/data:/data:ro"}
     job = workplace.train(
-        *("--set", "parallel.data=1", "--set", "parallel.expert=1"),
         options=("--nodes=1",),
         SERVER_NODES=0,
         SERVERS_PER_NODE=1,
+        RANKS_PER_NODE=2,
         INTERFACE="eth0",
         **images,
     )
@@ -119,16 +125,18 @@ def test_a_rank_that_is_killed(workplace) -> None:
     assert "--- the last lines of" in job.log()
 
 
-def test_a_node_that_goes_down(workplace) -> None:
-    """Slurm requeues the job by itself, and it goes on, on another node, from the checkpoint before."""
+def test_a_node_that_dies(workplace) -> None:
+    """Slurm finds that after a while, queues the job again, and it goes on, on another node, from the checkpoint."""
     job = workplace.train()
     job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
     workplace.hold.touch()
     try:
-        call("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        for pid in map(int, call("ip", "netns", "pids", "sspo-cluster-n2").split()):
+            os.kill(pid, signal.SIGKILL)
         workplace.hold.unlink()
         assert job.end() == "COMPLETED", job.logs()
     finally:
+        subprocess.run([HERE / "node.sh", "2"], check=True)
         call("scontrol", "update", "nodename=n2", "state=resume")
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]

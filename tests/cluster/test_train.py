@@ -40,7 +40,7 @@ def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_pat
     """
     folder = tmp_path / "servers"
     sizes = ("--nodes=1", "--time=30")
-    serving = workplace.submit("serve.sbatch", workplace.recipe, options=sizes, RUN=folder, SERVERS_PER_NODE=1)
+    serving = workplace.submit("serve.sbatch", workplace.recipe, options=sizes, RUN=folder, SERVERS_PER_NODE=2)
     serving.wait((folder / "urls").exists)
     key = (folder / "key").read_text().strip()
     assert len(key) == 64 and stat.S_IMODE((folder / "key").stat().st_mode) == 0o600

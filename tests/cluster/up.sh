@@ -121,11 +121,7 @@ make_network() {
 
 start_nodes() {
     local i
-    for ((i = 1; i <= num_nodes; i++)); do
-        # shellcheck disable=SC2016 # expanded in there
-        nsenter --net="/run/netns/$bridge-n$i" unshare --uts --mount --propagation slave bash -c '
-            hostname "$1" && mount --bind "$2/etc/hosts" /etc/hosts && exec slurmd -N "$1"' _ "n$i" "$root"
-    done
+    for ((i = 1; i <= num_nodes; i++)); do "$here/node.sh" "$i"; done
 }
 
 main
