@@ -26,8 +26,9 @@ _INSIDE_UID = "1000"
 START_SECONDS = 60.0  # for bubblewrap and Python, on a machine that is busy
 STARTED = b"+"  # the first thing in the channel: from here on the program runs, and the clock
 
-# Joins the cgroups before anything else of the sandbox exists.
-_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+# Joins the cgroups before anything else of the sandbox exists. What Slurm says to all processes of a job it says to the
+# trainer: a program that is being judged would fail for it, and the policy learn from that.
+_JOIN = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 _START = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
 
@@ -106,7 +107,7 @@ class Box:
             self.status, status = self._pipe(stack)
             self.channel, channel = self._pipe(stack)
             command = [
-                *_joining(cgroup),
+                *["/bin/sh", "-c", _JOIN, "sh", *(cgroup.entrances if cgroup else ()), "--"],
                 *identity.prefix,
                 *_bubblewrap_command(bubblewrap, image, limits, seccomp=rules, status=status),
                 *[PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", _START, mode, str(work), str(channel)],
@@ -292,10 +293,6 @@ def _memory_file(text: str) -> int:
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
-
-
-def _joining(cgroup: Cgroup | None) -> list[str]:
-    return ["/bin/sh", "-c", _JOIN, "sh", *cgroup.entrances, "--"] if cgroup else []
 
 
 def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccomp: int, status: int) -> Sequence[str]:

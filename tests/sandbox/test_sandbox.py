@@ -1,13 +1,16 @@
 """What a program finds in a sandbox, how its end is told, and what is left afterwards."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
@@ -16,7 +19,7 @@ from megatron_sspo.sandbox.cgroup import Cgroups
 from megatron_sspo.sandbox.image import Image
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.seccomp import seccomp_filter
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
+from megatron_sspo.sandbox.types import MEBIBYTE, Case, Limits, SandboxBroken
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
 
 
@@ -191,6 +194,42 @@ def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
         sandbox.run(program)
         sandbox.check(program, ["assert True"])
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (before, threads)
+
+
+@pytest.mark.parametrize("how", ["run", "tests", "cases", "session"])
+def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient: Sandbox, how: str) -> None:
+    """Nor does it keep a program from ending the processes that it has started."""
+    program = (
+        "import os, signal, sys, time\n"
+        "for _ in range(100):\n    time.sleep(0.01)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    time.sleep(60)\n    os._exit(0)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "def f():\n    return 3\n"
+    )
+    session = patient.session() if how == "session" else None
+    if session is not None:
+        session.execute("")
+    found = []
+    calls = {
+        "run": lambda: patient.run(program).stdout,
+        "tests": lambda: patient.check(program, tests=["assert f() == 3"]).reason,
+        "cases": lambda: patient.check(program, cases=[Case(stdin="", stdout="-15")]).reason,
+        "session": lambda: session and session.execute(program),
+    }
+    thread = threading.Thread(target=lambda: found.append(calls[how]()))
+    thread.start()
+    wait_until(lambda: any("/python/bin/python3" in line for line in processes_of(patient)))
+    time.sleep(0.3)
+    for child in psutil.Process().children(recursive=True):
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
+    thread.join(60)
+    assert [text.strip() for text in found] == [{"tests": "passed", "cases": "passed"}.get(how, "-15")]
+    if session is not None:
+        session.close()
 
 
 def test_packages_of_this_environment_can_be_had() -> None:

@@ -6,6 +6,7 @@ JOB is a file descriptor with what there is to do, CHANNEL one for what is found
 Python's `resource`.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -49,6 +50,28 @@ def forget_us() -> None:
     """Makes this process ready for a program that is not ours."""
     sys.path.remove("/sandbox")
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _be_deaf()
+
+
+def _be_deaf() -> None:
+    """Has this process do nothing on the signals that Slurm sends to every process of a job, which are not for it.
+
+    Those that it starts do what everybody does: a program may end its children so.
+    """
+
+    def do_nothing(*_: object) -> None:
+        pass
+
+    def turn(old: object, new: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            if signal.getsignal(number) is old:  # else the program has a handler of its own
+                with contextlib.suppress(ValueError):  # in a thread that is not the first
+                    signal.signal(number, new)  # pyright: ignore[reportArgumentType]
+
+    turn(signal.SIG_IGN, do_nothing)  # which goes with exec, and with fork by this
+    os.register_at_fork(
+        before=lambda: turn(do_nothing, signal.SIG_DFL), after_in_parent=lambda: turn(signal.SIG_DFL, do_nothing)
+    )
 
 
 def _leave_init_behind() -> None:
