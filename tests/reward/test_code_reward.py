@@ -130,12 +130,49 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program(" " * 300_000) is None
 
 
+HELPER = """
+METADATA = {"author": "jt", "sizes": [1, -2]}
+note: str
+def check(candidate):
+    "As HumanEval has it."
+    assert candidate(2) == 4
+"""
+UNITTEST = """
+import unittest
+class TestF(unittest.TestCase):
+    "As a file of unittest has it."
+    size = 3
+    def test_f(self): self.assertEqual(f(2), 4)
+if __name__ == "__main__":
+    unittest.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [HELPER, "check(f)"],
+        HELPER + "check(f)",
+        "def test_f(): assert f(2) == 4\ntest_f()",
+        "class T:\n  assert f(2) == 4",
+        "for n in range(3): assert f(n) == n * n",
+        "result = f(2)",
+    ],
+)
+def test_a_text_that_only_defines_may_help_one_that_does_something(tests) -> None:
+    texts, _ = checks_of(prompt(tests=tests))
+    assert "".join(texts) == "".join(tests)
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
+        ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
+        ({"tests": UNITTEST}, "its tests only define things"),
+        ({"tests": UNITTEST, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
         ({"cases": [{"stdin": "1"}]}, "a case has to be an object"),
         ({"cases": ["1"]}, "a case has to be an object"),
     ],
