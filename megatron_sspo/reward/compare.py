@@ -25,7 +25,7 @@ _COORDINATES = re.compile(rf"^\((?!\s*[yz]\s*,\s*x|\s*z\s*,){_COORDINATE}(?:,{_C
 _TASK = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
 _ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
 _CHOICE = re.compile(r"\(?([A-J])\)(?!.*\b[A-J]\))")
-_OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # What takes a yes or no back: a "not" in its own clause or at the head of the next, or one about the answer itself.
 _TAKEN_BACK = re.compile(
     r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
@@ -66,8 +66,8 @@ def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = No
 
 
 def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
-    if gold.lower() in _OPPOSITES and (tokens := _tokens(answer)):
-        return tokens[0] == gold.lower() and _OPPOSITES[tokens[0]] not in tokens and not _TAKEN_BACK.search(answer)
+    if gold.lower() in OPPOSITES and (tokens := _tokens(answer)):
+        return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _TAKEN_BACK.search(answer)
     if re.fullmatch(r"\(?[A-J]\)?", gold) and (choice := _CHOICE.match(answer)):
         return choice[1] == gold.strip("()")
     names = {_bare(found.group()) for text in (gold, answer) if (found := _COORDINATES.match(text))}
