@@ -116,6 +116,18 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
 
 
+def test_of_a_set_with_one_split_the_only_file_of_a_folder_is_read_whatever_its_name(tmp_path: Path) -> None:
+    records = [json.loads(line) for line in fixture("dapo-math").read_text().splitlines()]
+    (tmp_path / "data").mkdir()
+    published = tmp_path / "data" / "dapo-math-17k.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), published)
+    (tmp_path / "README.md").touch()
+    assert [row.question for row in rows("dapo-math", path=tmp_path)] == [row.question for row in rows("dapo-math")]
+    published.with_stem("another").write_bytes(published.read_bytes())
+    with pytest.raises(UserError, match="no file of the split 'train'"):
+        rows("dapo-math", path=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "parts"),
     [
