@@ -13,6 +13,7 @@ from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import KeptInFiles, Record, read_result
 from megatron_sspo.evaluation.sets import (
     check_environments,
+    check_held_out,
     check_rewards,
     held_out_prompts,
     open_environments,
@@ -67,6 +68,7 @@ def evaluate_model(
     with open_model(path, companions) as folder:
         tokenizer = load_tokenizer(folder.companions)
         prompts = held_out_prompts(run, tokenizer)
+        check_held_out(run, prompts)
         check_environments(run, tokenizer)
         with Record(output, model=label, weights=fingerprint(folder)) as record:
             display.say(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")

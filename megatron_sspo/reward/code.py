@@ -46,6 +46,11 @@ def reward(
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
 
 
+def check_prompt(prompt: Prompt) -> None:
+    """Raises UserError where the checks of a prompt's row are not what they have to be."""
+    checks_of(prompt)
+
+
 class CodeReward:
     """{"answer": I[the program passes all checks], "format": r_format}.
 
@@ -123,6 +128,9 @@ def checks_of(prompt: Prompt) -> Checks:
     tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
     if not tests and not cases:
         return (), (Case(stdin="", stdout=prompt.answer),)
+    for name, value in (("tests", tests), ("cases", cases)):
+        if value and not isinstance(value, Sequence):
+            raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it has to be a list")
     texts = [tests] if isinstance(tests, str) else list(tests or ())
     does_something = not texts
     for text in texts:

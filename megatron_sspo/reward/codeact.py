@@ -25,6 +25,9 @@ def reward(
     return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup))
 
 
+check_prompt = code.check_prompt
+
+
 class CodeActReward:
     """{"answer": I[the solution is right], "format": r_format}, both of the last turn.
 

@@ -13,6 +13,8 @@ from tests.e2e.test_command_line import one_line, rows
 pytestmark = pytest.mark.slow
 
 _EMPTY = ["--set", "evaluation.sets.sums.prompts.source=empty.jsonl"]
+_SPOILT = ["--set", "evaluation.sets.sums.prompts.source=spoilt.jsonl", "--set", "evaluation.sets.sums.reward=code"]
+_NO_OPTIONS = ["--set", "evaluation.sets.sums.prompts.options={}"]
 
 
 def evaluate(
@@ -113,7 +115,8 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
     [
         (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose of gsm8k, math-500, aime24, aime25, "),
         (["--sets", "sums,sums"], "names a set twice"),
-        ([*_EMPTY, "--set", "evaluation.sets.sums.prompts.options={}"], "the evaluation set sums: the source of the"),
+        ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source of the"),
+        ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),
         (["--set", "evaluation.sets=long"], "names 'long': choose of sums, short"),
         (["--set", "evaluation.sets.long.max_tokens=4"], "there is no 'evaluation.sets.long.max_tokens'"),
         (["--set", "evaluation.sets.short.reward=nobody"], "there is no reward named 'nobody'"),
@@ -124,6 +127,7 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
 def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(trained, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "spoilt.jsonl").write_text('{"question": "1+1=", "answer": "2", "tests": "assert f( == 2"}')
     assert main(evaluate(trained, tmp_path / "output", *options)) == 2
     assert message in one_line(capsys)
     assert not (tmp_path / "output").exists()

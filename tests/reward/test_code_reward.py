@@ -7,7 +7,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.reward.code import checks_of, extract_program, reward
-from megatron_sspo.reward.protocol import checked_score
+from megatron_sspo.reward.protocol import check_prompts, checked_score
 from megatron_sspo.types import Prompt
 
 
@@ -169,6 +169,9 @@ def test_a_text_that_only_defines_may_help_one_that_does_something(tests) -> Non
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
+        ({"tests": 7}, "tests is of type int: it has to be a list"),
+        ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it has to be a list"),
+        ({"cases": 7}, "cases is of type int: it has to be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
         ({"tests": UNITTEST}, "its tests only define things"),
@@ -181,6 +184,22 @@ def test_a_row_with_malformed_checks_names_itself(metadata, message: str) -> Non
     with pytest.raises(UserError, match=message) as caught:
         checks_of(prompt(id="code.jsonl:7", **metadata))
     assert "'code.jsonl:7'" in str(caught.value)
+
+
+def ask(build, prompts: list[Prompt]) -> str:
+    try:
+        check_prompts(build, prompts)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_every_row_is_looked_at_before_a_run_by_the_rewards_that_execute_it() -> None:
+    prompts = [prompt(id="sound", tests=["assert f() == 1"]), prompt(id="spoilt", tests=["assert f( == 1"])]
+    for name, expected in (("code", "'spoilt': a test is not Python"), ("codeact", "'spoilt'"), ("math", "")):
+        build = resolve("reward", name, "reward")
+        assert expected in ask(build, prompts) and bool(expected) == bool(ask(build, prompts))
+        assert ask(build, prompts[:1]) == ""
 
 
 def test_scores_from_a_thread_and_equal_ones_are_run_once(judge) -> None:
