@@ -91,6 +91,15 @@ def test_codeact_is_split_by_the_task_and_says_what_it_drops() -> None:
     }
 
 
+def test_codeact_takes_an_answer_of_zero_and_none_from_an_empty_one(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "0?"}, {"role": "assistant", "content": "<solution>shown</solution>"}]
+    path = tmp_path / "x.jsonl"
+    for answer, expected in ((0, "0"), ("", "shown"), (None, "shown"), ("7", "7")):
+        path.write_text(json.dumps({"conversations": turns, "answer": answer}))
+        found = [row for split in ("train", "test") for row in load_rows("codeact", {"path": path, "split": split})]
+        assert [row.answer for row in found if isinstance(row, Row)] == [expected]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_parquet_a_folder_and_jsonl_hold_the_same(name: str, tmp_path: Path) -> None:
     records = [json.loads(line) for line in fixture(name).read_text().splitlines()]
