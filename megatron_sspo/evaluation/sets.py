@@ -19,16 +19,21 @@ from megatron_sspo.types import Prompt
 
 
 def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
-    """The prompts of each set, in the order of its source. Nothing is left out of a set but what its source drops.
+    """The prompts of each set, in the order of its source. Errors as in `held_out_streams`."""
+    return {name: stream.prompts for name, stream in held_out_streams(run, tokenizer).items()}
+
+
+def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
+    """The prompts of each set, and what is left out of it: what its source drops, and where it says so long prompts.
 
     Raises:
         UserError: a set cannot be read, has no rows, or has a prompt that is too long; the message names the set.
     """
-    found: dict[str, list[Prompt]] = {}
+    found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
         prompts = held_out.prompts
         try:
-            stream = PromptStream(
+            found[name] = PromptStream(
                 load_rows(prompts.source, prompts.options),
                 tokenizer,
                 template=prompts.template,
@@ -40,7 +45,6 @@ def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
             )
         except UserError as error:
             raise UserError(f"the evaluation set {name}: {error}") from error
-        found[name] = stream.prompts
     return found
 
 
