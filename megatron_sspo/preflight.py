@@ -11,8 +11,9 @@ from megatron_sspo.data.overlap import without
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.sets import check_environments, check_rewards, held_out_prompts
+from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
 from megatron_sspo.resolve import check_options, resolve
+from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Prompts, Run, check
@@ -25,8 +26,8 @@ from megatron_sspo.weights.table import check_coverage
 
 
 def preflight(run: Run, *, resume: Path | None) -> None:
-    """Checks the configuration, the run's folder, the model's folder, every row of the data, and the plug-ins' names;
-    and of the machine the disk, the port that ranks meet at, and servers that the recipe names.
+    """Checks the configuration, the run's folder, the model's folder, every row of the data, by its reward too, and the
+    plug-ins' names; and of the machine the disk, the port that ranks meet at, and servers that the recipe names.
 
     On ranks that torchrun or srun has started, what concerns the whole job is checked by rank 0. Memory is checked
     where the ranks are: `preflight_ranks`.
@@ -38,7 +39,8 @@ def preflight(run: Run, *, resume: Path | None) -> None:
     check_folder(run, resume)
     sinks.check(run.tracking)
     resolve_advantage(run.advantage)
-    check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
+    build_reward = resolve("reward", run.reward, "reward")
+    check_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
     check_rewards(run)
     check_engine(run)
     model_path = Path(run.model.path)
@@ -50,8 +52,8 @@ def preflight(run: Run, *, resume: Path | None) -> None:
             check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
     else:
         load_family(json.loads((model_path / "config.json").read_text()))
-    prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False)
-    held_out_prompts(run, tokenizer)
+    check_prompts(build_reward, prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False).prompts)
+    check_held_out(run, held_out_prompts(run, tokenizer))
     check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:

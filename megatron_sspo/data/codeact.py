@@ -74,8 +74,9 @@ def _read(record: Record) -> tuple[str, str]:
     tasks = [message["content"] for message in messages if message["role"] == "user"]
     if not tasks or not tasks[0].strip():
         raise UserError(f"{where}: no message of the user says what the task is: mend or drop the row")
-    if record.values.get("answer"):
-        return tasks[0], str(record.values["answer"]).strip()
+    given = record.values.get("answer")
+    if given is not None and given != "":
+        return tasks[0], str(given).strip()
     words = [message["content"] for message in messages if message["role"] == "assistant"]
     solutions = _SOLUTION.findall("\n".join(words))
     answer = solutions[-1].strip() if solutions else ""

@@ -28,9 +28,9 @@ class Published:
 
         Args:
             split: one of `splits`; from the hub also a part of it, "train[:100]".
-            path: a .jsonl or .parquet file, which is read whole, or a folder with files of the split's name, such as a
-                download of the repository; empty takes the set's folder in that which MEGATRON_SSPO_DATA names, or
-                the hub, where there is no such variable.
+            path: a .jsonl or .parquet file, which is read whole, or a folder with files of the split's name, or with
+                one file where the set has one split, such as a download of the repository; empty takes the set's
+                folder in that which MEGATRON_SSPO_DATA names, or the hub, where there is no such variable.
 
         Raises:
             UserError: no such split, file or column, no rows, or no hub.
@@ -79,8 +79,10 @@ class Published:
                 f"relative to {Path.cwd()}"
             )
         folder = path / self.config if self.config and (path / self.config).is_dir() else path
-        found = [file for file in folder.rglob(f"{split}*") if file.suffix in (".jsonl", ".parquet")]
+        found = [file for file in folder.rglob("*") if file.suffix in (".jsonl", ".parquet")]
         files = sorted(file for file in found if file.stem == split or file.stem.startswith(f"{split}-"))
+        if not files and len(found) == len(self.splits) == 1:  # such as data/dapo-math-17k.parquet
+            return found
         if not files:
             raise UserError(
                 f"{folder} has no file of the split {split!r}: it should be named {split}.jsonl, {split}.parquet or "

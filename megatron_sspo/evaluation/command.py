@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.console import Display
+from megatron_sspo.data.row import count_dropped
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.evaluate import evaluate
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import KeptInFiles, Record, read_result
 from megatron_sspo.evaluation.sets import (
     check_environments,
+    check_held_out,
     check_rewards,
-    held_out_prompts,
+    held_out_streams,
     open_environments,
     open_rewards,
     sampling_of,
@@ -66,13 +68,18 @@ def evaluate_model(
     display = Display(silent=False)
     with open_model(path, companions) as folder:
         tokenizer = load_tokenizer(folder.companions)
-        prompts = held_out_prompts(run, tokenizer)
+        streams = held_out_streams(run, tokenizer)
+        prompts = {name: stream.prompts for name, stream in streams.items()}
+        check_held_out(run, prompts)
         check_environments(run, tokenizer)
         with Record(output, model=label, weights=fingerprint(folder)) as record:
             display.say(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
+            for name, stream in streams.items():
+                if stream.dropped:
+                    display.say(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")
             kept = {
                 name: record.open_set(
-                    name, prompts[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
+                    name, streams[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
                 )
                 for name, held_out in sets_of(run).items()
             }

@@ -4,11 +4,13 @@ import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.console import Display
+from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import Kept, Kind
@@ -23,7 +25,7 @@ class Record:
     """A context: the folder, kept to one model, and to one way of asking each set.
 
     ```
-    evaluation.json        the model; of each set: prompts, reward, sampling, seed, engine
+    evaluation.json        the model; of each set: prompts, how many were dropped, reward, sampling, seed, engine
     <set>/greedy.jsonl     a line a prompt, written as the answers come
     <set>/sampled.jsonl    the same with k answers
     results.json           the numbers of the sets that are complete
@@ -61,26 +63,30 @@ class Record:
         os.close(self._lock)
 
     def open_set(
-        self, name: str, prompts: Sequence[Prompt], settings: Mapping[str, Any], *, samples: int, tokenizer: Any
+        self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "KeptInFiles":
         """The answers that are there already, and the place of those to come.
 
         Args:
+            stream: its prompts, and what was left out of them.
             settings: all that the answers depend on besides model and prompts.
             samples: k.
 
         Raises:
             UserError: the folder holds answers to the set under other settings, or to other prompts.
         """
+        prompts = stream.prompts
         new = {"prompts": _fingerprint(prompts), **settings}
         known = self._sets.get(name)
         if known is not None:
             known_samples = known["samples"]
-            _refuse_other_settings(self.folder, name, {k: v for k, v in known.items() if k != "samples"}, new)
+            fixed = {key: value for key, value in known.items() if key not in ("samples", "dropped")}
+            _refuse_other_settings(self.folder, name, fixed, new)
             if samples and known_samples and samples != known_samples:
                 raise _other(self.folder, name, "samples", known_samples, samples)
             samples = samples or known_samples
-        self._sets[name] = {**new, "samples": samples}
+        dropped = Counter(row.reason for row in stream.dropped)
+        self._sets[name] = {**new, "samples": samples, "dropped": dropped}
         content = {"model": self._model, "sets": self._sets}
         write_atomically(self.folder / _EVALUATION, json.dumps(content, indent=1) + "\n")
         (self.folder / name).mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """The held-out sets of a run: their prompts, rewards and environments, and how their answers are sampled."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,23 +12,28 @@ from megatron_sspo.environment.open import check_environment, open_environment
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import call_with_options, check_options, resolve
-from megatron_sspo.reward.protocol import Reward
+from megatron_sspo.reward.protocol import Reward, check_prompts
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import HeldOut, Rollouts, Run
 from megatron_sspo.types import Prompt
 
 
 def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
-    """The prompts of each set, in the order of its source. Nothing is left out of a set but what its source drops.
+    """The prompts of each set, in the order of its source. Errors as in `held_out_streams`."""
+    return {name: stream.prompts for name, stream in held_out_streams(run, tokenizer).items()}
+
+
+def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
+    """The prompts of each set, and what is left out of it: what its source drops, and where it says so long prompts.
 
     Raises:
         UserError: a set cannot be read, has no rows, or has a prompt that is too long; the message names the set.
     """
-    found: dict[str, list[Prompt]] = {}
+    found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
         prompts = held_out.prompts
         try:
-            stream = PromptStream(
+            found[name] = PromptStream(
                 load_rows(prompts.source, prompts.options),
                 tokenizer,
                 template=prompts.template,
@@ -40,7 +45,6 @@ def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
             )
         except UserError as error:
             raise UserError(f"the evaluation set {name}: {error}") from error
-        found[name] = stream.prompts
     return found
 
 
@@ -54,6 +58,16 @@ def check_rewards(run: Run) -> None:
     for held_out in sets_of(run).values():
         name, options = _reward_of(run, held_out)
         check_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
+
+
+def check_held_out(run: Run, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+    """Raises UserError where the reward of a set cannot judge one of its prompts; the message names both."""
+    for set_name, held_out in sets_of(run).items():
+        name, _ = _reward_of(run, held_out)
+        try:
+            check_prompts(resolve("reward", name, "reward"), prompts[set_name])
+        except UserError as error:
+            raise UserError(f"the evaluation set {set_name}: {error}") from error
 
 
 def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:

@@ -33,7 +33,7 @@ _LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|emph)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\!|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?"

@@ -46,6 +46,11 @@ def reward(
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
 
 
+def check_prompt(prompt: Prompt) -> None:
+    """Raises UserError where the checks of a prompt's row are not what they have to be."""
+    checks_of(prompt)
+
+
 class CodeReward:
     """{"answer": I[the program passes all checks], "format": r_format}.
 
@@ -118,27 +123,58 @@ def checks_of(prompt: Prompt) -> Checks:
     """The checks of a prompt's row: tests and cases.
 
     Raises:
-        UserError: they are of another form, or a test is not Python.
+        UserError: they are of another form, a test is not Python, or all tests together do nothing.
     """
     tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
     if not tests and not cases:
         return (), (Case(stdin="", stdout=prompt.answer),)
+    for name, value in (("tests", tests), ("cases", cases)):
+        if value and not isinstance(value, Sequence):
+            raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it has to be a list")
     texts = [tests] if isinstance(tests, str) else list(tests or ())
+    does_something = not texts
     for text in texts:
         if not isinstance(text, str):
             raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: tests are texts of Python")
         try:
-            is_empty = not ast.parse(text).body
+            statements = ast.parse(text).body
         except (SyntaxError, ValueError) as error:
             raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): mend or drop the row") from error
-        if is_empty:
+        if not statements:
             raise UserError(f"prompt {prompt.id!r}: a test is empty, and every program would pass it: drop the test")
+        does_something = does_something or any(map(_does_something, statements))
+    if not does_something:
+        raise UserError(
+            f"prompt {prompt.id!r}: its tests only define things, and every program would pass: call what they define"
+        )
     pairs: list[Case] = []
     for case in cases or ():
         if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("stdin", "stdout")):
             raise UserError(f"prompt {prompt.id!r}: a case has to be an object with the texts 'stdin' and 'stdout'")
         pairs.append(Case(stdin=case["stdin"], stdout=case["stdout"]))
     return tuple(texts), tuple(pairs)
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    """Whether it could fail: what defines, imports or names a constant could not, for all that a program does."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
+            return False
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]), orelse=[]):
+            return False  # the sandbox's judge runs tests under another name than __main__
+        case ast.ClassDef(body=body):
+            return any(map(_does_something, body))
+        case ast.Expr(value=value) | ast.Assign(value=value) | ast.AnnAssign(value=value):
+            return value is not None and not _is_constant(value)
+    return True
+
+
+def _is_constant(value: ast.expr) -> bool:
+    try:
+        ast.literal_eval(value)
+    except (ValueError, TypeError):  # a name, a call, a set of lists
+        return False
+    return True
 
 
 def _reason(program: str | None, reasons: Mapping[tuple[str, Checks], str], checks: Checks) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.reward import code
-from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.answer import clean, parts, sides
+from megatron_sspo.reward.compare import OPPOSITES, compare
 from megatron_sspo.reward.format import extract_answer, format_reward
+from megatron_sspo.reward.number import read_number
 from megatron_sspo.types import Prompt
 
 _TAG = "solution"
@@ -23,12 +25,16 @@ def reward(
     return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup))
 
 
+check_prompt = code.check_prompt
+
+
 class CodeActReward:
     """{"answer": I[the solution is right], "format": r_format}, both of the last turn.
 
     The solution stands between `<solution>` and `</solution>`; of several the last counts. Where the prompt's row has
     `tests` or `cases`, it is a program that has to pass them: its last block of Python, or the whole of it. Elsewhere
-    its text has to say what `answer` says, as `compare` sees it; two expressions are the same to the letter only.
+    its text has to say what `answer` says: numbers, lists of numbers, yes and no as `compare` sees them, and any other
+    text to the letter, up to white space at its ends and a final full stop.
     r_format is the paper's, with `<solution>` in the place of `<answer>`.
 
     Args:
@@ -79,4 +85,18 @@ def _program(solution: str | None) -> str:
 def _compared(gold: str, solution: str | None) -> str:
     if solution is None:
         return "no_solution"
-    return "passed" if compare(gold.strip(), solution) else "failed"
+    same = compare(gold.strip(), solution) if _is_mathematical(gold) else _bare(gold) == _bare(solution)
+    return "passed" if same else "failed"
+
+
+def _is_mathematical(gold: str) -> bool:
+    """Whether it says the same in other spellings; of a text, such as what a program printed, each letter counts."""
+    cleaned = clean(gold)
+    if not any(map(str.isalpha, gold)) or cleaned.lower() in OPPOSITES:
+        return True
+    _, items = parts(cleaned, thousands=True)
+    return all(read_number(sides(item)[-1]) for item in items)
+
+
+def _bare(text: str) -> str:
+    return text.strip().removesuffix(".").rstrip()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from megatron_sspo.reward.answer import clean, parts, sides
-from megatron_sspo.reward.number import Number, read_number, without_unit
+from megatron_sspo.reward.number import Number, read_number, split_unit
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is the gold answer to the letter
 _LONGEST_LIST = 30  # items, where each may have to be compared with each
@@ -18,11 +18,19 @@ _FUNCTIONS = re.compile(
 )
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt)(?![A-Za-z])")
 _NAME = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*(?:'*\s*\([^()]*\))?")
+# The names before the coordinates of a point, in the order that is usual: (x, y) = (1, 2), but not (y, x) = (1, 2).
+_COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
+_COORDINATES = re.compile(rf"^\((?!\s*[yz]\s*,\s*x|\s*z\s*,){_COORDINATE}(?:,{_COORDINATE})+\)\s*=\s*(?=\()")
 # What is still to be done: the question's own expression is no answer to it.
 _TASK = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
 _ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
 _CHOICE = re.compile(r"\(?([A-J])\)(?!.*\b[A-J]\))")
-_OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+# What takes a yes or no back: a "not" in its own clause or at the head of the next, or one about the answer itself.
+_TAKEN_BACK = re.compile(
+    r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
+    re.IGNORECASE,
+)
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that make something else of it than the answer.
 _HEDGES = re.compile(
@@ -58,10 +66,13 @@ def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = No
 
 
 def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
-    if gold.lower() in _OPPOSITES and (tokens := _tokens(answer)):
-        return tokens[0] == gold.lower() and not {_OPPOSITES[tokens[0]], "or", "not"} & set(tokens)
+    if gold.lower() in OPPOSITES and (tokens := _tokens(answer)):
+        return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _TAKEN_BACK.search(answer)
     if re.fullmatch(r"\(?[A-J]\)?", gold) and (choice := _CHOICE.match(answer)):
         return choice[1] == gold.strip("()")
+    names = {_bare(found.group()) for text in (gold, answer) if (found := _COORDINATES.match(text))}
+    if len(names) == 1:  # where both have names, these have to be the same
+        gold, answer = _COORDINATES.sub("", gold), _COORDINATES.sub("", answer)
     brackets, items = parts(gold, thousands=True)
     other_brackets, other_items = parts(answer, thousands=True)
     if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
@@ -70,6 +81,8 @@ def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | No
     if len(items) == len(other_items) == 1:
         return _compare_items(items[0], other_items[0], same)
     if bool(_RELATION.search(gold)) != bool(_RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
+        if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
+            return _same_set(items, other_items, same)
         return same(gold, answer) if same else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
@@ -79,6 +92,13 @@ def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | No
     if kinds <= {"", "{}"}:
         return _same_set(items, other_items, same)
     return _all(_compare_lists(*pair, same) for pair in zip(items, other_items, strict=True))
+
+
+def _is_union(text: str) -> bool:
+    """Whether it is a union of intervals, or of inequalities: x < 2 or x > 3."""
+    if _RELATION.search(text):
+        return " or " in text and not re.search(r"[,;]| and ", text)
+    return "\\cup" in text
 
 
 def _same_set(items: list[str], others: list[str], same: Callable[[str, str], bool] | None) -> Verdict:
@@ -129,13 +149,16 @@ def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | No
         return gold_number.equals(answer_number)
     if _BASE.search(gold) or _BASE.search(answer):
         return False  # 16_8 is neither 16 nor 16_7, and other spellings of itself were looked at before
-    if _has_words(gold) or _has_words(without_unit(answer)):
+    (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
+    if _has_words(bare_gold) or _has_words(bare_answer):
         return _tokens(gold) == _tokens(answer)
     if gold_number and _ARITHMETIC.search(answer):
         return False
     if _TASK.search(answer) and not _TASK.search(gold):
         return False
-    return same(without_unit(gold), without_unit(answer)) if same else None
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
+    return same(bare_gold, bare_answer) if same else None
 
 
 def _stated_number(sentence: str) -> Number | None:

@@ -19,7 +19,7 @@ _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _POWER = r"(?:\s*\^\s*\{?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,6}}")
-_UNIT_OF_EXPRESSION = re.compile(rf"(?<=[0-9}}])\s+([a-zA-Z]{{2,}})(?:[ /]+[a-zA-Z]+)*{_POWER}$")
+_UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:[ /]+[a-zA-Z]+)*{_POWER}$")
 
 # Words after a number that make another number, or another answer, of it.
 _NOT_A_UNIT = re.compile(
@@ -136,12 +136,16 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
     return False, _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
 
 
-def without_unit(expression: str) -> str:
-    """The expression without the words that say what it counts: "2\\sqrt{3} cm" and "2\\sqrt{3}" are one answer."""
+def split_unit(expression: str) -> tuple[str, str]:
+    """The expression without the words that say what it counts, and its unit, as `Number.unit`.
+
+    "2\\sqrt{3} cm" and "2\\sqrt{3}" are one answer.
+    """
     match = _UNIT_OF_EXPRESSION.search(expression)
-    if not match or _NOT_A_UNIT.fullmatch(match[1]):
-        return expression
-    return expression[: match.start()]
+    tail = _read_tail(match.group()) if match else None
+    if match is None or tail is None:
+        return expression, ""
+    return expression[: match.start()], tail[1]
 
 
 def _decimal(text: str) -> Fraction:

@@ -1,7 +1,8 @@
 """What the loop asks of whatever judges the responses."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from megatron_sspo.errors import UserError
@@ -13,6 +14,8 @@ class Reward(Protocol):
 
     `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds one. One that also has
     `metrics() -> dict[str, float]`, the numbers since its last call, finds them in the run's rows as `reward/<name>`.
+    Where the module also defines `check_prompt(prompt)`, which raises UserError for a row that cannot be judged, it is
+    asked about every prompt before anything starts.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
@@ -22,6 +25,21 @@ class Reward(Protocol):
     def close(self) -> None:
         """Gives back processes and files. More than one call does no harm."""
         ...
+
+
+def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> None:
+    """Asks the module of a reward about prompts, where it has a `check_prompt`.
+
+    Args:
+        build: the module's `reward`, or what is named in its place.
+
+    Raises:
+        UserError: a row cannot be judged; the message names the prompt.
+    """
+    check = getattr(inspect.getmodule(build), "check_prompt", None)
+    if check is not None:
+        for prompt in prompts:
+            check(prompt)
 
 
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:

@@ -119,7 +119,7 @@ class RemoteSession:
         self._sandbox = sandbox
         self._path = f"/sessions/{uuid.uuid4().hex}"
         self._number = 0
-        self._alive = True
+        self._alive, self._closed = True, False
         sandbox.request("PUT", self._path, {})
 
     @property
@@ -136,9 +136,9 @@ class RemoteSession:
         return str(found.get("observation"))
 
     def close(self) -> None:
-        """Ends the session on the server."""
-        if self._alive:
-            self._alive = False
+        """Ends the session on the server, which keeps one whose interpreter is down too. A second call does nothing."""
+        if not self._closed:
+            self._alive, self._closed = False, True
             self._sandbox.request("DELETE", self._path, None)
 
 

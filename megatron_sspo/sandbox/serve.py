@@ -27,7 +27,7 @@ from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Ses
 _LONGEST_BODY = 64 * 1024**2
 _SOCKET_SECONDS = 60.0  # for a client to send its request, or to take the answer
 _IDLE_SECONDS = 600.0  # after which a session that nobody closed is ended
-_MOST_SESSIONS = 256
+MOST_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
 
 
@@ -43,16 +43,24 @@ class SandboxServer(ThreadingHTTPServer):
         runner: what executes the programs.
         key: without which no request is looked at.
         concurrency: programs at a time.
+        most_sessions: that may be open at a time.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, address: tuple[str, int], runner: Runner, key: str, concurrency: int) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        runner: Runner,
+        key: str,
+        concurrency: int,
+        most_sessions: int = MOST_SESSIONS,
+    ) -> None:
         self.runner = runner
         self.key = key
         self.turns = threading.Semaphore(concurrency)
-        self.sessions = _Sessions()
+        self.sessions = _Sessions(most_sessions)
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
@@ -68,7 +76,8 @@ class SandboxServer(ThreadingHTTPServer):
 class _Sessions:
     """The open sessions by their names, each with the answer to its last cell."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._sessions: dict[str, _OpenSession] = {}
 
@@ -76,8 +85,11 @@ class _Sessions:
         with self._lock:
             if name in self._sessions:  # the request was sent again because its answer was lost
                 return
-            if len(self._sessions) >= _MOST_SESSIONS:
-                raise BadRequest(f"{_MOST_SESSIONS} sessions are open already")
+            if len(self._sessions) >= self._most:
+                raise BadRequest(
+                    f"{self._most} sessions are open already: start the server with more --sessions, as many as the "
+                    "trainer's processes times their max_episodes"
+                )
             self._sessions[name] = _OpenSession(runner.session())
 
     def get(self, name: str) -> "_OpenSession":
@@ -235,6 +247,12 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default: %(default)s")
     parser.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")
     parser.add_argument("--concurrency", type=int, default=os.cpu_count(), help="programs at a time; default: cores")
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=MOST_SESSIONS,
+        help="interpreters that may be open at a time; default: %(default)s",
+    )
     parser.add_argument("--python", default="", help="the interpreter to copy; default: this one")
     parser.add_argument("--package", action="append", default=[], help="a distribution that programs may import")
     parser.add_argument("--cgroup", default="", help="a delegated control group")
@@ -246,11 +264,13 @@ def main() -> int:
         key = os.environ.pop(KEY, "")
         if len(key) < SHORTEST_KEY:
             raise UserError(f"{KEY} has {len(key)} characters: give it a random one of {SHORTEST_KEY} or more")
-        if options.concurrency < 1:
-            raise UserError(f"--concurrency is {options.concurrency}: it has to be 1 or more")
+        for name in ("concurrency", "sessions"):
+            if getattr(options, name) < 1:
+                raise UserError(f"--{name} is {getattr(options, name)}: it has to be 1 or more")
         limits = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
         runner = open_sandbox(limits, python=options.python, packages=options.package, cgroup=options.cgroup)
-        with SandboxServer((options.host, options.port), runner, key, options.concurrency) as server:
+        address = (options.host, options.port)
+        with SandboxServer(address, runner, key, options.concurrency, options.sessions) as server:
             print(f"sandbox at http://{options.host}:{server.server_address[1]}", flush=True)
             server.serve_forever()
     except UserError as error:

@@ -91,6 +91,15 @@ def test_codeact_is_split_by_the_task_and_says_what_it_drops() -> None:
     }
 
 
+def test_codeact_takes_an_answer_of_zero_and_none_from_an_empty_one(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "0?"}, {"role": "assistant", "content": "<solution>shown</solution>"}]
+    path = tmp_path / "x.jsonl"
+    for answer, expected in ((0, "0"), ("", "shown"), (None, "shown"), ("7", "7")):
+        path.write_text(json.dumps({"conversations": turns, "answer": answer}))
+        found = [row for split in ("train", "test") for row in load_rows("codeact", {"path": path, "split": split})]
+        assert [row.answer for row in found if isinstance(row, Row)] == [expected]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_parquet_a_folder_and_jsonl_hold_the_same(name: str, tmp_path: Path) -> None:
     records = [json.loads(line) for line in fixture(name).read_text().splitlines()]
@@ -114,6 +123,18 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
         record = {"question": f"{config}?", "answer": "#### 1"}
         (tmp_path / config / "train.jsonl").write_text(json.dumps(record))
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
+
+
+def test_of_a_set_with_one_split_the_only_file_of_a_folder_is_read_whatever_its_name(tmp_path: Path) -> None:
+    records = [json.loads(line) for line in fixture("dapo-math").read_text().splitlines()]
+    (tmp_path / "data").mkdir()
+    published = tmp_path / "data" / "dapo-math-17k.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), published)
+    (tmp_path / "README.md").touch()
+    assert [row.question for row in rows("dapo-math", path=tmp_path)] == [row.question for row in rows("dapo-math")]
+    published.with_stem("another").write_bytes(published.read_bytes())
+    with pytest.raises(UserError, match="no file of the split 'train'"):
+        rows("dapo-math", path=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -172,3 +172,17 @@ def test_a_checkpoint_without_one_of_its_files(trained, tmp_path) -> None:
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("megatron-sspo: the checkpoint ") and "resume from an older checkpoint" in last
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("reward", ["reward=code", "evaluation.sets.short.reward=code"])
+def test_a_row_that_its_reward_cannot_judge_is_found_before_a_run_or_an_evaluation(workshop, capsys, reward) -> None:
+    row = {"question": "1+1=", "answer": "2", "tests": "assert f( == 2"}
+    spoilt = workshop.folder / "spoilt.jsonl"
+    spoilt.write_text(json.dumps(row))
+    place = "prompts" if reward == "reward=code" else "evaluation.sets.short.prompts"
+    changes = [reward, f"{place}.source={spoilt}", f"{place}.options={{}}", "evaluation.sets.short.reward_options={}"]
+    options = [part for change in changes for part in ("--set", change)]
+    assert main(["train", workshop.recipe, *options]) == 2
+    where = "the evaluation set short: " if place != "prompts" else ""
+    assert f"megatron-sspo: {where}prompt 'spoilt.jsonl:1': a test is not Python" in one_line(capsys)
+    assert not (workshop.folder / "run").exists()

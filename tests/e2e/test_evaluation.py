@@ -13,6 +13,8 @@ from tests.e2e.test_command_line import one_line, rows
 pytestmark = pytest.mark.slow
 
 _EMPTY = ["--set", "evaluation.sets.sums.prompts.source=empty.jsonl"]
+_SPOILT = ["--set", "evaluation.sets.sums.prompts.source=spoilt.jsonl", "--set", "evaluation.sets.sums.reward=code"]
+_NO_OPTIONS = ["--set", "evaluation.sets.sums.prompts.options={}"]
 
 
 def evaluate(
@@ -108,12 +110,27 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
     assert list(json.loads((output / "results.json").read_text())["sets"]) == ["short", "sums"]
 
 
+def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -> None:
+    lines = [json.dumps({"question": question, "answer": "2"}) for question in ("1+1=", "12+34=", "2+2=")]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    set_ = "evaluation.sets.short"
+    changes = [f"{set_}.prompts.source={tmp_path / 'x.jsonl'}", f"{set_}.prompts.options={{}}", "evaluation.sets=short"]
+    changes += [f"{set_}.prompts.max_tokens=5", f"{set_}.prompts.overlong=drop"]
+    command = evaluate(trained, tmp_path / "output", *(part for change in changes for part in ("--set", change)))
+    for _ in range(2):
+        assert main(command) == 0
+        assert "short: 2 prompts; dropped 1: has more than 5 tokens" in capsys.readouterr().out
+        kept = json.loads((tmp_path / "output" / "evaluation.json").read_text())["sets"]["short"]
+        assert kept["dropped"] == {"has more than 5 tokens": 1}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose of gsm8k, math-500, aime24, aime25, "),
         (["--sets", "sums,sums"], "names a set twice"),
-        ([*_EMPTY, "--set", "evaluation.sets.sums.prompts.options={}"], "the evaluation set sums: the source of the"),
+        ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source of the"),
+        ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),
         (["--set", "evaluation.sets=long"], "names 'long': choose of sums, short"),
         (["--set", "evaluation.sets.long.max_tokens=4"], "there is no 'evaluation.sets.long.max_tokens'"),
         (["--set", "evaluation.sets.short.reward=nobody"], "there is no reward named 'nobody'"),
@@ -124,6 +141,7 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
 def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(trained, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "spoilt.jsonl").write_text('{"question": "1+1=", "answer": "2", "tests": "assert f( == 2"}')
     assert main(evaluate(trained, tmp_path / "output", *options)) == 2
     assert message in one_line(capsys)
     assert not (tmp_path / "output").exists()

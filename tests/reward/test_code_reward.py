@@ -7,7 +7,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.reward.code import checks_of, extract_program, reward
-from megatron_sspo.reward.protocol import checked_score
+from megatron_sspo.reward.protocol import check_prompts, checked_score
 from megatron_sspo.types import Prompt
 
 
@@ -130,12 +130,52 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program(" " * 300_000) is None
 
 
+HELPER = """
+METADATA = {"author": "jt", "sizes": [1, -2]}
+note: str
+def check(candidate):
+    "As HumanEval has it."
+    assert candidate(2) == 4
+"""
+UNITTEST = """
+import unittest
+class TestF(unittest.TestCase):
+    "As a file of unittest has it."
+    size = 3
+    def test_f(self): self.assertEqual(f(2), 4)
+if __name__ == "__main__":
+    unittest.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [HELPER, "check(f)"],
+        HELPER + "check(f)",
+        "def test_f(): assert f(2) == 4\ntest_f()",
+        "class T:\n  assert f(2) == 4",
+        "for n in range(3): assert f(n) == n * n",
+        "result = f(2)",
+    ],
+)
+def test_a_text_that_only_defines_may_help_one_that_does_something(tests) -> None:
+    texts, _ = checks_of(prompt(tests=tests))
+    assert "".join(texts) == "".join(tests)
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
+        ({"tests": 7}, "tests is of type int: it has to be a list"),
+        ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it has to be a list"),
+        ({"cases": 7}, "cases is of type int: it has to be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
+        ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
+        ({"tests": UNITTEST}, "its tests only define things"),
+        ({"tests": UNITTEST, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
         ({"cases": [{"stdin": "1"}]}, "a case has to be an object"),
         ({"cases": ["1"]}, "a case has to be an object"),
     ],
@@ -144,6 +184,22 @@ def test_a_row_with_malformed_checks_names_itself(metadata, message: str) -> Non
     with pytest.raises(UserError, match=message) as caught:
         checks_of(prompt(id="code.jsonl:7", **metadata))
     assert "'code.jsonl:7'" in str(caught.value)
+
+
+def ask(build, prompts: list[Prompt]) -> str:
+    try:
+        check_prompts(build, prompts)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_every_row_is_looked_at_before_a_run_by_the_rewards_that_execute_it() -> None:
+    prompts = [prompt(id="sound", tests=["assert f() == 1"]), prompt(id="spoilt", tests=["assert f( == 1"])]
+    for name, expected in (("code", "'spoilt': a test is not Python"), ("codeact", "'spoilt'"), ("math", "")):
+        build = resolve("reward", name, "reward")
+        assert expected in ask(build, prompts) and bool(expected) == bool(ask(build, prompts))
+        assert ask(build, prompts[:1]) == ""
 
 
 def test_scores_from_a_thread_and_equal_ones_are_run_once(judge) -> None:

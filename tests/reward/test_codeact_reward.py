@@ -32,7 +32,7 @@ def test_solutions_are_compared_or_run_as_their_row_says(judge) -> None:
     judge.metrics()
     pairs = [
         (prompt("1/2"), ends("0.5"), 1.0, 1.0),
-        (prompt("Paris"), ends("paris"), 1.0, 1.0),
+        (prompt("Paris"), ends("Paris."), 1.0, 1.0),
         (prompt("3"), ends("4"), 0.0, 1.0),
         (prompt("3"), ends("3 or 4"), 0.0, 1.0),
         (prompt("3"), "<solution>4</solution> no: <solution>3</solution>", 1.0, 0.25),
@@ -51,6 +51,28 @@ def test_solutions_are_compared_or_run_as_their_row_says(judge) -> None:
     shares = {name: round(14 * share) for name, share in judge.metrics().items() if "seconds" not in name}
     assert shares == {"code/passed": 6, "code/failed": 3, "code/error": 1, "code/no_solution": 4}
     assert judge.score([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "solution", "expected"),
+    [
+        ("HELLO WORLD", "HELLO WORLD", 1.0),
+        ("HELLO WORLD", "hello world", 0.0),
+        ("Hello, World", "World, Hello", 0.0),
+        ("version 1.2", "version 1.2.", 1.0),
+        ("version 1.2", "version 1 2", 0.0),
+        ("the fox", "fox", 0.0),
+        ("Paris", "paris", 0.0),
+        ("True", "true", 1.0),
+        ("no", "No.", 1.0),
+        ("3.5 kg", "3.50", 1.0),
+        ("x = 3, x = 4", "3 and 4", 1.0),
+        ("[1, 2, 3]", "[1,2,3]", 1.0),
+        (r"\frac{1}{2}", "1/2", 1.0),
+    ],
+)
+def test_of_a_text_each_letter_counts_and_numbers_are_compared_as_such(judge, answer, solution, expected) -> None:
+    assert judge.score([prompt(answer)], [ends(solution)])[0]["answer"] == expected
 
 
 def test_a_row_with_malformed_checks_names_itself(judge) -> None:

@@ -135,6 +135,7 @@ def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbo
         ((), "", "has 0 characters: give it a random one"),
         ((), "short", "has 5 characters"),
         (("--concurrency", "0"), THE_KEY, "--concurrency is 0"),
+        (("--sessions", "0"), THE_KEY, "--sessions is 0"),
         (("--processes", "-1"), THE_KEY, "processes is -1"),
     ],
 )
@@ -193,6 +194,20 @@ def served(server: HTTPServer) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_a_session_that_its_code_took_down_makes_room_for_another_when_it_is_closed() -> None:
+    with served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2, most_sessions=1)) as url:
+        remote = RemoteSandbox(url, THE_KEY)
+        first = remote.session()
+        first.execute("import os; os._exit(1)")
+        with pytest.raises(SandboxBroken, match="1 sessions are open already: start the server with more --sessions"):
+            remote.session()
+        first.close()
+        second = remote.session()
+        first.close()
+        assert second.execute("1") == "1\n"
+        second.close()
 
 
 def test_a_request_that_breaks_off_is_sent_again() -> None:
