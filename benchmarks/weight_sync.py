@@ -4,8 +4,9 @@
 
 A Qwen3-MoE of 48 layers with 128 experts, hidden size 64 (145 MB in float32), on a server on this machine's CPU. Each
 transport sends all of it `--rounds` times, after one that is not counted; the baseline sends the first 300 tensors in
-a request each, which is what buckets of one tensor are. Microseconds are of wall time, by tensor; the checksum row is
-the tensor transport with every tensor's checksum compared on both sides.
+a request each, which is what buckets of one tensor are. What a sync costs whatever its size is in every row.
+Microseconds are of wall time, by tensor; the checksum row is the tensor transport with every tensor's checksum compared
+on both sides.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The processes that a run's options want on one machine: servers and their router. None of them is started here."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.ports import free_port
 from megatron_sspo.rollout.server_pool import Server
 from megatron_sspo.rollout.servers import ServerProcess
@@ -45,8 +47,17 @@ def own_servers(
         python: an interpreter that has SGLang.
         key: which they are to ask for.
         first_port: of the first, and the next for the next; None takes free ones.
+
+    Raises:
+        UserError: they want more GPUs than there are.
     """
-    num_gpus, count = torch.cuda.device_count(), options.num_servers
+    names, count = visible_gpus(), options.num_servers
+    num_gpus, wanted = len(names), count * options.tp_size
+    if num_gpus and wanted > num_gpus:
+        raise UserError(
+            f"rollouts.options wants {count} servers of {options.tp_size} GPUs each, and {num_gpus} GPUs are visible "
+            "here: lower num_servers or server.tp_size, or set CUDA_VISIBLE_DEVICES to more"
+        )
     arguments = {
         "model_path": str(model_path),
         "load_format": "dummy",  # weights come from the trainer
@@ -60,13 +71,25 @@ def own_servers(
         share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
         cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
         on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
-        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))} if num_gpus else on_cpu
+        environment = {
+            **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
+            # SGLang's own limit on a look at its health: later it says that it is not well, however long we wait
+            "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
+        }
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"
         process = _process(options, python, module, arguments, environment, name, key, port)
         gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
         found.append(Server(Client("", ""), process, tuple(gpus)))
     return found
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, as another's CUDA_VISIBLE_DEVICES names them: that of this one may hold any."""
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]
+    return names[:count]
 
 
 def _process(

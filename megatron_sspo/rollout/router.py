@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.servers import ServerProcess
@@ -26,38 +27,51 @@ class Router:
         process.start()
         self.client = Client(process.url, key)
 
-    async def set_servers(self, urls: Iterable[str]) -> None:
+    async def set_servers(self, urls: Callable[[], set[str]]) -> None:
         """Makes these its servers, and waits until it sends requests to each.
+
+        Args:
+            urls: asked again and again: a server that goes meanwhile is not waited for.
 
         Raises:
             UserError: it does not answer, or does not take them.
         """
-        wanted = set(urls)
-        changed = False
+        wanted: set[str] = set()
+        added: set[str] = set()
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
             if how := self._process.ended():
                 raise UserError(f"the router of the rollout servers is gone: {how}")
+            wanted = urls()
             with contextlib.suppress(ServerError):
-                workers = (await self.client.get("/workers", seconds=10.0))["workers"]
-                if not changed:
-                    await self._change({worker["url"]: worker["id"] for worker in workers}, wanted)
-                    changed = True
-                elif {worker["url"] for worker in workers} == wanted and all(w["is_healthy"] for w in workers):
+                workers = {worker["url"]: worker for worker in await self._workers()}
+                if workers.keys() == wanted and all(worker["is_healthy"] for worker in workers.values()):
                     return
+                for url in workers.keys() - wanted:
+                    await self._delete(workers[url])
+                for url in wanted - workers.keys() - added:
+                    await self.client.post("/workers", {"url": url, "api_key": self._key}, seconds=10.0)
+                    added.add(url)
             await asyncio.sleep(_POLL_SECONDS)
         raise UserError(
             f"the router of the rollout servers did not take {', '.join(sorted(wanted)) or 'a request'} within "
             f"{_SECONDS:.0f} s: see {self._process.log}"
         )
 
+    async def remove(self, url: str) -> None:
+        """Sends no more requests to a server, if it can be told so: the next `set_servers` does it again."""
+        with contextlib.suppress(ServerError):
+            for worker in await self._workers():
+                if worker["url"] == url:
+                    await self._delete(worker)
+
     async def close(self) -> None:
         """Stops it."""
         await self.client.close()
         self._process.stop()
 
-    async def _change(self, known: dict[str, str], wanted: set[str]) -> None:
-        for url in known.keys() - wanted:
-            await self.client.delete(f"/workers/{known[url]}", seconds=10.0)
-        for url in wanted - known.keys():
-            await self.client.post("/workers", {"url": url, "api_key": self._key}, seconds=10.0)
+    async def _workers(self) -> list[dict[str, Any]]:
+        return (await self.client.get("/workers", seconds=10.0))["workers"]
+
+    async def _delete(self, worker: dict[str, Any]) -> None:
+        await self.client.delete(f"/workers/{worker['id']}", seconds=10.0)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.servers import ServerProcess
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 
@@ -48,6 +49,7 @@ class ServerPool:
 
     Attributes:
         version: of the weights that responses are to come from; None while they are replaced.
+        router: before the servers; it is told of those that are taken out.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class ServerPool:
     ) -> None:
         self.servers = list(servers)
         self.version: int | None = None
+        self.router: Router | None = None
+        self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
         self._key = key
         self._fewest, self._max_restarts, self._health_seconds = fewest, max_restarts, health_seconds
 
@@ -67,6 +71,10 @@ class ServerPool:
     def up(self) -> list[Server]:
         """Those that answer, with whatever weights."""
         return [server for server in self.servers if server.is_up]
+
+    def urls(self) -> set[str]:
+        """Of those that a router may send requests to."""
+        return {s.client.url for s in self.up() if s.version is not None and not _how_it_ended(s)}
 
     # ------------------------------------------------------------------ in the engine's loop
 
@@ -134,6 +142,10 @@ class ServerPool:
         if server.process is None:
             server.started = time.monotonic()
         server.gone.set()
+        if self.router is not None:
+            task = asyncio.create_task(self.router.remove(server.client.url))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
 
     async def _look(self, server: Server, *, ask: bool) -> None:
         if not server.is_up:

@@ -12,6 +12,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.ports import free_port
 from megatron_sspo.rollout import serve
 
+_MOST_BYTES = 64 * 1024  # of a log, that are looked at
 _PORT_TAKEN = "address already in use"  # SGLang says so in its log, and does not end
 
 
@@ -45,6 +46,7 @@ class ServerProcess:
         self._python, self._module, self._arguments = python, module, arguments
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0  # what is before that is of an earlier process
         self.url = ""
 
     def start(self) -> None:
@@ -55,6 +57,7 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # for the owner alone, as its environment is: SGLang writes its options there, the key among them
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
@@ -86,9 +89,10 @@ class ServerProcess:
         return f"the server {self.url} {how}; the end of {self.log}: {self.last_lines()}"
 
     def last_lines(self, count: int = 5) -> str:
-        """Of the log, as one line."""
-        with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").splitlines()
+        """Of its part of the log, as one line."""
+        with contextlib.suppress(OSError), open(self.log, "rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _MOST_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
             return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self._key, "***")
         return ""
 

@@ -147,7 +147,8 @@ class SGLangEngine:
         """Sends a stream of tensors, named and shaped as in a checkpoint on disk, to every server that is up.
 
         Responses under way wait meanwhile, and go on under the new weights as `Options.pause` says. A server that fails
-        is taken out.
+        is taken out. Where that left others with half of the weights, they answer nothing, and `NeedsWeights` asks for
+        another sync.
 
         Raises:
             UserError: the servers refuse the weights, hold others than were sent, or too few are left.
@@ -155,23 +156,21 @@ class SGLangEngine:
         if not self._is_driver:
             self._transport.follow(tensors)
             return
-        started = time.perf_counter()
         self.pool.version = None
         self._run(self.pool.check(ask=False))  # one that is frozen shows when it is sent something
         self._restart_failed()
         self._run(self.pool.await_any(), mend=True)
+        started = time.perf_counter()
         session = self._session()
         self._send(session, tensors, policy_version)
         errors = list(session.failures.values())
         if not session.servers and errors and all(error.is_final for error in errors):
             raise UserError(f"the rollout servers refuse the weights: {errors[0]}")
-        self._take_out_failed(session)
-        for server in self.pool.up():
-            server.version = policy_version
+        self._run(self._note(session, policy_version))
         if self._router is not None:
-            self._run(self._router.set_servers(server.client.url for server in self.pool.up()))
+            self._run(self._router.set_servers(self.pool.urls))
         self.pool.version = policy_version
-        self._num_syncs += 1
+        self._num_syncs += bool(session.servers)
         seconds = time.perf_counter() - started
         self._metrics |= {
             "sync/seconds": seconds,
@@ -190,7 +189,7 @@ class SGLangEngine:
         session = self._session()
         session.post("/pause_generation", {"mode": "abort"})  # answers when nothing is under way
         session.post("/release_memory_occupation", {})
-        self._take_out_failed(session)
+        self._run(self._note(session, None))
         self._resting = set(session.servers.values())
 
     def metrics(self) -> dict[str, float]:
@@ -201,10 +200,12 @@ class SGLangEngine:
         return {**found, "rollout/seconds_idle": self._run(self._requests.idle())}
 
     def close(self) -> None:
-        """Stops the servers that the run owns. A second call does nothing."""
+        """Stops the servers that the run owns, and wakes those of somebody else's. A second call does nothing."""
         if not self._is_driver or not self._thread.is_alive():
             return
         self._run(_end_all_tasks())
+        others = {server: server.client for server in self.pool.up() if server.process is None}
+        self._wake(Session(others, self._submit))
         self._transport.close()
         if self._router is not None:
             self._run(self._router.close())
@@ -226,7 +227,8 @@ class SGLangEngine:
         self.pool.start()
         self._run(self.pool.await_all())
         if self._router is not None:
-            self._run(self._router.set_servers([]))
+            self._run(self._router.set_servers(self.pool.urls))
+            self.pool.router = self._router
 
     async def _make_requests(self, format: Format) -> Requests:
         front = None if self._router is None else self._router.client
@@ -237,11 +239,7 @@ class SGLangEngine:
 
     def _send(self, session: Session, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         options, is_busy = self._options, self._is_busy
-        if self._resting:
-            resting = {key: client for key, client in session.servers.items() if client in self._resting}
-            session.post("/resume_memory_occupation", {}, to=resting)
-            session.post("/continue_generation", {}, to=resting)
-            self._resting = set()
+        self._wake(session)
         if is_busy:
             session.post("/pause_generation", {"mode": options.pause})
         verify = options.verify_every and self._num_syncs % options.verify_every == 0
@@ -257,12 +255,22 @@ class SGLangEngine:
         if is_busy:
             session.post("/continue_generation", {})
 
+    def _wake(self, session: Session) -> None:
+        """Ends the rest of those that rest, and of no others: SGLang dies of being asked to take memory that it has."""
+        resting = [key for key, client in session.servers.items() if client in self._resting]
+        session.post("/resume_memory_occupation", {}, to=resting)
+        session.post("/continue_generation", {}, to=resting)
+        self._resting = set()
+
     def _session(self) -> Session:
         return Session({server: server.client for server in self.pool.up()}, self._submit)
 
-    def _take_out_failed(self, session: Session) -> None:
+    async def _note(self, session: Session, version: int | None) -> None:
+        """What has become of the servers. One that has come up since the session began holds nothing."""
         for server, error in session.failures.items():
             self.pool.take_out(server, str(error))
+        for server in self.pool.up():
+            server.version = version if server in session.servers else None
 
     @property
     def _is_busy(self) -> bool:

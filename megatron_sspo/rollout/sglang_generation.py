@@ -21,6 +21,7 @@ from megatron_sspo.rollout.sglang_format import Format, Part
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _MOST_FAILURES = 8  # of one response, on servers that are well
+_HAND_BACK_SECONDS = 60.0  # that a server has for what it is asked to give up
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds, between tries of one response
 _POLL_SECONDS = 0.5
 
@@ -31,7 +32,8 @@ class Requests:
     Args:
         front: a router, which chooses the server; None: we do.
         max_in_flight: requests at once, over all generations.
-        seconds: for one request; one that takes longer is made again elsewhere.
+        seconds: after which a server is asked to hand back what it has of a response; the rest is then asked for again,
+            as often as it takes. Time in its queue counts, so that this is no failure. Not to hand it back is one.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Requests:
         self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
 
     async def idle(self) -> float:
-        """Seconds without any response under way, since the last call."""
+        """Seconds in which no server was asked for anything, since the last call."""
         now = time.monotonic()
         if not self._num_under_way:
             self._idle_seconds += now - self._idle_since
@@ -105,21 +107,19 @@ class Requests:
 
     async def _turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
         """The part with the rest of a turn, which has ended."""
-        with self._counted():
-            return await self._rest_of_turn(prompt, sampling, first, part)
-
-    async def _rest_of_turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
         pause, failures = _FIRST_PAUSE, 0
         while True:
             async with self._free:
                 server = await self.pool.pick(first + failures)
                 version = self.pool.version
+                began = time.monotonic()
                 try:
-                    more = await self._ask(server, prompt, sampling, part)
-                    part = part + more
+                    with self._counted():
+                        part = part + await self._ask(server, prompt, sampling, part)
                     if part.finish_reason:
                         return part
-                    if self.pool.version == version:  # nobody replaces weights: it must not go on for ever
+                    is_late = time.monotonic() - began >= self._seconds
+                    if self.pool.version == version and not is_late:  # nobody wanted it back: not for ever, then
                         raise ServerError(f"{server.client.url} gave up a response")
                     continue
                 except ServerError as error:
@@ -136,11 +136,14 @@ class Requests:
 
     async def _ask(self, server: Server, prompt: Prompt, sampling: Sampling, part: Part) -> Part:
         """A server's answer. A server that is taken out meanwhile is not waited for."""
-        id = f"{self._run}-{next(self._numbers)}"  # of its own for every try: an earlier one may still be there
+        # of its own for every try, since an earlier one may still be there; and the beginning of no other, since SGLang
+        # gives up all that begin so
+        id = f"{self._run}-{next(self._numbers):012d}"
         content = self.format.request(prompt, sampling, part, id=id)
         client = self._front or server.client
         gone = asyncio.create_task(server.gone.wait())
-        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds))
+        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _HAND_BACK_SECONDS))
+        late = asyncio.get_running_loop().call_later(self._seconds, self._give_up, id, server)
         try:
             await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -150,6 +153,7 @@ class Requests:
             self._give_up(id, server)
             raise
         finally:
+            late.cancel()
             gone.cancel()
             answer.cancel()
 

@@ -29,7 +29,7 @@ class Options:
     pause: Pause = "retract"  # what becomes of responses under way when weights are replaced
     release_memory: bool = False  # give the servers' memory back while the trainer works on the same GPUs
     max_in_flight: int = 1024  # responses that are asked for at once, over all servers
-    request_seconds: float = 600.0  # for one response; one that takes longer is asked for again elsewhere
+    request_seconds: float = 600.0  # after which a server hands back what it has, to be asked for the rest
     health_seconds: float = 60.0  # within which a server has to generate a token; else it is taken out
     fewest_servers: int = 1  # with fewer the run ends
     max_restarts: int = 5  # of each server that the run owns

@@ -3,12 +3,16 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import serve
+from megatron_sspo.rollout.own_servers import own_servers
 from megatron_sspo.rollout.servers import ServerProcess, command_line, find_python
+from megatron_sspo.rollout.sglang_options import Options
 
 
 def test_options_become_arguments():
@@ -35,6 +39,58 @@ def test_a_server_without_sglang_says_so(tmp_path):
     assert "ended with exit code 1" in process.ended() and "sglang" in process.ended()
     process.stop()
     process.stop()  # more than one call does no harm
+
+
+def test_what_an_earlier_process_has_written_is_not_of_this_one(tmp_path):
+    """A server that found its port taken is started again, and writes into the same log."""
+    log = tmp_path / "server.log"
+    log.write_text("address already in use\n")
+    process = ServerProcess(find_python(sys.executable), "sglang.launch_server", {}, {}, log=log, key="secret")
+    process.start()
+    try:
+        assert "taken" not in process.ended()
+        with open(log, "a") as output:
+            output.write("x" * 200_000 + "\nlater\n")
+        assert len(process.last_lines()) < 100_000 and process.last_lines().endswith("later")
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """gpus(count, visible): as if this process saw that many."""
+
+    def of(count, visible):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"uuid-{gpu}"))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return of
+
+
+def made(tmp_path, **options):
+    options = Options(run_folder=tmp_path, **options)
+    servers = own_servers(options, tmp_path, find_python(sys.executable), "key")
+    return [(server.process._environment, server.devices) for server in servers]
+
+
+@pytest.mark.parametrize(
+    ("visible", "shares"),
+    [("", ["0,1", "2,3"]), ("4,5, 6,7", ["4,5", "6,7"]), ("GPU-a,GPU-b,GPU-c,GPU-d", ["GPU-a,GPU-b", "GPU-c,GPU-d"])],
+)
+def test_servers_share_the_gpus_that_this_process_sees(tmp_path, gpus, visible, shares):
+    gpus(4, visible)
+    found = made(tmp_path, num_servers=2, server={"tp_size": 2}, health_seconds=59.5)
+    assert [environment["CUDA_VISIBLE_DEVICES"] for environment, _ in found] == shares
+    assert [devices for _, devices in found] == [("uuid-0", "uuid-1"), ("uuid-2", "uuid-3")]
+    assert {environment["SGLANG_HEALTH_CHECK_TIMEOUT"] for environment, _ in found} == {"61"}
+
+
+def test_more_gpus_than_there_are(tmp_path, gpus):
+    gpus(3, "")
+    with pytest.raises(UserError, match="2 servers of 2 GPUs each, and 3 GPUs are visible"):
+        made(tmp_path, num_servers=2, server={"tp_size": 2})
 
 
 def test_the_trainers_own_modules_do_not_stand_in_the_servers_way(tmp_path):

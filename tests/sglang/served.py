@@ -58,6 +58,22 @@ def generate(engine, prompts, sampling, *, group_size, seed, environment=None):
     return [found[number] for number in range(len(prompts))]
 
 
+def num_running(engine):
+    """Requests that a server works on."""
+    (server,) = engine.pool.servers
+    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in _loads(engine, server))
+
+
+def until_in_the_middle(engine, server=None, *, num_tokens=500):
+    """Waits until the responses that a server, or the only one, is at have that many tokens together."""
+    server = server or engine.pool.servers[0]
+    until(lambda: sum(load["num_used_tokens"] for load in _loads(engine, server)) > num_tokens, 30)
+
+
+def _loads(engine, server):
+    return engine._run(server.client.get("/v1/loads", seconds=5))["loads"]
+
+
 def until(condition, seconds):
     """Waits for it."""
     deadline = time.monotonic() + seconds

@@ -1,7 +1,6 @@
 """Weights that are replaced while responses are under way, and responses that nobody waits for any more."""
 
 import asyncio
-import time
 
 import pytest
 import torch
@@ -9,7 +8,19 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang, sglang_generation
 from tests.policy.tiny_policy import log_probs
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, scaled, until, weights
+from tests.sglang.served import (
+    GROUP,
+    PROMPTS,
+    SAMPLING,
+    check,
+    check_log_probs,
+    generate,
+    num_running,
+    scaled,
+    until,
+    until_in_the_middle,
+    weights,
+)
 
 FACTORS = [1.0, 1.3, 0.8]  # of the weights of version 0, 1 and 2: they are far apart
 
@@ -40,7 +51,7 @@ def test_responses_go_on_under_the_new_weights(attach, start, folders, pause, tr
         engine = attach(pause=pause, transport=transport)
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     for version in (1, 2):
-        time.sleep(0.4)
+        until_in_the_middle(engine)
         engine.load_weights(weights(folders["dense"], FACTORS[version]), version)
     groups = finished(generation)
     check(groups, {0, 1, 2})
@@ -76,13 +87,6 @@ def test_in_place_wants_no_memory_of_prompts(folders, tmp_path):
         sglang.engine(folders["dense"], run_folder=tmp_path, pause="in_place")
 
 
-def num_running(engine):
-    """Requests that a server works on."""
-    (server,) = engine.pool.servers
-    loads = engine._run(server.client.get("/v1/loads", seconds=5))["loads"]
-    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
-
-
 def test_what_is_given_up_is_not_computed(attach):
     engine = attach()
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
@@ -93,6 +97,14 @@ def test_what_is_given_up_is_not_computed(attach):
     assert len(finished(later)) == 1, "the other generation does not notice"
     until(lambda: not num_running(engine), 5)
     assert engine.metrics()["rollout/seconds_idle"] > 0
+
+
+def test_a_response_that_takes_long_is_handed_back_and_gone_on_with(attach, folders):
+    """Far more often than a response may fail; nothing that there is of it is lost."""
+    engine = attach(request_seconds=0.05)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    check(groups, {0})
+    check_log_probs(folders["dense"], groups)
 
 
 def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
@@ -127,6 +139,16 @@ def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {1})
     check_log_probs(folders["dense"], groups, 1.3)
+
+
+def test_somebody_elses_server_is_not_left_at_rest(engines, attach):
+    engine = attach(release_memory=True)
+    engine.rest()
+    owner = engines("dense")
+    client = owner.pool.servers[0].client
+    assert not owner._run(client.is_healthy(seconds=3))
+    engine.close()
+    assert owner._run(client.is_healthy(seconds=30))
 
 
 @pytest.mark.parametrize(("kind", "transport"), [("moe", "tensor"), ("dense", "distributed")])

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -10,13 +11,27 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.engine import NeedsWeights
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
+from tests.sglang.served import (
+    GROUP,
+    PROMPTS,
+    SAMPLING,
+    check,
+    check_log_probs,
+    generate,
+    until,
+    until_in_the_middle,
+    weights,
+)
 
 
-def later(seconds, action):
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    return timer
+def in_the_middle(engine, server, action):
+    """Does something when a server has begun with what it will be asked for."""
+
+    def wait():
+        until_in_the_middle(engine, server)
+        action()
+
+    threading.Thread(target=wait).start()
 
 
 def processes(server):
@@ -30,15 +45,41 @@ def signal_all(server, number):
         os.kill(process.pid, number)
 
 
+def num_up(engine):
+    """Servers that answer, when those that have failed are started again."""
+    engine._restart_failed()
+    engine._run(engine.pool.check())
+    return len(engine.pool.up())
+
+
 @pytest.fixture(scope="module")
 def two(folders, tmp_path_factory):
     """An engine with two servers, each of which comes back after what happens to it."""
     folder = tmp_path_factory.mktemp("run")
     engine = sglang.engine(
-        folders["dense"], num_servers=2, run_folder=folder, health_seconds=6.0, bucket_bytes=20_000, verify_every=1
+        folders["dense"],
+        num_servers=2,
+        run_folder=folder,
+        health_seconds=6.0,
+        max_restarts=20,
+        bucket_bytes=20_000,
+        verify_every=1,
     )
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def using(two, folders, monkeypatch):
+    """using(...): the two servers, when both are up, with other options."""
+
+    def use(**changes):
+        options = replace(two._options, **changes)
+        monkeypatch.setattr(two, "_options", options)
+        monkeypatch.setattr(two, "_transport", sglang._TRANSPORTS[options.transport](options, folders["dense"]))
+        until(lambda: num_up(two) == 2, 120)
+
+    return use
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -46,14 +87,13 @@ def test_one_of_two_fails_while_it_generates(two, folders, how):
     two.load_weights(weights(folders["dense"]), 0)
     first = two.pool.servers[0]
     pid, restarts = first.process.pid, first.num_restarts
-    later(0.3, lambda: signal_all(first, how))
+    in_the_middle(two, first, lambda: signal_all(first, how))
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
     assert first.num_restarts == restarts + 1 and first.process.pid != pid
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    # it comes back with the weights of the next sync
-    until(lambda: first.is_up or (two._run(two.pool.check()) is None and first.is_up), 120)
+    until(lambda: num_up(two) == 2, 120)  # it comes back with the weights of the next sync
     two.load_weights(weights(folders["dense"], 1.02), 1)
     assert [server.version for server in two.pool.servers] == [1, 1]
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
@@ -61,7 +101,9 @@ def test_one_of_two_fails_while_it_generates(two, folders, how):
     check_log_probs(folders["dense"], groups, 1.02)
 
 
-def test_one_of_two_is_killed_while_it_is_given_weights(two, folders):
+@pytest.mark.parametrize("transport", ["tensor", "disk"])
+def test_one_of_two_is_killed_while_it_is_given_weights(two, folders, using, transport):
+    using(transport=transport)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers
 
@@ -78,10 +120,42 @@ def test_one_of_two_is_killed_while_it_is_given_weights(two, folders):
     check_log_probs(folders["dense"], groups, 1.02)
 
 
+@pytest.mark.parametrize("pause", ["retract", "abort"])
+def test_one_of_two_is_killed_in_the_middle_of_a_broadcast(two, folders, using, pause):
+    """The other has missed some of the weights: nothing is generated from the mixture, and it is not started again."""
+    using(transport="distributed", pause=pause)
+    two.load_weights(weights(folders["dense"]), 0)
+    first, second = two.pool.servers
+    pid = second.process.pid
+
+    def stream():
+        for number, pair in enumerate(weights(folders["dense"], 1.3)):
+            if number == 10:
+                signal_all(first, signal.SIGKILL)
+            yield pair
+
+    generation = two.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    until_in_the_middle(two, second)
+    two.load_weights(stream(), 1)
+    assert two.pool.ready() == [] and second.is_up
+    found = {}
+    with pytest.raises(NeedsWeights):
+        while groups := generation.wait():
+            found.update(groups)
+    two.load_weights(weights(folders["dense"], 1.3), 1)
+    assert second.version == 1 and second.process.pid == pid
+    while groups := generation.wait():
+        found.update(groups)
+    check([found[number] for number in range(len(PROMPTS))], {0, 1})
+    again = generate(two, PROMPTS, SAMPLING, group_size=2, seed=0)
+    check(again, {1}, group_size=2)
+    check_log_probs(folders["dense"], again, 1.3)
+
+
 def test_the_only_one_is_killed_while_it_generates(start, folders):
     engine = start(1)
     server = engine.pool.servers[0]
-    later(0.5, lambda: signal_all(server, signal.SIGKILL))
+    in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     found = {}
     with pytest.raises(NeedsWeights):
@@ -99,6 +173,7 @@ def test_the_only_one_is_killed_while_it_generates(start, folders):
 
 def test_servers_that_fail_again_and_again(start):
     engine = start(1, max_restarts=0)
-    later(0.3, lambda: signal_all(engine.pool.servers[0], signal.SIGKILL))
+    server = engine.pool.servers[0]
+    in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))
     with pytest.raises(UserError, match=r"0 of 1 rollout servers are left, and 1 are needed: .* was killed by SIGKILL"):
         generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)

@@ -1,5 +1,6 @@
 """Servers behind a router, and servers that somebody else has started."""
 
+import asyncio
 import os
 import signal
 
@@ -9,12 +10,24 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import server_pool, sglang
 from megatron_sspo.rollout.engine import NeedsWeights
-from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, weights
-from tests.sglang.test_recovery import later, signal_all
+from megatron_sspo.rollout.sglang_client import Client
+from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
+from tests.sglang.test_recovery import in_the_middle, signal_all
 
 
 def num_answers(server):
     return server.process.log.read_text(errors="replace").count('"POST /generate HTTP/1.1" 200')
+
+
+def urls_of(router):
+    async def ask():
+        client = Client(router.client.url, router._key)
+        try:
+            return {worker["url"] for worker in (await client.get("/workers", seconds=10.0))["workers"]}
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
 
 
 def test_a_router_before_two_servers(start, folders):
@@ -25,8 +38,9 @@ def test_a_router_before_two_servers(start, folders):
     first, second = engine.pool.servers
     assert num_answers(first) > 20 and num_answers(second) > 20
     # one is killed at work: the other does it all, and both serve after the next sync
-    later(0.3, lambda: signal_all(first, signal.SIGKILL))
+    in_the_middle(engine, first, lambda: signal_all(first, signal.SIGKILL))
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
+    until(lambda: urls_of(engine._router) == {second.client.url}, 20)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
     engine._run(engine.pool.await_all())
@@ -36,6 +50,10 @@ def test_a_router_before_two_servers(start, folders):
     check(groups, {1})
     check_log_probs(folders["dense"], groups, 1.3)
     assert num_answers(first) > before + 20, "it was started again, and the router knows it"
+    # one that goes while the router is to take it is not waited for
+    looks = iter([{"http://127.0.0.1:1", second.client.url}] * 5)
+    engine._run(engine._router.set_servers(lambda: next(looks, {second.client.url})))
+    assert urls_of(engine._router) == {second.client.url}
 
 
 def server_of(engine):

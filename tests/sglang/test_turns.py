@@ -1,7 +1,6 @@
 """Rollouts of several turns: real servers, real interpreters."""
 
 import contextlib
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.tokenizer import load_tokenizer
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
 from tests.sandbox.conftest import LIMITS, processes_of
-from tests.sglang.served import generate, scaled, until, weights
+from tests.sglang.served import generate, scaled, until, until_in_the_middle, weights
 from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
 from tests.sglang.test_overlap import finished
 
@@ -115,7 +114,7 @@ def test_turns_go_on_under_new_weights(attach, folders, acting):
     """Weights come while some rollouts decode, and others observe: each log-prob is that of the weights it names."""
     engine = attach(pause="abort")
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
-    time.sleep(0.5)
+    until_in_the_middle(engine, num_tokens=100)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
     rollouts = check(groups := finished(generation), folders["dense"])
     assert any(len(rollout.version_spans) > 1 for rollout in rollouts), "no rollout has seen both"

@@ -19,8 +19,8 @@ _TIMEOUT = timedelta(seconds=300)
 class DistributedTransport:
     """Buckets of tensors, flattened to bytes, one broadcast each; rank 0 of the trainer sends.
 
-    The group is made for the servers of a session and kept for as long as they are the same: one that fails takes it
-    with it.
+    The group is made for the servers of a session and kept for as long as they are the same. One that fails takes it
+    with it, and the others miss the rest of the stream: they leave the session too, and wait for another sync.
 
     Args:
         bucket_bytes: of tensors in one broadcast, unless one tensor is larger.
@@ -42,8 +42,8 @@ class DistributedTransport:
         if session.servers and self._members != list(session.servers.values()):
             self._make_group(session)
         for bucket in buckets(tensors, self._bucket_bytes):
-            session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-            if session.servers and self._members == list(session.servers.values()):
+            if session.servers:
+                session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
                 self._broadcast(session, bucket)
         session.end(version)
 
@@ -55,7 +55,7 @@ class DistributedTransport:
         """Leaves the group."""
         if self._group is not None:
             dist.destroy_process_group(self._group)
-            self._group, self._members = None, []
+        self._group, self._members = None, []
 
     def _broadcast(self, session: Session, bucket: list[Named]) -> None:
         # one type after the other: the receiver lays the tensors out without gaps, and each must be aligned
@@ -75,6 +75,7 @@ class DistributedTransport:
         except RuntimeError:  # a server has gone; its request says so
             self.close()
         session.finish(request)
+        self._check_members(session)
 
     def _make_group(self, session: Session) -> None:
         """A new group with the servers of the session. On the servers its name can never be used again."""
@@ -93,13 +94,19 @@ class DistributedTransport:
             }
             for number, key in enumerate(session.servers)
         }
+        self._members = list(session.servers.values())
         request = session.start_each("/init_weights_update_group", contents)
         try:
             self._group = _join(self._address, port, size, self._name, self._backend)
         except (RuntimeError, TimeoutError):  # a server has gone; its request says so
-            self._group = None
+            self.close()
         session.finish(request)
-        self._members = list(session.servers.values()) if self._group is not None else []
+        self._check_members(session)
+
+    def _check_members(self, session: Session) -> None:
+        if self._members != list(session.servers.values()):
+            self.close()
+            session.break_off()
 
 
 def _join(address: str, port: int, size: int, name: str, backend: str) -> Any:

@@ -24,7 +24,7 @@ class Transport(Protocol):
     """A way for weights to go."""
 
     def send(self, session: "Session", tensors: Iterable[Named], version: int) -> None:
-        """Replaces all weights of the session's servers. Those that fail leave the session.
+        """Replaces all weights of the session's servers. Those that fail, or miss some of them, leave the session.
 
         The stream is consumed whatever happens: on other ranks it is a collective.
         """
@@ -43,8 +43,8 @@ class Session:
     """What a transport sends to.
 
     Attributes:
-        servers: those that have not failed, by whatever the engine knows them.
-        failures: the others.
+        servers: those that have what was sent so far, by whatever the engine knows them.
+        failures: those that have failed.
         num_bytes: of tensors that were sent.
     """
 
@@ -66,6 +66,17 @@ class Session:
         """Closes it: from here on the servers have these weights."""
         self.post("/end_weight_update", {})
         self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    def break_off(self) -> None:
+        """Ends an update in the middle: the stream cannot be had again, and who missed some of it needs another.
+
+        The servers leave the session, and hand back what they have put back themselves: nothing is generated from what
+        they hold.
+        """
+        self.post("/pause_generation", {"mode": "abort"})
+        self.post("/end_weight_update", {})
+        self.post("/continue_generation", {})
+        self.servers.clear()
 
     def flush(self, *, put_back: bool) -> None:
         """Has the servers forget what they keep of prompts under the old weights.

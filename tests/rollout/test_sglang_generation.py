@@ -1,0 +1,51 @@
+"""A response that a server owes, as far as it can be seen without SGLang."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout import sglang_generation
+from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.server_pool import Server, ServerPool
+from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.sglang_generation import Requests
+from megatron_sspo.types import Prompt
+
+
+def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
+    """It neither answers in time nor hands back what it is asked to."""
+    monkeypatch.setattr(sglang_generation, "_HAND_BACK_SECONDS", 0.1)
+    monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
+    asked = []
+
+    async def handle(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split()[1].decode())
+        if asked[-1] == "/generate":
+            await reader.read()  # until nobody waits any more
+        else:
+            writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def respond():
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "")
+        pool = ServerPool([Server(client, is_up=True, version=0)], key="", fewest=1, max_restarts=0, health_seconds=5.0)
+        pool.version = 0
+        format = SimpleNamespace(request=lambda *_, id: {"rid": id}, part=None)
+        try:
+            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).response(
+                Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0
+            )
+        finally:
+            await client.close()
+            server.close()
+
+    with pytest.raises(
+        UserError, match=r"no server answers prompt first; the last failure: .*/generate did not answer"
+    ):
+        asyncio.run(respond())
+    assert asked.count("/generate") == sglang_generation._MOST_FAILURES
+    assert "/abort_request" in asked and "/health_generate" in asked
