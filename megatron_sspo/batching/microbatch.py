@@ -34,7 +34,7 @@ class Microbatch:
     context_order: torch.Tensor  # [R] int64: from the ranks' response tokens, one rank after the other, to the row's
     segments: Segments  # of the R response tokens into S sequences
     advantages: torch.Tensor  # [S] float32
-    rollout_log_probs: torch.Tensor  # [R] float32
+    rollout_log_probs: torch.Tensor | None  # [R] float32; None where the engine's are not known
     old_log_probs: torch.Tensor | None  # [R] float32; None where the policy has not moved since the rollout: ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None where no KL penalty is taken
     is_padding: torch.Tensor  # [T/C] bool
