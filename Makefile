@@ -85,7 +85,7 @@ test-cluster: install install-sglang install-nemo-run
 	tests/cluster/up.sh
 	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
 
-# One global batch in 71 layouts: the table of docs/layouts.md
+# One global batch in 74 layouts: the table of docs/layouts.md
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 

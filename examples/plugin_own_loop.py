@@ -28,12 +28,12 @@ VOCAB_SIZE = 96
 
 def build_model() -> Any:
     sizes: Any = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "ffn_hidden_size": 128}
-    config = TransformerConfig(**sizes, gradient_accumulation_fusion=False)
+    config = TransformerConfig(**sizes, hidden_dropout=0, attention_dropout=0, gradient_accumulation_fusion=False)
     config.finalize_model_grads_func = finalize_model_grads  # pyright: ignore
     spec: Any = get_gpt_layer_local_spec()
     spec.submodules.self_attention.submodules.core_attention = PackedAttention
     embeddings: Any = {"position_embedding_type": "rope", "share_embeddings_and_output_weights": False}
-    model = GPTModel(config, spec, vocab_size=VOCAB_SIZE, max_sequence_length=64, **embeddings)
+    model = GPTModel(config, spec, vocab_size=VOCAB_SIZE, max_sequence_length=64, **embeddings).cuda()
     return DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
 
 
@@ -66,6 +66,7 @@ def gradient(model: Any, rollouts: list[dict[str, Any]], per_microbatch: int = 4
 
 
 if __name__ == "__main__":
+    torch.cuda.set_device(dist.get_node_local_rank())  # pyright: ignore
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     parallel_state.initialize_model_parallel()
     tensor_parallel.model_parallel_cuda_manual_seed(1)

@@ -34,7 +34,7 @@ class Microbatch:
     context_order: torch.Tensor  # [R] int64: from the ranks' response tokens, one rank after the other, to the row's
     segments: Segments  # of the R response tokens into S sequences
     advantages: torch.Tensor  # [S] float32
-    rollout_log_probs: torch.Tensor  # [R] float32
+    rollout_log_probs: torch.Tensor | None  # [R] float32; None where the engine's are not known
     old_log_probs: torch.Tensor | None  # [R] float32; None where the policy has not moved since the rollout: ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None where no KL penalty is taken
     is_padding: torch.Tensor  # [T/C] bool
@@ -67,9 +67,17 @@ def make_microbatch(
         context_rank: whose share this is, of `context_size`.
         num_tokens: that the whole row is padded to, where a schedule or dispatcher wants rows of one length.
         router: gives the microbatch the routes of its sequences, which all have to have them.
+
+    Raises:
+        ValueError: a response without a prompt; log-probs or routes on some of the sequences only.
     """
     row = _Row()
-    for prompt_tokens, rollout in sequences:
+    for number, (prompt_tokens, rollout) in enumerate(sequences):
+        if rollout.tokens and not prompt_tokens:
+            raise ValueError(
+                f"the prompt of rollout {number} is empty, and a response is predicted from the last token of its "
+                "prompt: begin it with a token, that of the beginning of a sequence for example"
+            )
         response = [t if own else _NO_RESPONSE for t, own in zip(rollout.tokens, rollout.response_mask(), strict=True)]
         row.add((*prompt_tokens, *rollout.tokens), response, pad_to_multiple_of=_parts(context_size))
     whole = _parts(context_size) * tensor_shards

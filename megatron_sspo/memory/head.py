@@ -5,11 +5,11 @@ MEMORY_BUDGET_BYTES = 256 * 1024**2
 
 # Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
 # hidden states is read and written once a block, which asks for larger blocks where memory is faster.
-BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
+BLOCK = {"cpu": 1 << 22, "cuda": 1 << 25}
 FEWEST_COLUMNS = 512
 
 # Elements of a tile. On a CPU two float32 tiles stay in cache; a GPU wants fewer kernels.
-TILE = {"cpu": 1 << 19, "cuda": 1 << 24}
+TILE = {"cpu": 1 << 19, "cuda": 1 << 22}
 
 
 def block_width(num_rows: int, block: int, fewest: int) -> int:
@@ -18,7 +18,10 @@ def block_width(num_rows: int, block: int, fewest: int) -> int:
 
 
 def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on_cuda: bool) -> int:
-    """The most memory that the head allocates: logits kept, a block at work, two tiles, hidden states, their gradient.
+    """The most memory that the head allocates.
+
+    Logits kept, a block at work, two tiles, hidden states and their gradient, and a product on its way into either
+    gradient. On CUDA before torch 2.8 the converted operands of a product come on top, which is not counted.
 
     Args:
         num_rows: R, response tokens.
@@ -34,4 +37,5 @@ def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on
     at_work = block * of_logits if kept < all_logits else 0
     of_gradient = block * itemsize if of_logits != itemsize else 0
     tiles = 2 * 4 * min(block, TILE[device])
-    return kept + at_work + of_gradient + tiles + num_rows * width * (itemsize + 4)
+    product = max(num_rows, block // max(1, num_rows)) * width * of_logits if itemsize < 4 else 0
+    return kept + at_work + of_gradient + tiles + product + num_rows * width * (itemsize + 4)

@@ -46,7 +46,9 @@ class Correction:
                 "so that tokens on which trainer and engine agree count in full"
             )
 
-    def apply(self, log_probs: Tensor, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
+    def apply(
+        self, log_probs: Tensor, old_log_probs: Tensor, rollout_log_probs: Tensor | None, segments: Segments
+    ) -> Tensor:
         """Returns log-probs of the same values, through which the gradient of token t is multiplied by c_t: [T].
 
         An objective reaches θ through `log_probs` only, so for every row of the table this is the gradient in which the
@@ -55,10 +57,14 @@ class Correction:
         long responses (NeMo-RL PR 2269: 0.06 where 1.0 was meant).
 
         Raises:
-            ValueError: a wrong shape, or log-probs in half precision.
+            ValueError: no rollout log-probs to correct by, a wrong shape, or log-probs in half precision.
         """
         if self.mode == "none":
             return log_probs
+        if rollout_log_probs is None:
+            raise ValueError(
+                f"Correction.mode is {self.mode!r}, and there are no log-probs of the engine to correct by"
+            )
         segments.check_tokens("log_probs", log_probs)
         weights = self.weights(old_log_probs, rollout_log_probs, segments)
         values = log_probs.detach()

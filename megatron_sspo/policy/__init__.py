@@ -6,8 +6,9 @@ torch is touched.
 
 import torch
 
-from megatron_sspo.policy import adam, cpu
+from megatron_sspo.policy import adam, cpu, te_general_gemm
 
 if not torch.cuda.is_available():
     cpu.install()
 adam.use_where_apex_and_transformer_engine_are_missing()
+te_general_gemm.define_where_transformer_engine_is_missing()

@@ -34,7 +34,6 @@ def install() -> None:
     _replace_tensor_methods()
     _import_megatron_without_compiling()
     _replace_random_state()
-    _define_te_general_gemm()
     _return_numpy_split_sizes()
     _gather_and_scatter_unequal_parts()
 
@@ -182,14 +181,6 @@ def _replace_random_state() -> None:
     random._get_cuda_rng_state, random._set_cuda_rng_state = get, put  # pyright: ignore
     # the tracker warns when the CPU generator moves inside of a GPU region: here the two are one
     logging.getLogger(random.__name__).addFilter(lambda record: "CPU RNG state changed" not in record.getMessage())
-
-
-def _define_te_general_gemm() -> None:
-    """megatron-core 0.16 tests `te_general_gemm is not None` but defines the name only with Transformer Engine."""
-    import megatron.core.transformer.moe.moe_utils as moe_utils
-
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None  # pyright: ignore
 
 
 def _return_numpy_split_sizes() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
@@ -35,7 +36,6 @@ class ForwardStep:
         context_group: dist.ProcessGroup | None,
         routing: RoutingReplay | None = None,
         overlap_grad_reduce: bool = False,
-        has_auxiliary_losses: bool = False,
     ) -> None:
         self.loss = loss
         self.temperature = temperature
@@ -44,11 +44,11 @@ class ForwardStep:
         self.context_group = context_group
         self.routing = routing
         self.overlap_grad_reduce = overlap_grad_reduce
-        self.has_auxiliary_losses = has_auxiliary_losses
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """The output of this pipeline stage, and the loss function that the schedule calls on the last stage."""
-        microbatch = next(microbatches)
+        chunk: Any = unwrap_model(model)
+        microbatch = next(microbatches).to(next(chunk.parameters()).device)
         packed = PackedSeqParams(
             qkv_format="thd",
             cu_seqlens_q=microbatch.cu_seqlens,
@@ -56,7 +56,6 @@ class ForwardStep:
             max_seqlen_q=microbatch.longest,
             max_seqlen_kv=microbatch.longest,
         )
-        chunk = unwrap_model(model)
         with self.routing.forward(chunk, microbatch) if self.routing else nullcontext():
             output = forward_without_head(
                 model,
@@ -71,7 +70,7 @@ class ForwardStep:
 
     def _padding_mask(self, chunk: Any, microbatch: Microbatch) -> dict[str, torch.Tensor]:
         """Keeps padding out of the routers' losses. Megatron scatters the mask only where it embeds the tokens."""
-        if not self.has_auxiliary_losses:
+        if not _has_auxiliary_losses(chunk.config):
             return {}
         mask = microbatch.is_padding
         if chunk.config.sequence_parallel and not chunk.pre_process:
@@ -95,6 +94,13 @@ class ForwardStep:
                 for values in (log_probs, entropy)
             )
         return self.loss(microbatch, log_probs, entropy)
+
+
+def _has_auxiliary_losses(transformer: TransformerConfig) -> bool:
+    """Whether the routers add losses of their own, in which padding must not count."""
+    coefficients = transformer.moe_aux_loss_coeff
+    some = any(coefficients) if isinstance(coefficients, list) else bool(coefficients)
+    return bool(transformer.num_moe_experts) and (some or bool(transformer.moe_z_loss_coeff))
 
 
 def report_log_probs(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
@@ -131,11 +137,9 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         sums = objective(corrected, old, microbatch.advantages, microbatch.segments)
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments)
-        tokens = {
-            **sums.tokens,
-            "entropy": entropy.detach(),
-            "engine_difference": old - microbatch.rollout_log_probs,
-        }
+        tokens = {**sums.tokens, "entropy": entropy.detach()}
+        if microbatch.rollout_log_probs is not None:
+            tokens["engine_difference"] = old - microbatch.rollout_log_probs
         metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sums.sequences}
         return total * scale, torch.ones((), dtype=torch.int, device=total.device), metrics
 

@@ -12,6 +12,9 @@ import torch.distributed as dist
 from megatron_sspo.memory.head import BLOCK, FEWEST_COLUMNS, MEMORY_BUDGET_BYTES, block_width
 from megatron_sspo.policy.log_probs import Gradient, Statistics, columns_of_rank
 
+# torch 2.8; before, operands are converted instead: the same numbers, for more time and memory
+_HAS_WIDE_OUTPUT = "dtype" in torch.ops.aten.mm.overloads()
+
 
 def fused_log_probs_and_entropy(
     hidden: torch.Tensor,
@@ -157,16 +160,17 @@ def _first_kept(hidden: torch.Tensor, blocks: list[slice], keep_bytes: int) -> i
 
 
 def _product_dtype(operand: torch.Tensor) -> torch.dtype:
-    """float32 where the accumulator of a half-precision product can be had unrounded: on CUDA, from torch 2.8 on."""
-    wide = operand.is_cuda and operand.dtype.itemsize == 2 and "dtype" in torch.ops.aten.mm.overloads()
-    return torch.float32 if wide else operand.dtype
+    """float32 on CUDA, where the accumulator of a half-precision product can be had unrounded."""
+    return torch.float32 if operand.is_cuda and operand.dtype.itemsize == 2 else operand.dtype
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     dtype = _product_dtype(left)
     if dtype == left.dtype:
         return torch.mm(left, right)
-    return torch.mm(left, right, out_dtype=dtype)
+    if _HAS_WIDE_OUTPUT:
+        return torch.mm(left, right, out_dtype=dtype)
+    return torch.mm(left.to(dtype), right.to(dtype))
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -1,6 +1,5 @@
 """The end of the model: hidden states instead of logits from the last stage, then log-probs of the response rows."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +23,6 @@ def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
     """
     if not chunk.post_process:
         return model(**inputs)
-    if "output_processor" in inspect.signature(chunk.forward).parameters:  # megatron-core 0.18
-        return model(**inputs, output_processor=_hidden_states)
     with _identity(chunk.output_layer):
         return model(**inputs)
 
@@ -66,13 +63,12 @@ def response_log_probs(
     )
 
 
-def _hidden_states(*, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
-    return hidden_states.transpose(0, 1)
-
-
 @contextmanager
 def _identity(layer: torch.nn.Module) -> Iterator[None]:
-    """Has a layer return its input. Its hooks stay in force: Megatron's DDP may wait in one for the weight."""
+    """Has a layer return its input. Its hooks stay in force: Megatron's DDP waits in one for the gather of the weight.
+
+    The `output_processor` of megatron-core 0.18 would leave the layer, and so its hooks, out.
+    """
     layer.forward = lambda hidden, **_: (hidden, None)
     try:
         yield

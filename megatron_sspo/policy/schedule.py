@@ -62,7 +62,6 @@ class Schedule:
         self._max_tokens = run.tokens_per_microbatch
         self._length = -(-run.tokens_per_microbatch // whole) * whole
         self._one_length = not transformer.variable_seq_lengths
-        self._has_auxiliary_losses = has_auxiliary_losses(transformer)
 
     def share(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> Share:
         """This rank's part of the batch, the same on every rank that shares it.
@@ -110,7 +109,6 @@ class Schedule:
             context_group=context_group() if self._parallel.context > 1 else None,
             routing=self._routing,
             overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
-            has_auxiliary_losses=self._has_auxiliary_losses,
         )
         microbatches = share.microbatches
         mode: Mode | None = "record" if record else "replay" if microbatches[0].routes is not None else None
@@ -159,13 +157,6 @@ class Schedule:
             last = parallel_state.get_pipeline_model_parallel_last_rank()
             dist.broadcast_object_list(gathered, src=last, group=group)
         return [report for part in gathered for report in part]
-
-
-def has_auxiliary_losses(transformer: TransformerConfig) -> bool:
-    """Whether the routers add losses of their own, in which padding must not count."""
-    coefficients = transformer.moe_aux_loss_coeff
-    some = any(coefficients) if isinstance(coefficients, list) else bool(coefficients)
-    return bool(transformer.num_moe_experts) and (some or bool(transformer.moe_z_loss_coeff))
 
 
 def _to_cpu(value: Any) -> Any:

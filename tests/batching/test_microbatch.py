@@ -119,6 +119,11 @@ def test_old_log_probs_on_some_are_an_error(order):
         make_microbatch([sequences[i] for i in order])
 
 
+def test_a_response_to_an_empty_prompt_is_refused():
+    with pytest.raises(ValueError, match="the prompt of rollout 1 is empty"):
+        make_microbatch([TWO[0], ((), TWO[1][1]), TWO[0]])
+
+
 def test_a_copy_on_another_device():
     moved = make_microbatch(TWO).to(torch.device("meta"))
     assert moved.tokens.is_meta and moved.segments.ids.is_meta and moved.old_log_probs.is_meta

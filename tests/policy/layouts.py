@@ -61,6 +61,7 @@ PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
 CP2, CP4, CP2_EP2 = Parallel(context=2), Parallel(context=4), Parallel(context=2, expert=2)
 
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 20_000}
+ALONE = {**OVERLAP, "bucket_size": 5_000}  # the output weight in a bucket of its own
 NOT_DISTRIBUTED = {"use_distributed_optimizer": False}
 ALL_GATHER = {"moe_token_dispatcher_type": "allgather"}
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -100,6 +101,7 @@ LAYOUTS = {
     "moe DP2, overlap": Layout(kind="moe", parallel=DP2, ddp=OVERLAP, tokens=32),
     "moe DP2, not distributed": Layout(kind="moe", parallel=DP2, ddp=NOT_DISTRIBUTED),
     "tied DP2, overlap": Layout(kind="tied", parallel=DP2, ddp=OVERLAP, tokens=32),
+    "dense DP2, overlap, small buckets": Layout(kind="dense", parallel=DP2, ddp=ALONE),
     "moe EP2": Layout(kind="moe", parallel=EP2, every_objective=True),
     "moe EP2, overlap": Layout(kind="moe", parallel=EP2, ddp=OVERLAP),
     "moe EP2, all-gather": Layout(kind="moe", parallel=EP2, megatron=ALL_GATHER),
@@ -131,6 +133,7 @@ LAYOUTS = {
     "moe CP2, auxiliary": _auxiliary(CP2),
     "moe EP2, auxiliary, all-gather": _auxiliary(EP2, **ALL_GATHER),
     "moe EP2, routes": _replay(EP2),
+    "moe EP2, routes, recompute": _replay(EP2, **RECOMPUTE),
     "moe PP2, routes": _replay(PP2),
     "moe PP2, routes, recompute": _replay(PP2, **RECOMPUTE),
     "moe PP2 VPP2, routes": _replay(PP2_VPP2),
@@ -151,6 +154,7 @@ LAYOUTS = {
     "moe TP2 SP DP2, overlap": Layout(kind="moe", parallel=replace(TP2_SP, data=2), ddp=OVERLAP),
     "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
     "dense TP2 PP2": Layout(kind="dense", parallel=replace(TP2, pipeline=2)),
+    "tied PP2 DP2, overlap, small buckets": Layout(kind="tied", parallel=replace(PP2, data=2), ddp=ALONE, tokens=32),
     "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
     "moe CP4": Layout(kind="moe", parallel=CP4),
     "moe CP2 DP2 EP4": Layout(kind="moe", parallel=replace(CP2, data=2, expert=4)),

@@ -97,6 +97,18 @@ def test_bfloat16_operands(blocks, budget):
         assert difference < 0.01, difference  # logits of up to 15, rounded to 8 bits
 
 
+def test_where_products_have_no_wider_output_operands_are_converted(blocks, monkeypatch):
+    """As on CUDA before torch 2.8: logits are not rounded."""
+    monkeypatch.setattr(fused_head, "_HAS_WIDE_OUTPUT", False)
+    monkeypatch.setattr(fused_head, "_product_dtype", lambda operand: torch.float32)
+    given = inputs(37, torch.bfloat16)
+    operands = [given[name].detach().bfloat16().requires_grad_() for name in ("hidden", "weight")]
+    found = head(operands[0], operands[1][:98], given["labels"])
+    logits = operands[0].double() @ operands[1][:VOCAB_SIZE].double().t()
+    for values, wanted in zip(found, naive(logits, given["labels"], TEMPERATURE), strict=True):
+        torch.testing.assert_close(values.double(), wanted, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_gradient_of_the_weight_is_added_to_main_grad(blocks, dtype):
     given = inputs(37, dtype)

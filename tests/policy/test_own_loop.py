@@ -5,14 +5,23 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import own_loop
 import pytest
 import torch
 from launcher import launch
+from layouts import AUXILIARY
+from tiny_policy import VOCAB_SIZE, make_run
 
+from megatron_sspo.batching.microbatch import make_microbatch
+from megatron_sspo.objective import Correction, sspo
+from megatron_sspo.policy import forward_step
 from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.types import Rollout
 
+ROLLOUT = {"prompt": [1, 2], "response": [3, 4, 5], "advantage": 1.0, "old": [-1.0, -2.0, -3.0]}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
 
 
@@ -42,9 +51,89 @@ def test_the_example_is_short():
 
 
 def test_log_probs_of_another_length_are_refused(device):
-    rollout = {"prompt": [1, 2], "response": [3, 4, 5], "advantage": 1.0, "old": [-1.0, -2.0]}
     with pytest.raises(ValueError, match="rollout 0 has 2 values of 'old', and 3 response tokens"):
-        pack_rollouts([rollout])
+        pack_rollouts([{**ROLLOUT, "old": [-1.0, -2.0]}])
+
+
+def test_log_probs_of_the_engine_on_some_rollouts_only_are_refused(device):
+    with pytest.raises(ValueError, match="some rollouts of a batch have 'engine' and some have none"):
+        pack_rollouts([ROLLOUT, {**ROLLOUT, "engine": [-1.0, -2.0, -3.0]}])
+
+
+def test_a_correction_without_log_probs_of_the_engine_is_refused(device):
+    hook = make_hook(correction=Correction(mode="truncated"))
+    policy, engine = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True), {"engine": [-1.5, -2.0, -3.0]}
+    loss, _, metrics = hook.loss(pack_rollouts([{**ROLLOUT, **engine}]), policy, policy.detach())
+    assert loss.isfinite() and metrics["tokens"]["engine_difference"].tolist() == [0.5, 0, 0]
+    assert hook.loss(pack_rollouts([]), policy[:0], policy[:0].detach())[0] == 0
+    with pytest.raises(ValueError, match="mode is 'truncated', and there are no log-probs of the engine"):
+        hook.loss(pack_rollouts([ROLLOUT]), policy, policy.detach())
+
+
+@pytest.fixture
+def make_chunk(device, folders):
+    """make_chunk(kind, options) -> a model in DDP, as a loop of one's own has it."""
+    return lambda kind, **megatron: Policy(make_run(megatron=megatron), folders[kind], device).chunks[0]
+
+
+def make_hook(**options):
+    return policy_step(sspo(), num_sequences=1, num_microbatches=1, vocab_size=VOCAB_SIZE, **options)
+
+
+def test_a_microbatch_goes_to_where_the_model_is(make_chunk, monkeypatch):
+    monkeypatch.setattr(forward_step, "forward_without_head", lambda model, chunk, **inputs: inputs["input_ids"])
+    tokens, _ = make_hook()(iter([pack_rollouts([ROLLOUT])]), make_chunk("dense").module.to("meta"))
+    assert tokens.is_meta
+
+
+def test_padding_does_not_count_in_the_losses_of_routers(make_chunk):
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    chunk = make_chunk("moe", **AUXILIARY | {"moe_z_loss_coeff": None})
+    plain = pack_rollouts([ROLLOUT])
+    rollout = Rollout(
+        tokens=(3, 4, 5),
+        rollout_log_probs=(0.0,) * 3,
+        text="",
+        finish_reason="stop",
+        policy_version=0,
+        advantage=1.0,
+        old_log_probs=(-1.0, -2.0, -3.0),
+    )
+    padded = make_microbatch([((1, 2), rollout)], num_tokens=16)
+    assert plain.tokens.tolist() == padded.tokens[:5].tolist() and padded.is_padding.sum() == 11
+    gradients = []
+    for microbatch in (plain, padded):
+        chunk.zero_grad_buffer()
+        run: Any = get_forward_backward_func()
+        run(
+            forward_step_func=make_hook(),
+            data_iterator=iter([microbatch]),
+            model=chunk,
+            num_microbatches=1,
+            seq_length=64,
+            micro_batch_size=1,
+            forward_only=False,
+        )
+        gradients.append({name: parameter.main_grad.clone() for name, parameter in chunk.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "options", "message"),
+    [
+        ("pipeline", "dense", {}, "set variable_seq_lengths to True, and moe_token_dispatcher_type to 'alltoall'"),
+        ("expert", "moe", {}, "set moe_token_dispatcher_type to 'alltoall'"),
+    ],
+)
+def test_layouts_that_want_rows_of_one_length_are_refused(make_chunk, monkeypatch, sizes, kind, options, message):
+    from megatron.core import parallel_state
+
+    chunk = make_chunk(kind, moe_token_dispatcher_type="allgather")  # Megatron's own, as are lengths that do not vary
+    monkeypatch.setattr(parallel_state, f"get_{sizes}_model_parallel_world_size", lambda: 2)
+    with pytest.raises(ValueError, match=message):
+        make_hook()(iter([pack_rollouts([ROLLOUT])]), chunk)
 
 
 def test_groups_have_to_be_there_first(monkeypatch):

@@ -1,0 +1,15 @@
+"""Routers run without Transformer Engine, on a machine with a GPU as well."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_name_is_there(has_gpu):
+    program = (
+        f"import torch; torch.cuda.is_available = lambda: {has_gpu}\n"
+        "import megatron_sspo.policy, megatron.core.transformer.moe.moe_utils as utils; utils.te_general_gemm"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
