@@ -18,7 +18,7 @@ from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.evaluation.evaluate import Kept, evaluate
-from megatron_sspo.evaluation.sets import held_out_prompts, open_environments, open_rewards, sampling_of, sets_of
+from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
 from megatron_sspo.evaluation.table import before_and_after
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import describe
@@ -63,7 +63,8 @@ class Job:
         model_path = Path(run.model.path)
         self.tokenizer = load_tokenizer(model_path)
         self.prompts = self._stream(run.prompts)
-        self.held_out = held_out_prompts(run, self.tokenizer)
+        self._sets = held_out_streams(run, self.tokenizer)
+        self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
         self._build_reward = resolve("reward", run.reward, "reward")
 
         device = initialize(run.parallel, run.seed)
@@ -237,6 +238,11 @@ class Job:
             self.display.say(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
             if self.is_main:
                 write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
+        for name, stream in self._sets.items():
+            if stream.dropped:
+                self.display.say(
+                    f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
+                )
         trained = {prompt.tokens for prompt in prompts}
         for name, held_out in self.held_out.items():
             if shared := sum(prompt.tokens in trained for prompt in held_out):

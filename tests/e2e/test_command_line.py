@@ -54,7 +54,7 @@ def test_what_is_left_out_of_the_prompts_is_said_and_listed(workshop) -> None:
 def overlapping() -> Run:
     test = Prompts(source=str(HERE / "test.jsonl"), template="{question}", max_tokens=8)
     train = replace(test, source=str(HERE / "train.jsonl"), max_tokens=5, overlong="drop", without=(test,))
-    held_out = replace(test, source=str(HERE / "train.jsonl"))
+    held_out = replace(train, without=())
     evaluation = Evaluation(sets={"again": HeldOut(prompts=held_out)})
     return replace(bare(), num_updates=2, prompts=train, evaluation=evaluation)
 """
@@ -68,7 +68,8 @@ def overlapping() -> Run:
     ]
     said = (workshop.folder / "run" / "log.txt").read_text()
     assert "3 prompts; dropped 1: repeats an evaluation question, 1: has more than 5 tokens" in said
-    assert "3 of the 5 prompts of the evaluation set again are trained on as well" in said
+    assert "evaluation set again: 4 prompts; dropped 1: has more than 5 tokens" in said
+    assert "3 of the 4 prompts of the evaluation set again are trained on as well" in said
 
 
 def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
