@@ -110,7 +110,10 @@ class Format:
         }
 
     def part(self, answer: Mapping[str, Any]) -> Part:
-        """An answer.
+        """An answer. What is handed back before its end comes without its last token.
+
+        SGLang has not looked whether the response ends with that one, be it by an end token, a stop string or its
+        length. It is sampled again, whatever it was: to keep some of them would favour those.
 
         Raises:
             ServerError: it is none, or of weights that no sync brought.
@@ -119,11 +122,13 @@ class Format:
             meta = answer["meta_info"]
             kind = meta["finish_reason"]["type"]
             tokens = tuple(int(token) for token in answer["output_ids"])
-            if kind == "abort" and not tokens:  # it had not begun
+            if kind == "abort" and len(tokens) <= 1:
                 return Part()
             log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
             if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
                 raise ValueError("tokens and log-probs do not belong together")
+            if kind == "abort":
+                tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
             # of an aborted one they are not asked for: they come with its end
             routes = self._packed(meta) if self._routes and kind != "abort" else None
@@ -168,4 +173,5 @@ class Format:
 def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:
     """Which weights sampled which tokens. A server that lost its weights calls those that it has "default"."""
     found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
-    return tuple((int(span["version"]), span["end"] - span["start"]) for span in found if span["end"] > span["start"])
+    counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]
+    return tuple((int(version), count) for version, count in counts if count > 0)

@@ -1,0 +1,51 @@
+"""What SGLang answers, as parts of rollouts."""
+
+import pytest
+
+from megatron_sspo.rollout.sglang_format import Format, Part
+
+TOKENS = (5, 6, 7, 8)
+LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
+
+
+@pytest.fixture
+def format():
+    made = Format.__new__(Format)
+    made._routes = False
+    return made
+
+
+def answer(kind, tokens=TOKENS, **meta):
+    pairs = [[value, token] for value, token in zip(LOG_PROBS, tokens, strict=False)]
+    return {
+        "output_ids": list(tokens),
+        "meta_info": {
+            "finish_reason": {"type": kind},
+            "output_token_logprobs": pairs,
+            "weight_version": "2",
+            **meta,
+        },
+    }
+
+
+def test_a_response_that_has_ended(format):
+    assert format.part(answer("length")) == Part(TOKENS, LOG_PROBS, ((2, 4),), "length")
+
+
+@pytest.mark.parametrize(
+    ("versions", "spans"),
+    [
+        (None, ((2, 3),)),
+        ([{"version": "1", "start": 0, "end": 2}, {"version": "2", "start": 2, "end": 4}], ((1, 2), (2, 1))),
+        ([{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 4}], ((1, 3),)),
+    ],
+)
+def test_the_last_token_of_what_is_handed_back_is_sampled_again(format, versions, spans):
+    """SGLang has not looked whether it ends the response."""
+    found = format.part(answer("abort", **({"weight_versions": versions} if versions else {})))
+    assert found == Part(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
+
+
+@pytest.mark.parametrize("tokens", [(), (5,)])
+def test_of_a_response_that_had_hardly_begun_nothing_is_left(format, tokens):
+    assert format.part(answer("abort", tokens)) == Part()
