@@ -36,7 +36,6 @@ from megatron_sspo.state import (
     OF_THE_LOOP,
     State,
     checkpoints,
-    keep_rows_until,
     read_checkpoint,
     write_atomically,
     write_rows,
@@ -118,7 +117,7 @@ class Job:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS):
-                keep_rows_until(self.folder / name, self.state.update if self._found else -1)
+                sinks.keep_until(self.folder / name, self.state.update if self._found else -1)
             first = self.state.update + 1 if self._found else 0
             self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run), first_step=first)
             stack.callback(self._sinks.close)

@@ -87,10 +87,29 @@ def read(path: Path) -> list[dict[str, float]]:
     """
     if not path.exists():
         raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
-    rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
-    return rows
+    return [_parsed(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+
+
+def keep_until(path: Path, update: int) -> None:
+    """Takes the rows of later updates off a metrics file, and what a kill has left of one.
+
+    Raises:
+        UserError: another line of it is not JSON, or no row.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for number, line in enumerate(path.read_text().splitlines(keepends=True), start=1):
+        if line.endswith("\n"):
+            row = _parsed(path, number, line)
+            if not isinstance(row, dict) or "update" not in row:
+                raise UserError(f"{path}, line {number} has no update: mend or remove the line")
+            kept += [line] if row["update"] <= update else []
+    write_atomically(path, "".join(kept))
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}, line {number} is not JSON: {error}") from error

@@ -157,18 +157,3 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
             f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"
         ) from error
     return State(update=update, batches=batches), extra
-
-
-def truncate(path: Path, num_bytes: int) -> None:
-    """Cuts a log back to where it was when a checkpoint was written."""
-    if path.exists() and path.stat().st_size > num_bytes:
-        with path.open("r+b") as file:
-            file.truncate(num_bytes)
-
-
-def keep_rows_until(path: Path, update: int) -> None:
-    """Takes the rows of later updates off a log of metrics, and what a kill has left of one."""
-    if not path.exists():
-        return
-    lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    write_atomically(path, "".join(line for line in lines if json.loads(line)["update"] <= update))

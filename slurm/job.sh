@@ -43,8 +43,7 @@ begin() {
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, attempt ${SLURM_RESTART_COUNT:-0}, logs in $attempt"
     local report node kind value
     # shellcheck disable=SC2016 # expanded on each node
-    report=$(timeout 120 srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 \
-        --mpi=none --kill-on-bad-exit=0 bash -c '
+    report=$(on_each_node 120 bash -c '
         interface=$1
         shift
         for path in "$@"; do [[ -e $path ]] || echo "$SLURMD_NODENAME missing $path"; done
@@ -63,6 +62,14 @@ begin() {
     for node in "${nodes[@]}"; do
         [[ ${address_of[$node]:-} ]] || fail "$node has no address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
     done
+}
+
+# on_each_node SECONDS COMMAND...: once, within that time.
+on_each_node() {
+    local seconds=$1
+    shift
+    timeout "$seconds" srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 \
+        --mpi=none --kill-on-bad-exit=0 "$@"
 }
 
 # step ROLE CONTAINER TASKS_PER_NODE NODES COMMAND...: one srun, with a log for each node. NODES has commas.
@@ -156,8 +163,7 @@ look_whether_ended() {
 # and queues it again, for other nodes. The processes that lose a node's see it long before.
 look_after_nodes() {
     local seconds deadline
-    if timeout 60 srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 --mpi=none \
-        true 2>/dev/null; then return; fi
+    if on_each_node 60 true 2>/dev/null; then return; fi
     seconds=$(scontrol show config 2>/dev/null | awk '$1 == "SlurmdTimeout" { print $3 }')
     say "a node does not answer: Slurm is to find that within ${seconds:=300} s, and to queue the job again"
     trap look_whether_ended TERM

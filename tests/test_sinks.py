@@ -76,3 +76,22 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
     with pytest.raises(UserError, match=r"metrics.jsonl, line 2 is not JSON"):
         sinks.read(tmp_path / "metrics.jsonl")
+
+
+def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sinks.keep_until(path, 3)
+    assert not path.exists()
+    rows = [f'{{"update": {number}, "x": 0.1}}\n' for number in range(5)]
+    path.write_text("".join(rows) + '{"update": 5, "x"')
+    sinks.keep_until(path, 3)
+    assert path.read_text() == "".join(rows[:4])
+    sinks.keep_until(path, -1)
+    assert path.read_text() == ""
+    path.write_text('{"update": 1}\n\0\0\n')
+    with pytest.raises(UserError, match="line 2 is not JSON"):
+        sinks.keep_until(path, 3)
+    path.write_text('{"update": 1}\n{}\n')
+    with pytest.raises(UserError, match="line 2 has no update"):
+        sinks.keep_until(path, 3)
+    assert path.read_text() == '{"update": 1}\n{}\n'

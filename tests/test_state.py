@@ -20,10 +20,8 @@ from megatron_sspo.state import (
     describe_checkpoint,
     finish_checkpoint,
     from_row,
-    keep_rows_until,
     read_checkpoint,
     to_row,
-    truncate,
     write_atomically,
     write_rows,
 )
@@ -190,31 +188,6 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
 def test_metadata_that_json_has_no_word_for_becomes_text(tmp_path: Path) -> None:
     write_rows(tmp_path / "x", [{"day": datetime.date(2026, 1, 2)}])
     assert json.loads((tmp_path / "x").read_text()) == {"day": "2026-01-02"}
-
-
-def test_a_log_is_cut_and_never_grows(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    truncate(path, 3)
-    assert not path.exists()
-    path.write_text("abcdef")
-    truncate(path, 3)
-    assert path.read_text() == "abc"
-    truncate(path, 9)
-    assert path.read_text() == "abc"
-    truncate(path, 0)
-    assert path.read_text() == ""
-
-
-def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    keep_rows_until(path, 3)
-    assert not path.exists()
-    rows = [f'{{"update": {number}, "x": 0.1}}\n' for number in range(5)]
-    path.write_text("".join(rows) + '{"update": 5, "x"')
-    keep_rows_until(path, 3)
-    assert path.read_text() == "".join(rows[:4])
-    keep_rows_until(path, -1)
-    assert path.read_text() == ""
 
 
 def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import Kept, Kind
 from megatron_sspo.evaluation.table import Result
-from megatron_sspo.state import truncate, write_atomically, write_rows
+from megatron_sspo.state import write_atomically, write_rows
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
@@ -198,7 +198,7 @@ def _read(path: Path) -> list[Answers]:
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
-        truncate(path, len(whole))
+        os.truncate(path, len(whole))
     found = []
     for number, line in enumerate(whole.decode().splitlines(), start=1):
         try:
