@@ -158,6 +158,8 @@ class Run:
     checkpoint_every: int = 0  # updates; 0 keeps only the finished model
     checkpoints_kept: int = 2
     checkpoint_in_background: bool = False  # written while the trainer goes on, from a copy in the host's memory
+    distributed_timeout: float = 1800.0  # seconds without progress on any rank after which the run ends as hung
+    stop_timeout: float = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start where a rank is estimated to need more than it has
     tracking: Tracking = Tracking()
     # fields of Megatron's TransformerConfig and of its DistributedDataParallelConfig, by their own names
@@ -209,6 +211,8 @@ def _check_numbers(run: Run) -> None:
         "rollouts.overlong_buffer": rollouts.overlong_buffer,
         "rollouts.overlong_penalty": rollouts.overlong_penalty,
         "checkpoint_every": run.checkpoint_every,
+        "distributed_timeout": run.distributed_timeout,
+        "stop_timeout": run.stop_timeout,
         "evaluation.every": evaluation.every if evaluation else 0,
         "evaluation.samples": evaluation.samples if evaluation else 0,
         **{f"evaluation.sets.{name}.max_tokens": held_out.max_tokens for name, held_out in sets.items()},
