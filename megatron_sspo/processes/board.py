@@ -81,6 +81,20 @@ class Board:
 
         _within(seconds, wait, otherwise=None)
 
+    def release(self) -> None:
+        """Lets the ranks end that wait in `await_release`."""
+        _within(_ANSWER_SECONDS, lambda: self._ending.add("released", 1), otherwise=0)
+
+    def await_release(self, seconds: float) -> None:
+        """Returns when the rank that ended the run has reported why, or is gone, or after so many seconds."""
+
+        def wait() -> None:
+            with contextlib.suppress(RuntimeError):
+                while not self._ending.add("released", 0):
+                    time.sleep(0.1)
+
+        _within(seconds, wait, otherwise=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
@@ -117,6 +118,7 @@ class Watchdog:
         now = time.monotonic()
         self._clock = _Clock(now, now, now, now)
         self._place: Any = None  # of the main thread
+        self._looked = now
         self._interval = max(1.0, len(ranks.pids) / 256)  # rank 0 answers all of them
         self._main = threading.main_thread().ident or 0
         self._is_closed = threading.Event()
@@ -124,6 +126,7 @@ class Watchdog:
         if board is not None:
             self._threads.append(threading.Thread(target=self._exchange, name="watchdog-board", daemon=True))
         self._has_woken_others = False
+        self._dumped = -math.inf  # when stacks were last written
 
     def __enter__(self) -> "Watchdog":
         self._wakeup, writing = os.pipe()
@@ -137,6 +140,7 @@ class Watchdog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self._notice_stop()
         self._is_closed.set()
         signal.set_wakeup_fd(-1)
         if error is not None and self._board is not None:
@@ -160,12 +164,8 @@ class Watchdog:
     # ------------------------------------------------------------------ the two threads
 
     def _watch(self) -> None:
-        looked = time.monotonic()
         while not self._is_closed.wait(_LOOK_SECONDS):
-            now = time.monotonic()
-            if now - looked > _FROZEN_SECONDS:
-                self._forgive(now - looked)
-            looked = now
+            self._notice_stop()
             self._hear_signals()
             self._look_at_main_thread()
             if self._board is None:
@@ -200,12 +200,17 @@ class Watchdog:
                 self._continue_stopped()
             last = answer
 
-    def _forgive(self, seconds: float) -> None:
+    def _notice_stop(self) -> None:
         """Leaves out of all waits a time in which this process itself was stopped, as Slurm stops a suspended job."""
-        clock = self._clock
+        now, clock = time.monotonic(), self._clock
+        seconds, self._looked = now - self._looked, now
+        if seconds < _FROZEN_SECONDS:
+            return
         for name in ("progress", "own_progress", "neighbour", "board"):
             setattr(clock, name, getattr(clock, name) + seconds)
         clock.asked = clock.asked + seconds if clock.asked is not None else None
+        self._say(f"rank {self._ranks.rank} was stopped for {seconds:.0f} s, and goes on from here:")
+        self._dump()
 
     def _hear_signals(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -283,14 +288,17 @@ class Watchdog:
         self._dump()
         self._continue_stopped()
         is_first = self._board is None or self._board.end(kind, why)
-        if not is_first:
-            time.sleep(_LAST_SECONDS)  # the first ends the others, where a launcher watches them
+        if not is_first and self._board is not None:
+            self._board.await_release(2 * _LAST_SECONDS)
             os._exit(HUNG)
         if self._board is not None:
             self._board.await_dumps(len(self._ranks.pids), _LAST_SECONDS / 2 + self._interval)
         message = f"the run hangs: {why}; {self._where()}; the stacks of all ranks are in {self._log}"
         self._say(message)
-        self._report(HUNG, message)
+        self._report(HUNG, message)  # does not come back where a launcher ends all ranks now
+        if self._board is not None:  # the first rank ends last: the main threads of the others wait for it
+            self._board.release()
+            time.sleep(1.0)
         os._exit(HUNG)
 
     def _where(self) -> str:
@@ -307,6 +315,10 @@ class Watchdog:
 
     def _dump(self) -> None:
         """Writes the stacks of this rank, of its main thread first, into the log and to standard error."""
+        now = time.monotonic()
+        if now - self._dumped < _FROZEN_SECONDS:
+            return
+        self._dumped = now
         rank, host = self._ranks.rank, self._ranks.hosts[self._ranks.rank]
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         lines = [f"--- stack of rank {rank} (process {os.getpid()} on {host})\n"]
@@ -316,7 +328,8 @@ class Watchdog:
                 lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frames[ident])]
         self._say("".join(lines).rstrip())
         if self._board is not None:
-            threading.Thread(target=self._board.count_dump, daemon=True).start()  # which may wait for a while
+            count = self._board.count_dump  # which may wait for a while
+            threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
 
     def _say(self, text: str) -> None:
         line = f"{text}\n"
