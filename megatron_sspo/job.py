@@ -84,7 +84,7 @@ class Job:
             self.is_main = agree.is_main()
             found = agree.on_main(lambda: checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
-            if self._newest is not None:
+            if self._newest is not None and local.is_launched() and not local.is_child():
                 check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
             self.policy = Policy(run, self._initial_weights(model_path), self._device)
             self.stop = Stop(self.folder)

@@ -92,7 +92,8 @@ def read(path: Path) -> list[dict[str, float]]:
     """
     if not path.exists():
         raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
-    return [_parsed(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def check_rows(path: Path, update: int) -> None:
@@ -101,7 +102,7 @@ def check_rows(path: Path, update: int) -> None:
     Raises:
         UserError: the file is missing, a line cannot be read, or a row is missing.
     """
-    found = {row.get("update") for row in _whole_rows(path)} if path.exists() else set()
+    found = {row["update"] for row in whole_rows(path)}
     if missing := [number for number in range(1, update + 1) if number not in found]:
         raise UserError(
             f"{path} has no row of update {missing[0]}, and the checkpoint is of update {update}: bring the file back, "
@@ -109,15 +110,20 @@ def check_rows(path: Path, update: int) -> None:
         )
 
 
-def _whole_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of a metrics file, without a last line that a kill has cut short."""
+def whole_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics file, without a last line that a kill has cut short; none where there is no file.
+
+    Raises:
+        UserError: a line is not JSON, or not a row.
+    """
+    if not path.exists():
+        return []
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if line.endswith("\n"):
-            row = _parsed(path, number, line)
-            if not isinstance(row, dict) or "update" not in row:
-                raise UserError(f"{path}, line {number} has no update: mend or remove the line")
-            rows.append(row)
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], start=1):
+        row = _parsed(path, number, line)
+        if not isinstance(row, dict) or not isinstance(row.get("update"), int):
+            raise UserError(f"{path}, line {number} has no update: mend or remove the line")
+        rows.append(row)
     return rows
 
 
@@ -129,12 +135,12 @@ def keep_until(path: Path, update: int) -> None:
     """
     if not path.exists():
         return
-    kept = [row for row in _whole_rows(path) if row["update"] <= update]
+    kept = [row for row in whole_rows(path) if row["update"] <= update]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, line {number} is not JSON ({error}): mend or remove the line") from error

@@ -123,8 +123,10 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
         check_memory(run, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
     elif job is None:
         check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
-    preflight(run, resume=resume)
+    remarks = preflight(run, resume=resume)
     if options.check:
+        for remark in remarks:
+            print(f"resumed with another configuration: {remark}")
         print("nothing was found wrong; versions, paths and memory are compared again when all ranks are there")
 
 
