@@ -1,7 +1,13 @@
 """The one exception whose message is meant for the user."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_MOST_SHOWN = 80  # characters of a value
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class UserError(Exception):
@@ -17,4 +23,17 @@ def naming_the_file() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot use {error.filename}: {error.strerror}") from error
+        if error.filename is not None:
+            raise UserError(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}") from error
+        if error.errno in _OF_THE_MACHINE:
+            raise UserError(f"cannot write: {error.strerror}; make room, or write to another disk") from error
+        raise
+
+
+def shown(value: Any) -> str:
+    """A value from outside as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

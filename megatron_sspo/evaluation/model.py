@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.reading import read_json
 from megatron_sspo.state import checkpoints
-from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 
