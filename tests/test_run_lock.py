@@ -30,9 +30,9 @@ if sys.argv[2] == "without":
 with RunLock(Path(sys.argv[1])):
     if os.fork() == 0:
         os.setsid()
+        print("held", flush=True)
         time.sleep(600)  # a child that outlives its parent
         os._exit(0)
-    print("held", flush=True)
     sys.stdin.readline()
 """
 
