@@ -1,5 +1,6 @@
 """A picture as a file: checked before it is drawn, and complete when it appears."""
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -33,6 +34,7 @@ def import_matplotlib() -> Any:
     Raises:
         UserError: it finds no folder for its cache, which it makes when it is imported.
     """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # a cache in a folder of its own is nothing to tell
     try:
         import matplotlib
     except OSError as error:
