@@ -17,6 +17,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.watchdog import beat
+from megatron_sspo.reading import read_json
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
 from megatron_sspo.rollout.own_servers import dtype_of_servers, own_router, own_servers
@@ -28,7 +29,6 @@ from megatron_sspo.rollout.sglang_format import Format
 from megatron_sspo.rollout.sglang_generation import Requests, ServedGeneration
 from megatron_sspo.rollout.sglang_options import Options, check
 from megatron_sspo.types import Prompt
-from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.sync.checksums import Checksums
 from megatron_sspo.weights.sync.disk import DiskTransport
 from megatron_sspo.weights.sync.distributed import DistributedTransport
