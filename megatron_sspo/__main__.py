@@ -5,10 +5,12 @@ import sys
 
 from megatron_sspo.cli.parser import parser
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.output import outlive_closed_output
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
+    outlive_closed_output()
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(arguments)
     try:

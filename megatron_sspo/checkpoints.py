@@ -1,94 +1,124 @@
 """When and how a run's checkpoints are written: while the trainer waits, or while it goes on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from megatron_sspo.errors import naming_the_file
+from megatron_sspo.manifest import Entry, Manifest, checksums, checksums_of_rank, files_of, write_manifest
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.saving import Saving
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.watchdog import Watchdog
 from megatron_sspo.state import State, begin_checkpoint, describe_checkpoint, finish_checkpoint
 
 
 class Checkpoints:
-    """The checkpoints of a run; on every process, which all call the same. None has its name before it is whole.
+    """The checkpoints of a run. Every process calls the same methods. A checkpoint gets its name when it is whole.
 
     Args:
-        folder: they are in there.
-        kept: the newest, of which so many stay.
+        folder: holds the checkpoints.
+        run: the configuration, as `describe` gives it, for the manifest.
+        kept: the number of checkpoints that stay; older ones are removed.
         in_background: a checkpoint is written while the trainer goes on; one at a time.
-        tell: is told when one is whole: its update, the seconds that the trainer has waited for it, and those it took.
+        watchdog: is told that writing may be silent for long.
+        on_saved: is called when a checkpoint is whole, with its update, the seconds that the trainer has waited for
+            it, and the seconds that it took.
 
     Attributes:
-        newest: the update of the newest one, which may not be whole yet; None where there is none.
+        newest: the update of the newest checkpoint, which may not be whole yet; None where there is none.
     """
 
     def __init__(
-        self, folder: Path, *, kept: int, in_background: bool, tell: Callable[[int, float, float], None]
+        self,
+        folder: Path,
+        run: Mapping[str, Any],
+        *,
+        kept: int,
+        in_background: bool,
+        watchdog: Watchdog,
+        on_saved: Callable[[int, float, float], None],
     ) -> None:
-        self._folder, self._kept, self._in_background, self._tell = folder, kept, in_background, tell
-        self._is_main = dist.get_rank() == 0
-        self._under_way: _UnderWay | None = None
+        self._folder, self._run, self._kept, self._in_background = folder, run, kept, in_background
+        self._watchdog, self._on_saved = watchdog, on_saved
+        self._in_progress: _InProgress | None = None  # with a Saving
         self.newest: int | None = None
 
     def save(self, policy: Policy, state: State, extra: dict[str, Any]) -> None:
-        """Writes one of this moment, or begins to. A collective; it waits for the one before.
+        """Writes a checkpoint of this moment, or begins to. A collective; it waits for the one before.
 
         Raises:
-            UserError: it, or the one before it, cannot be written.
+            UserError: this checkpoint, or the one before it, cannot be written.
         """
         self.wait()
         started = time.perf_counter()
-        name = [str(begin_checkpoint(self._folder, state.update)) if self._is_main else ""]
-        dist.broadcast_object_list(name, src=0)
-        temporary = Path(name[0])
-        save = policy.begin_save if self._in_background else policy.save
-        saving = save(temporary / "trainer")
-        if self._is_main:
-            describe_checkpoint(temporary, state, extra)
+        with self._watchdog.patience():
+            temporary = agree.on_main(lambda: self._begin(state, extra))
+            if self._in_background:
+                saving = policy.begin_save(temporary / "trainer")
+            else:
+                saving = None
+                policy.save(temporary / "trainer")
         self.newest = state.update
         waited = time.perf_counter() - started
+        one = _InProgress(saving, temporary, state.update, started, waited)
         if saving is None:
-            self._finish(temporary, state.update, started, waited)
+            self._finish(one)
         else:
-            self._under_way = _UnderWay(saving, temporary, state.update, started, waited)
+            self._in_progress = one
 
-    def look(self) -> None:
-        """Finishes the one under way where it is written. A collective, which raises what `save` raises."""
-        if self._under_way is not None and self._under_way.saving.is_done():
-            self._finish_under_way(self._under_way, 0.0)
+    def poll(self) -> None:
+        """Finishes the checkpoint in progress where it is written. A collective, which raises what `save` raises."""
+        one = self._in_progress
+        if one is not None and one.saving is not None and one.saving.is_done():
+            self._in_progress = None
+            self._finish(one)
 
     def wait(self) -> None:
-        """Finishes the one under way. A collective, which raises what `save` raises."""
-        if self._under_way is not None:
+        """Waits for the checkpoint in progress and finishes it. A collective, which raises what `save` raises."""
+        one = self._in_progress
+        if one is not None and one.saving is not None:
             began = time.perf_counter()
-            self._under_way.saving.wait()
-            self._finish_under_way(self._under_way, time.perf_counter() - began)
+            one.saving.wait()
+            one.waited += time.perf_counter() - began
+            self._in_progress = None
+            self._finish(one)
 
     def close(self) -> None:
-        """Gives up the one under way, which keeps the name of an incomplete one. No collective: a run ends so, too."""
-        if self._under_way is not None:
-            self._under_way.saving.cancel()
-        self._under_way = None
+        """Cancels the save in progress and leaves its temporary folder. Not a collective, so safe after an error."""
+        if self._in_progress is not None and self._in_progress.saving is not None:
+            self._in_progress.saving.cancel()
+        self._in_progress = None
 
-    def _finish_under_way(self, one: "_UnderWay", waited: float) -> None:
-        self._under_way = None
-        self._finish(one.temporary, one.update, one.started, one.waited + waited)
+    def _begin(self, state: State, extra: dict[str, Any]) -> Path:
+        with naming_the_file(self._folder):
+            temporary = begin_checkpoint(self._folder, state.update)
+            describe_checkpoint(temporary, state, extra)
+            return temporary
 
-    def _finish(self, temporary: Path, update: int, started: float, waited: float) -> None:
-        if self._is_main:
+    def _finish(self, one: "_InProgress") -> None:
+        with self._watchdog.patience():
+            trainer = one.temporary / "trainer"
+            parts = agree.gather(one.saving.checksums() if one.saving else checksums_of_rank(dist.get_rank(), trainer))
+            agree.on_main(lambda: self._publish(one.temporary, parts))
+        self._on_saved(one.update, one.waited, time.perf_counter() - one.started)
+
+    def _publish(self, temporary: Path, parts: list[dict[str, Entry]]) -> None:
+        with naming_the_file(self._folder):
+            entries = {f"trainer/{name}": entry for part in parts for name, entry in part.items()}
+            entries |= checksums(temporary, [name for name in files_of(temporary) if name not in entries])
+            write_manifest(temporary, Manifest(files=dict(sorted(entries.items())), run=self._run))
             finish_checkpoint(temporary, kept=self._kept)
-        dist.barrier()
-        self._tell(update, waited, time.perf_counter() - started)
 
 
-@dataclass(frozen=True)
-class _UnderWay:
-    saving: Saving
+@dataclass
+class _InProgress:
+    saving: Saving | None  # None: the trainer has waited
     temporary: Path
     update: int
     started: float
-    waited: float  # for its begin
+    waited: float  # seconds of the trainer

@@ -89,6 +89,11 @@ class _Handler(logging.Handler):
         self._display.say(escape(record.getMessage()))
 
 
+def count(number: int, noun: str, plural: str = "s") -> str:
+    """A number with its noun: "1 process", "2 processes"."""
+    return f"{number:,} {noun}{plural if number != 1 else ''}"
+
+
 def summary(row: Mapping[str, float]) -> str:
     """The line of an update."""
     seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))

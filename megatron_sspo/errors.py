@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -12,9 +13,13 @@ class UserError(Exception):
 
 
 @contextmanager
-def naming_the_file() -> Iterator[None]:
-    """Makes what the operating system refuses, within, an error of one sentence that names the file."""
+def naming_the_file(place: Path | None = None) -> Iterator[None]:
+    """Turns what the operating system refuses, within, into an error of one sentence that names the file.
+
+    Args:
+        place: named where the operating system names no file, as for a full disk.
+    """
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot use {error.filename}: {error.strerror}") from error
+        raise UserError(f"cannot use {error.filename or place}: {error.strerror or error}") from error

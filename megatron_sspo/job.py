@@ -1,6 +1,7 @@
 """`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,27 +14,32 @@ import torch.distributed as dist
 
 from megatron_sspo import sinks
 from megatron_sspo.checkpoints import Checkpoints
-from megatron_sspo.console import Display, summary
+from megatron_sspo.console import Display, count, summary
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import open_environment
+from megatron_sspo.errors import naming_the_file
 from megatron_sspo.evaluation.evaluate import Kept, evaluate
 from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
 from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.launch import local
+from megatron_sspo.manifest import read_manifest
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import describe
 from megatron_sspo.plots.curves import plot_run
-from megatron_sspo.policy.distributed import initialize, shutdown
+from megatron_sspo.policy.distributed import joined
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.preflight_ranks import check_ranks
+from megatron_sspo.processes import agree
 from megatron_sspo.resolve import call_with_options, resolve
 from megatron_sspo.resources import model_config
+from megatron_sspo.resuming import check_files, differences
 from megatron_sspo.rollout.cycles import Cycles
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.state import (
-    OF_THE_LOOP,
+    LOOP_STATE,
     State,
     checkpoints,
     read_checkpoint,
@@ -66,39 +72,46 @@ class Job:
         self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
         self._build_reward = resolve("reward", run.reward, "reward")
 
-        device = initialize(run.parallel, run.seed)
-        check_ranks(run, model_config(run), self.folder)
-        self.is_main = dist.get_rank() == 0
-        self._found = checkpoints(self.folder / "checkpoints")
-        self.policy = Policy(run, self._initial_weights(model_path), device)
-        self.display = Display(silent=not self.is_main)
+        self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
         self.state = State()
-        self.stop = Stop(self.folder, device)
-        self.checkpoints = Checkpoints(
-            self.folder / "checkpoints",
-            kept=run.checkpoints_kept,
-            in_background=run.checkpoint_in_background,
-            tell=self._tell_of_checkpoint,
-        )
-        self._open = ExitStack()
         self._seconds: dict[str, float] = {}
-        self._evaluations: list[dict[str, float]] = []
-        self._sinks: sinks.Sinks | None = None
+        self._evaluations: list[dict[str, float]] = []  # on rank 0
+        self._sinks: sinks.Sinks | None = None  # on rank 0
+        with ExitStack() as stack:  # closes what is open where the start fails
+            log = self.folder / "log.txt"
+            self._device, self._watchdog = stack.enter_context(joined(run, log, local.report_hang))
+            check_ranks(run, model_config(run), self.folder)
+            self.is_main = agree.is_main()
+            found = agree.on_main(lambda: checkpoints(self.folder / "checkpoints"))
+            self._newest = found[-1] if found else None
+            if self._newest is not None:
+                check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
+            self.policy = Policy(run, self._initial_weights(model_path), self._device)
+            self.stop = Stop(self.folder)
+            stack.callback(self.stop.close)
+            self.checkpoints = Checkpoints(
+                self.folder / "checkpoints",
+                describe(run),
+                kept=run.checkpoints_kept,
+                in_background=run.checkpoint_in_background,
+                watchdog=self._watchdog,
+                on_saved=self._report_checkpoint,
+            )
+            stack.callback(self.checkpoints.close)
+            self._open = stack.pop_all()
 
     # ------------------------------------------------------------------ start and end
 
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, warm-starts and evaluates."""
-        with ExitStack() as stack:  # closes what is open where the start fails
+        with self._open.pop_all() as stack:  # closes what is open where the start fails
             self._start(stack)
             self._open = stack.pop_all()
         return self
 
     def _start(self, stack: ExitStack) -> None:
         run = self.run
-        stack.callback(self.stop.close)
         stack.callback(self.display.end)
-        stack.callback(self.checkpoints.close)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
         self._rewards = open_rewards(run, stack, self.reward)
@@ -107,40 +120,49 @@ class Job:
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
         self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
-        if self._found:
-            self.state, extra = read_checkpoint(self._found[-1], OF_THE_LOOP)
-            self.policy.load(self._found[-1] / "trainer")
+        if self._newest is not None:
+            self.state, extra = read_checkpoint(self._newest, LOOP_STATE)
+            with self._watchdog.patience():
+                self.policy.load(self._newest / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
             self.checkpoints.newest = self.state.update
-        if self.is_main:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
-            for name in (sinks.METRICS, sinks.EVALUATIONS):
-                sinks.keep_until(self.folder / name, self.state.update if self._found else -1)
-            first = self.state.update + 1 if self._found else 0
-            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run), first_step=first)
-            stack.callback(self._sinks.close)
-            self.display.log_to(self.folder / "log.txt")
-            if (self.folder / sinks.EVALUATIONS).exists():
-                self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
+        agree.on_main(lambda: self._open_records(stack))
         self.display.say(
-            f"[bold]{run.name}[/bold]: {run.model.path}, {run.parallel.num_processes} processes, into {self.folder}"
-            + (f", resumed after update {self.state.update}" if self._found else "")
+            f"[bold]{run.name}[/bold]: {run.model.path}, {count(run.parallel.num_processes, 'process', 'es')}, "
+            f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
         )
         self._report_prompts()
-        if not self._found:
+        if self._newest is None:
             self._warm_start()
             self._evaluate()
         self.display.begin(run.name, run.num_updates, self.state.update)
+        self._watchdog.forget_silences()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:  # the other processes may be inside a collective, and will not come to one of this one
+            self._open.__exit__(kind, error, trace)
+            return
         with self._open:
-            if kind is None:
-                self._leave() if self.stop.exit_code else self._finish()
-        if kind is None:  # after an error the other processes may be inside a collective and will not come to this one
-            dist.barrier()  # who ends long before rank 0 has tidied up makes srun --wait kill it
-            shutdown()
+            self._leave() if self.stop.exit_code else self._finish()
+
+    def _open_records(self, stack: ExitStack) -> None:
+        """Opens what rank 0 writes: configuration, metrics, log. Rows of updates that are lost are removed."""
+        run = self.run
+        with naming_the_file(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.display.log_to(self.folder / "log.txt")
+            if self._newest is not None:
+                for line in differences(read_manifest(self._newest).run, describe(run)):
+                    self.display.say(f"resumed with another configuration: {line}")
+            write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
+            for name in (sinks.METRICS, sinks.EVALUATIONS):
+                sinks.keep_until(self.folder / name, self.state.update if self._newest else -1)
+            first = self.state.update + 1 if self._newest else 0
+            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run), first_step=first)
+            stack.callback(self._sinks.close)
+            if (self.folder / sinks.EVALUATIONS).exists():
+                self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
 
     def _leave(self) -> None:
         """A checkpoint, for a run that was asked to end before it is done; before the first update it has no state."""
@@ -162,20 +184,24 @@ class Job:
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()
-        is_evaluated = bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
-        if not is_evaluated and not self._evaluate(until_asked=True):
+        if not agree.on_main(self._is_evaluated) and not self._evaluate(until_asked=True):
             self._leave()
             return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # of an attempt that ended here before
             shutil.rmtree(replaced, ignore_errors=True)
             model.rename(replaced)
-        self.policy.export(model)
+        with self._watchdog.patience():
+            self.policy.export(model)
         if self.is_main:
             shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
             self._print_table()
             self.display.say(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
+
+    def _is_evaluated(self) -> bool:
+        """Whether the last evaluation's row is written, which rank 0 alone knows."""
+        return bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
 
     # ------------------------------------------------------------------ what the loop calls
 
@@ -209,7 +235,7 @@ class Job:
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if not self.state.batches:
             self.display.say(summary(row))
-        self.checkpoints.look()
+        self.checkpoints.poll()
         if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
             self._evaluate()
         if self._is_due(self.run.checkpoint_every):
@@ -236,7 +262,8 @@ class Job:
         if dropped:
             self.display.say(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
             if self.is_main:
-                write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
+                with naming_the_file(self.folder):
+                    write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
         for name, stream in self._sets.items():
             if stream.dropped:
                 self.display.say(
@@ -258,11 +285,14 @@ class Job:
         if self.run.model.init == "pretrained":
             return model_path
         destination = self.folder / "initial_model"
-        if self.is_main:
-            if not self._found:  # an attempt that ended before its first checkpoint may have had another seed
+
+        def write() -> None:
+            if self._newest is None:  # an attempt that ended before its first checkpoint may have had another seed
                 shutil.rmtree(destination, ignore_errors=True)
-            write_random_weights(model_path, destination, self.run.seed)
-        dist.barrier()
+            with naming_the_file(destination):
+                write_random_weights(model_path, destination, self.run.seed)
+
+        agree.on_main(write)
         return destination
 
     def _warm_start(self) -> None:
@@ -313,13 +343,14 @@ class Job:
         self._evaluations.append(row)
         if self._sinks is not None:
             self._sinks.write(sinks.EVALUATIONS, row)
-            write_rows(self.folder / "evaluation_responses.jsonl", answers)
+            with naming_the_file(self.folder):
+                write_rows(self.folder / "evaluation_responses.jsonl", answers)
         return True
 
     def _save(self) -> None:
         self.checkpoints.save(self.policy, self.state, {"prompts": self.prompts.state(), "cycles": self.cycles.state()})
 
-    def _tell_of_checkpoint(self, update: int, waited: float, seconds: float) -> None:
+    def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:
         behind, to_leave = "", self.stop.longest + seconds
         if self.run.checkpoint_in_background:
             behind = f", {seconds - waited:.1f} s of it in the background"

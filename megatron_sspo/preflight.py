@@ -10,11 +10,12 @@ from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
 from megatron_sspo.resolve import check_options, resolve
+from megatron_sspo.resuming import check_resumable
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Run, check
-from megatron_sspo.state import OF_THE_LOOP, checkpoints, read_checkpoint
+from megatron_sspo.state import checkpoints
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import demonstration
 from megatron_sspo.weights.family import load_family
@@ -81,6 +82,5 @@ def check_folder(run: Run, resume: Path | None) -> None:
         raise UserError(
             f"{folder} holds a run already: go on with --resume {folder}, or choose another with --set name=..."
         )
-    found = checkpoints(folder / "checkpoints")
-    if found:
-        read_checkpoint(found[-1], OF_THE_LOOP)
+    if found := checkpoints(folder / "checkpoints"):
+        check_resumable(run, folder, found[-1])

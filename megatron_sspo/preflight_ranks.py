@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
 from megatron_sspo.resources import check_memory, memory_of_rank
 from megatron_sspo.run import Run
 
@@ -35,18 +35,17 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: in one sentence, the first thing that is wrong.
     """
-    found = _gather({"host": socket.gethostname(), "versions": versions()})
+    found = agree.gather({"host": socket.gethostname(), "versions": versions()})
     hosts = [rank["host"] for rank in found]
     _compare([rank["versions"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
     available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
-    message = ""
+    failed: UserError | None = None
     try:
         check_memory(run, config, available, f"{what} of {socket.gethostname()}", on_cuda=torch.cuda.is_available())
     except UserError as error:
-        message = str(error)
-    if messages := [other for other in _gather(message) if other]:
-        raise UserError(messages[0])
+        failed = error
+    agree.raise_first(failed)
 
 
 def versions() -> dict[str, str]:
@@ -75,7 +74,7 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
 
 def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
     """A file that rank 0 makes in the run's folder is seen by all: a folder of the same name is not enough."""
-    is_main = dist.get_rank() == 0
+    is_main = agree.is_main()
     made = is_main and not folder.exists()
     marker = folder / f".seen-{secrets.token_hex(8)}"
     try:
@@ -86,11 +85,11 @@ def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
                 marker.touch()
             except OSError as error:
                 message = f"cannot write into {folder} ({error.strerror}): choose another place with --set output=..."
-        name, message = _of_main((marker.name, message))
+        name, message = agree.from_main((marker.name, message))
         if message:
             raise UserError(message)
         missing = [str(path) for path in (folder / name, Path(run.model.path)) if not _is_seen(path)]
-        for rank, paths in enumerate(_gather(missing)):
+        for rank, paths in enumerate(agree.gather(missing)):
             if paths:
                 path = str(folder) if paths[0].endswith(name) else paths[0]
                 raise UserError(
@@ -114,17 +113,3 @@ def _is_seen(path: Path) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def _gather(value: Any) -> list[Any]:
-    """Every rank's value, in order."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
-
-
-def _of_main(value: Any) -> Any:
-    """Rank 0's value."""
-    held = [value]
-    dist.broadcast_object_list(held, src=0)
-    return held[0]

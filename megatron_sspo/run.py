@@ -192,6 +192,8 @@ class Run:
     checkpoint_every: Amount = 0  # updates; 0 keeps only the finished model
     checkpoints_kept: Count = 2
     checkpoint_in_background: bool = False  # written while the trainer goes on, from a copy in the host's memory
+    distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
+    stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start where a rank is estimated to need more than it has
     tracking: Tracking = Tracking()
     # fields of Megatron's TransformerConfig and of its DistributedDataParallelConfig, by their own names

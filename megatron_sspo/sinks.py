@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.run import Tracking
 from megatron_sspo.state import write_atomically
 
@@ -49,8 +49,13 @@ class Sinks:
             self._wandb = wandb.init(project=tracking.wandb_project, name=name, config=config, **where)
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
-        """Appends a row; its `update` is the step of the trackers. A row is on disk when this returns."""
-        with (self.folder / file_name).open("a") as file:
+        """Appends a row; its `update` is the step of the trackers. A row is on disk when this returns.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        path = self.folder / file_name
+        with naming_the_file(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -90,6 +95,32 @@ def read(path: Path) -> list[dict[str, float]]:
     return [_parsed(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
 
 
+def check_rows(path: Path, update: int) -> None:
+    """Checks that a metrics file has a row of every update up to `update`.
+
+    Raises:
+        UserError: the file is missing, a line cannot be read, or a row is missing.
+    """
+    found = {row.get("update") for row in _whole_rows(path)} if path.exists() else set()
+    if missing := [number for number in range(1, update + 1) if number not in found]:
+        raise UserError(
+            f"{path} has no row of update {missing[0]}, and the checkpoint is of update {update}: bring the file back, "
+            "or delete the checkpoints of later updates to resume from an older one"
+        )
+
+
+def _whole_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics file, without a last line that a kill has cut short."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
+        if line.endswith("\n"):
+            row = _parsed(path, number, line)
+            if not isinstance(row, dict) or "update" not in row:
+                raise UserError(f"{path}, line {number} has no update: mend or remove the line")
+            rows.append(row)
+    return rows
+
+
 def keep_until(path: Path, update: int) -> None:
     """Takes the rows of later updates off a metrics file, and what a kill has left of one.
 
@@ -98,14 +129,8 @@ def keep_until(path: Path, update: int) -> None:
     """
     if not path.exists():
         return
-    kept = []
-    for number, line in enumerate(path.read_text().splitlines(keepends=True), start=1):
-        if line.endswith("\n"):
-            row = _parsed(path, number, line)
-            if not isinstance(row, dict) or "update" not in row:
-                raise UserError(f"{path}, line {number} has no update: mend or remove the line")
-            kept += [line] if row["update"] <= update else []
-    write_atomically(path, "".join(kept))
+    kept = [row for row in _whole_rows(path) if row["update"] <= update]
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:

@@ -14,7 +14,7 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
 _FILES = ("state.json", "batches.jsonl", "trainer")
-OF_THE_LOOP = ("prompts", "cycles")  # what a run's checkpoint holds besides its `State`
+LOOP_STATE = ("prompts", "cycles")  # what a run's checkpoint holds besides its `State`
 
 
 @dataclass
@@ -56,8 +56,8 @@ def _tupled(values: dict[str, Any]) -> dict[str, Any]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside `path`, then renames, so that a reader finds the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
+    temporary = path.with_name(f".{path.name}.new")  # the next attempt replaces what a kill has left of this one
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

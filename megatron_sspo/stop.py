@@ -1,15 +1,9 @@
 """A run that is asked to end early ends after an update, with a checkpoint, on all of its processes alike."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 
 FILE = "stop"  # in the run's folder: whoever makes it asks
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what Slurm sends before it takes nodes away
@@ -25,15 +19,14 @@ class Stop:
 
     Args:
         folder: the run's.
-        device: of this process, for collectives.
 
     Attributes:
         reason: why the run is to end, once that is agreed upon; "" before.
         exit_code: what its processes are to end with then; 0 before.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        self._file, self._device = folder / FILE, device
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
         self._signal = 0
         self._asked = 0.0
         self._looked: float | None = None
@@ -53,22 +46,19 @@ class Stop:
 
     def is_agreed(self) -> bool:
         """Whether any process was asked to end. A collective: all hear the same. The file, having asked, is gone."""
-        import torch
-        import torch.distributed as dist
+        from megatron_sspo.processes import agree  # torch's, and the command line starts without it
 
         self._longest, self._looked = self.longest, time.monotonic()
-        is_rank_0 = dist.get_rank() == 0
+        is_main = agree.is_main()
         seconds = self._looked - self._asked if self._signal else 0.0
-        asked = [float(is_rank_0 and self._file.exists()), float(self._signal), seconds]
-        found = torch.tensor(asked, dtype=torch.float64, device=self._device)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        by_file, number, seconds = found.tolist()
+        found = agree.gather((is_main and self._file.exists(), int(self._signal), seconds))
+        by_file, number, seconds = (max(values) for values in zip(*found, strict=True))
         if by_file:
             self.reason, self.exit_code = f"{self._file} was made", BY_FILE
-            if is_rank_0:
+            if is_main:
                 self._file.unlink(missing_ok=True)
         elif number:
-            self.reason, self.exit_code = f"{signal.Signals(int(number)).name} came {seconds:.1f} s ago", BY_SIGNAL
+            self.reason, self.exit_code = f"{signal.Signals(number).name} came {seconds:.1f} s ago", BY_SIGNAL
         return bool(self.exit_code)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:

@@ -94,15 +94,23 @@ def _command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "megatron_sspo", *arguments]
 
 
-def report(message: str) -> None:
+def report(message: str, exit_code: int = 2) -> None:
     """In a process that `launch` started: hands over what the user is to read, and waits to be stopped.
+
+    Args:
+        exit_code: of the whole run.
 
     It does not just exit: the others would see their connections break and add complaints of their own before they
     could be stopped. Elsewhere it does nothing.
     """
     if is_child():
-        os.write(int(os.environ[_REPORT]), f"{message}\0".encode())
+        os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode())
         time.sleep(_REPORT_SECONDS)
+
+
+def report_hang(exit_code: int, message: str) -> None:
+    """Reports, for a `Watchdog`, a run that hangs."""
+    report(message, exit_code)
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
@@ -110,9 +118,9 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
         selector.register(reports, selectors.EVENT_READ)
         while True:
             if selector.select(_POLL_SECONDS):
-                first = os.read(reports, 1 << 16).decode().split("\0")[0]
-                print(f"megatron-sspo: {first}", file=sys.stderr, flush=True)
-                return 2
+                exit_code, _, message = os.read(reports, 1 << 16).decode().split("\0")[0].partition(" ")
+                print(f"megatron-sspo: {message}", file=sys.stderr, flush=True)
+                return int(exit_code)
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):
                 if code and code not in stop.EXIT_CODES:

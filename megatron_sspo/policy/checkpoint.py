@@ -47,13 +47,13 @@ def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
 
 
-def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, device: torch.device) -> Saving:
+def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> Saving:
     """The same, written by processes of their own while this one goes on. A collective."""
     results = Results()
     with writing(path), _results_through(results):
         state = _state(chunks, optimizer, scheduler, is_loading=False)
         request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_OWN_WRITERS)
-    return Saving(request, results, path, device)
+    return Saving(request, results, path)
 
 
 @contextmanager

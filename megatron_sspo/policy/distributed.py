@@ -1,27 +1,62 @@
 """Process groups, devices and seeds of one trainer process."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
+from torch.distributed.rendezvous import rendezvous
 
+from megatron_sspo import stop
 from megatron_sspo.errors import UserError
-from megatron_sspo.run import Parallel
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.board import Board
+from megatron_sspo.processes.watchdog import Ranks, Watchdog
+from megatron_sspo.run import Parallel, Run
 
-_TIMEOUT = timedelta(minutes=30)
+
+@contextmanager
+def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
+    """The process group of a run, watched: `initialize`, a watchdog, and at a clean end `shutdown`. A collective.
+
+    Args:
+        log: the run's log file, for the stacks of a hang.
+        report: see `Watchdog`.
+    """
+    device = initialize(run.parallel, run.seed, timeout=run.distributed_timeout)
+    watchdog = Watchdog(
+        Ranks.gathered(dist.get_rank()),
+        Board() if dist.get_world_size() > 1 else None,
+        log=log,
+        timeout=run.distributed_timeout,
+        stop_timeout=run.stop_timeout,
+        signals=stop.SIGNALS,
+        report=report,
+    )
+    with watchdog:
+        yield device, watchdog
+        agree.barrier()  # a rank that ends long before rank 0 has tidied up makes srun --wait kill the others
+    agree.barrier()  # no rank's watchdog looks at the store any more, which ends with rank 0
+    shutdown()
 
 
-def initialize(parallel: Parallel, seed: int) -> torch.device:
+def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> torch.device:
     """Joins the job's processes into Megatron's groups and seeds the random generators.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and srun scripts set them; a process
     without them is a job of one.
 
+    Args:
+        timeout: seconds within which all processes have to meet. Collectives have no limit of their own: a rank may
+            wait as long as another one makes progress, which a `Watchdog` sees to.
+
     Raises:
-        UserError: the number of processes is not what the layout needs.
+        UserError: the number of processes is not what the layout needs, or they do not meet.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
@@ -35,12 +70,10 @@ def initialize(parallel: Parallel, seed: int) -> torch.device:
     if on_cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
+        store = _meet(rank, world_size, timeout)
         backend = "nccl" if on_cuda else "gloo"
-        if world_size == 1 and "MASTER_ADDR" not in os.environ:
-            store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        else:
-            dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=agree.PATIENCE)
+        agree.make_control_group()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
@@ -48,9 +81,30 @@ def initialize(parallel: Parallel, seed: int) -> torch.device:
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor,
+        distributed_timeout_minutes=round(agree.PATIENCE.total_seconds() / 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed + 1, force_reset_rng=True)
     return device
+
+
+def _meet(rank: int, world_size: int, timeout: float) -> Any:
+    """Returns the store by which all processes know of each other.
+
+    Raises:
+        UserError: not all of them came in time.
+    """
+    if world_size == 1 and "MASTER_ADDR" not in os.environ:
+        return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout)))
+    except RuntimeError as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        first_line = str(error).splitlines()[0]
+        raise UserError(
+            f"the {world_size} processes did not all meet at {place} within {timeout:g} s ({first_line}): look whether "
+            "every one of them was started and can reach that address, or raise distributed_timeout"
+        ) from error
+    return store
 
 
 def shutdown() -> None:

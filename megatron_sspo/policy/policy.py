@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
@@ -19,6 +18,7 @@ from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.saving import Saving
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import check_cuts, load_folder, make_gather
+from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
 from megatron_sspo.weights.companions import copy_companions, write_config
@@ -145,12 +145,12 @@ class Policy:
 
     def export(self, path: Path) -> None:
         """Writes a Hugging Face folder that Transformers loads; written by rank 0, under another name until whole."""
-        if dist.get_rank() == 0:
+        if agree.is_main():
             write_folder(path, self.weights(), source=self.folder)
         else:
             for _ in self.weights():
                 pass
-        dist.barrier()
+        agree.barrier()
 
     def save(self, path: Path) -> None:
         """Model, optimizer, schedule and random states into `path`, and what a converter has to know of the model."""
@@ -161,7 +161,7 @@ class Policy:
     def begin_save(self, path: Path) -> Saving:
         """The same, of the policy as it is now, written in the background."""
         self._finish_step()
-        saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler, self.device)
+        saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler)
         self._describe(path)
         return saving
 
@@ -170,7 +170,7 @@ class Policy:
         checkpoint.load(path, self.chunks, self.optimizer, self.scheduler)
 
     def _describe(self, path: Path) -> None:
-        if dist.get_rank() == 0:  # behind the save's begin: Megatron wants an empty folder
+        if agree.is_main():  # behind the save's begin: Megatron wants an empty folder
             copy_companions(self.folder.companions, path)
             write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
 

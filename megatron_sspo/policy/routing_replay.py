@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
@@ -20,6 +19,7 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.context import zigzag
 from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.processes import agree
 from megatron_sspo.routes import RouterShape, pack_routes
 
 Mode = Literal["record", "replay"]
@@ -37,10 +37,8 @@ class RoutingReplay:
         self._chunks: list[Any] = [unwrap_model(chunk) for chunk in chunks]
         routers = [[m for m in chunk.modules() if isinstance(m, TopKRouter)] for chunk in self._chunks]
         self._routers: list[list[Any]] = [[router.router_replay for router in found] for found in routers]
-        numbers = [[router.layer_number for router in found] for found in routers]
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, numbers)
-        layers = sorted({number for rank in everyone for chunk in rank for number in chunk})
+        numbers: list[list[Any]] = [[router.layer_number for router in found] for found in routers]
+        layers = sorted({number for rank in agree.gather(numbers) for chunk in rank for number in chunk})
         self._layers = [[layers.index(number) for number in chunk] for chunk in numbers]
         config = self._chunks[0].config
         self.shape = RouterShape(len(layers), config.moe_router_topk, config.num_moe_experts)
@@ -113,8 +111,7 @@ class RoutingReplay:
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
                 for number, positions, rows in self._by_sequence(sequences, microbatch):
                     mine.append((number, positions, layers, routes[rows].to(small)))
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
+        everyone = agree.gather(mine)
         whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=small) for length in lengths]
         for number, positions, layers, routes in (part for rank in everyone for part in rank):
             inside = positions < lengths[number]  # beyond is padding

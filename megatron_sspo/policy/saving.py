@@ -5,16 +5,18 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.manifest import Entry, checksums_of_rank
 from megatron_sspo.parent import die_with
+from megatron_sspo.processes import agree
 
 _LONGEST_SECONDS = 3600.0  # of writing; whoever takes longer hangs
 _POLL_SECONDS = 0.05
@@ -30,12 +32,14 @@ class Saving:
         request: of `dist_checkpointing.save`.
         results: where the writing process tells what it has written.
         path: the folder.
-        device: of this process, for collectives.
     """
 
-    def __init__(self, request: Any, results: "Results", path: Path, device: torch.device) -> None:
-        self._request, self._results, self._path, self._device = request, results, path, device
+    def __init__(self, request: Any, results: "Results", path: Path) -> None:
+        self._request, self._results, self._path = request, results, path
+        self._rank = dist.get_rank()
         self._started = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksums")
+        self._checksums: Future[dict[str, Entry]] | None = None
         self._process: Any = None
         if request.async_fn is None:  # nothing of it is this rank's to write
             return
@@ -54,20 +58,26 @@ class Saving:
         Raises:
             UserError: a part could not be written, or takes for ever.
         """
-        if not self._agreed(self._is_written()):
+        if not all(agree.gather(self._is_ready())):
             return False
         self._finish()
         return True
 
     def wait(self) -> None:
-        """Comes back when it is whole. A collective, which raises what `is_done` raises."""
-        while not self._is_written():
+        """Returns when the checkpoint is whole. A collective, which raises what `is_done` raises."""
+        while not self._is_ready():
             time.sleep(_POLL_SECONDS)
-        self._agreed(True)
+        agree.barrier()
         self._finish()
 
+    def checksums(self) -> dict[str, Entry]:
+        """The checksums of the tensors that this rank has written, once `is_done` or after `wait`."""
+        assert self._checksums is not None
+        return self._checksums.result()
+
     def cancel(self) -> None:
-        """Ends the writing, of a checkpoint that nobody waits for any more. No collective."""
+        """Ends the writing of a checkpoint that nobody waits for any more. Not a collective."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -84,12 +94,16 @@ class Saving:
             )
         return False
 
-    def _agreed(self, is_written: bool) -> bool:
-        found = torch.tensor(float(is_written), device=self._device)
-        dist.all_reduce(found, op=dist.ReduceOp.MIN)
-        return bool(found)
+    def _is_ready(self) -> bool:
+        """Whether this rank's tensors are written and read again for their checksums, which a thread does."""
+        if self._checksums is None:
+            if not self._is_written():
+                return False
+            self._checksums = self._thread.submit(checksums_of_rank, self._rank, self._path)
+        return self._checksums.done()
 
     def _finish(self) -> None:
+        self._thread.shutdown()
         if self._process is not None:
             self._process.join()
             self._results.collect()

@@ -16,6 +16,7 @@ from megatron_sspo.batching.pack import pack
 from megatron_sspo.policy.distributed import context_group, data_parallel_group, is_last_stage, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_log_probs
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
+from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
@@ -136,9 +137,7 @@ class Schedule:
                 found[index] = tuple(
                     next(own) if is_own else 0.0 for is_own in share.sequences[index][1].response_mask()
                 )
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, found)
-        by_index = {index: values for part in everyone for index, values in part.items()}
+        by_index = {index: values for part in agree.gather(found) for index, values in part.items()}
         return [by_index[index] for index in range(len(share.sequences))]
 
     def recorded_routes(self, share: Share) -> list[str]:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
+from megatron_sspo.processes import agree
 from megatron_sspo.resolve import resolve
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
@@ -79,15 +80,12 @@ def finish(
                     break
         except NeedsWeights:
             has_weights = False
-        if engine.replicated or _from_rank_0(has_weights):
+        if engine.replicated or agree.from_main(has_weights):
             break
         sync()
     if engine.replicated:  # by place, not by id: a stream that begins a new epoch may draw a prompt twice
         found = {rank + place * world_size: group for place, group in found.items()}
-    shares: list[Any] = [found]
-    if world_size > 1:
-        shares = [None] * world_size
-        dist.all_gather_object(shares, found)
+    shares = agree.gather(found)
     everything: dict[int, RolloutGroup] = {place: group for share in shares for place, group in share.items()}
     return [everything.get(place) for place in range(len(under_way.prompts))]
 
@@ -172,12 +170,3 @@ def resolve_advantage(name: str) -> Any:
 def _place() -> tuple[int, int]:
     """(rank, world size)."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def _from_rank_0(value: bool) -> bool:
-    """Rank 0's value, on every process."""
-    if _place()[1] == 1:
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
 from megatron_sspo.rollout.own_servers import dtype_of_servers, own_router, own_servers
@@ -51,7 +51,7 @@ def engine(model_path: Path, **options: Any) -> RolloutEngine:
     """
     chosen = Options(**options)
     check(chosen)
-    is_driver = not dist.is_initialized() or dist.get_rank() == 0
+    is_driver = agree.is_main()
     python = find_python(chosen.python) if is_driver and (chosen.router is not None or not chosen.urls) else None
     return SGLangEngine(Path(model_path), chosen, python, is_driver)
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
 from megatron_sspo.weights.table import Row
 
 Shard = tuple[int, int]
@@ -94,10 +95,8 @@ class Gather:
 
 def _owners(shards: Mapping[str, Shard]) -> dict[tuple[str, Shard], int]:
     """The lowest rank that holds each shard. A collective."""
-    everyone: list[dict[str, Shard]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everyone, dict(shards))
     owners: dict[tuple[str, Shard], int] = {}
-    for rank, held in enumerate(everyone):
+    for rank, held in enumerate(agree.gather(dict(shards))):
         for name, shard in held.items():
             owners.setdefault((name, shard), rank)
     return owners

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
 from megatron_sspo.weights.sync.session import Named, Session, buckets
 from megatron_sspo.weights.sync.tensor import flatten, in_sglangs_names
 
@@ -57,14 +58,12 @@ class IpcTransport:
         """There is nothing to give back."""
 
     def _share(self, bucket: Sequence[Named]) -> tuple[torch.Tensor, dict[str, str]]:
-        """The bucket in this GPU's memory, and on rank 0 the handles of all GPUs by their ids."""
+        """The bucket in this GPU's memory, and the handles of all GPUs by their ids."""
         flat, metadata = flatten(bucket)
         uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
         torch.cuda.synchronize()
         mine = (uuid, payload(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.gather_object(mine, everyone if dist.get_rank() == 0 else None)
-        return flat, dict(everyone) if dist.get_rank() == 0 else {}
+        return flat, dict(agree.gather(mine))
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:

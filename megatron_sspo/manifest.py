@@ -1,0 +1,133 @@
+"""The list of a checkpoint's files with sizes and checksums, by which damage is found before anything is loaded."""
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isal.isal_zlib import crc32
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.state import write_atomically
+
+NAME = "manifest.json"
+_PIECE = 16 * 1024**2  # bytes that are read at a time
+_THREADS = 8  # a shared file system is faster with several
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a checkpoint.
+
+    Attributes:
+        size: bytes.
+        crc32: of its content.
+    """
+
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of, and the run that wrote it.
+
+    Attributes:
+        files: by their names relative to the checkpoint.
+        run: the configuration, as `describe` gives it.
+    """
+
+    files: Mapping[str, Entry]
+    run: Mapping[str, Any]
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Reads a checkpoint's manifest.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = checkpoint / NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
+        return Manifest(files, dict(content["run"]))
+    except FileNotFoundError as error:
+        raise _damaged(checkpoint, f"it has no {NAME}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(checkpoint, f"{NAME} cannot be read: {error!r}") from error
+
+
+def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+    """Writes the manifest into a checkpoint that has no name yet, the last of its files."""
+    content = {"run": manifest.run, "files": {name: [e.size, e.crc32] for name, e in manifest.files.items()}}
+    write_atomically(checkpoint / NAME, json.dumps(content, indent=1))
+
+
+def files_of(checkpoint: Path) -> list[str]:
+    """The files that belong into a manifest, by their names relative to the checkpoint, in order."""
+    names = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+    return sorted(name for name in names if name != NAME)
+
+
+def checksums_of_rank(rank: int, trainer: Path) -> dict[str, Entry]:
+    """Reads the tensors that a rank has written into the folder `trainer` of a checkpoint.
+
+    Each rank reads its own: their pages are in its host's memory, and another host may not see the files of a shared
+    folder for some seconds.
+    """
+    return checksums(trainer, sorted(path.name for path in trainer.glob(f"__{rank}_*.distcp")))
+
+
+def checksums(checkpoint: Path, names: Iterable[str]) -> dict[str, Entry]:
+    """Reads these files of a checkpoint; several at a time."""
+    ordered = list(names)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name), ordered), strict=True))
+
+
+def check_sizes(checkpoint: Path, manifest: Manifest) -> None:
+    """Compares names and sizes, which takes no time.
+
+    Raises:
+        UserError: a file is missing, is left over, or has another size.
+    """
+    found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
+    for name, entry in manifest.files.items():
+        if name not in found:
+            raise _damaged(checkpoint, f"{name} is missing")
+        if found[name] != entry.size:
+            raise _damaged(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
+    if left := sorted(found.keys() - manifest.files.keys()):
+        raise _damaged(checkpoint, f"{left[0]} does not belong to it")
+
+
+def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ranks: int = 1) -> None:
+    """Compares the checksums of this rank's share of the files.
+
+    Raises:
+        UserError: the content of a file is not what was written, or it cannot be read.
+    """
+    names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))[rank::num_ranks]
+    try:
+        found = checksums(checkpoint, names)
+    except OSError as error:
+        raise _damaged(checkpoint, f"{error.filename} cannot be read: {error.strerror}") from error
+    for name in names:
+        if found[name] != manifest.files[name]:
+            raise _damaged(checkpoint, f"the content of {name} is not what was written")
+
+
+def _entry(path: Path) -> Entry:
+    size = checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            size += len(piece)
+            checksum = crc32(piece, checksum)
+    return Entry(size, checksum)
+
+
+def _damaged(checkpoint: Path, what: str) -> UserError:
+    return UserError(f"the checkpoint {checkpoint} is damaged ({what}): delete that folder to resume from an older one")

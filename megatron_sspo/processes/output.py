@@ -1,0 +1,60 @@
+"""Standard output that may be closed while a run goes on."""
+
+import contextlib
+import io
+import os
+import sys
+from typing import TextIO
+
+
+def outlive_closed_output() -> None:
+    """Makes this process survive a closed standard output or error, as behind `| head -1` or a closed terminal.
+
+    What is printed from then on goes nowhere; a run's log file still has it. Descriptors 0 to 2 that were closed at the
+    start are opened on /dev/null, because the next file that is opened would otherwise get their number.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)  # takes the lowest free number
+    sys.stdout = _Stream.replacing(sys.stdout, 1)
+    sys.stderr = _Stream.replacing(sys.stderr, 2)
+
+
+class _Stream(io.TextIOWrapper):
+    """A standard stream that turns to /dev/null when nobody reads it any more."""
+
+    @classmethod
+    def replacing(cls, stream: TextIO | None, descriptor: int) -> TextIO:
+        """Returns the stream to use in place of `stream`, which is None where it was closed at the start."""
+        if isinstance(stream, cls):
+            return stream
+        if stream is None:
+            return cls(open(descriptor, "wb", closefd=False), encoding="utf-8", line_buffering=True)
+        if not isinstance(stream, io.TextIOWrapper):
+            return stream  # a test's own
+        encoding, line_buffering = stream.encoding, stream.line_buffering
+        return cls(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
+
+    def write(self, text: str) -> int:
+        """Writes, to nowhere where the stream is closed."""
+        try:
+            return super().write(text)
+        except OSError:
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flushes, to nowhere where the stream is closed."""
+        try:
+            super().flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        with contextlib.suppress(OSError):
+            super().flush()  # what is still in the buffer

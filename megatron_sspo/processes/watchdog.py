@@ -1,0 +1,352 @@
+"""Ends a run that hangs, with the stack of every rank in its log, and ends the other ranks where one has failed."""
+
+import contextlib
+import itertools
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.board import Answer, Board
+
+HUNG = 87  # exit code of a run that made no progress any more
+_FAILED = 2  # exit code of a rank that ends because another one has failed
+_LOOK_SECONDS = 0.25
+_FROZEN_SECONDS = 8.0  # without a sign of life, after which a process counts as frozen
+_GRACE_SECONDS = 5.0  # for the end that rank 0 has announced, or for the launcher, where rank 0 is gone
+_LAST_SECONDS = 8.0  # of the time after SIGTERM, kept for writing stacks and for ending
+
+_beats = itertools.count(1)
+_beat = 0
+
+
+def beat() -> None:
+    """Counts as progress of this rank, where its main thread waits: for a server that answers, for a disk."""
+    global _beat
+    _beat = next(_beats)
+
+
+@dataclass
+class _Clock:
+    """The times, by `time.monotonic`, by which the watchdog decides."""
+
+    progress: float  # when some rank was last seen to make progress
+    own_progress: float
+    neighbour: float  # when the neighbouring rank last gave a sign of life
+    board: float  # when the board last answered
+    board_lost: float | None = None  # when it broke
+    asked: float | None = None  # when the first signal to end came
+    longest_silence: float = 0.0  # without progress of any rank, of those that ended by themselves
+    patient_until: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Where this process stands among those of the run.
+
+    Attributes:
+        rank: of this process.
+        hosts: the host's name of every rank.
+        pids: the process of every rank.
+    """
+
+    rank: int = 0
+    hosts: tuple[str, ...] = field(default_factory=lambda: (socket.gethostname(),))
+    pids: tuple[int, ...] = field(default_factory=lambda: (os.getpid(),))
+
+    @classmethod
+    def gathered(cls, rank: int) -> "Ranks":
+        """The ranks of the initialized process group. A collective."""
+        places = agree.gather((socket.gethostname(), os.getpid()))
+        return cls(rank=rank, hosts=tuple(host for host, _ in places), pids=tuple(pid for _, pid in places))
+
+    def on_this_host(self) -> list[int]:
+        """The other ranks of this rank's host."""
+        mine = self.hosts[self.rank]
+        return [rank for rank, host in enumerate(self.hosts) if host == mine and rank != self.rank]
+
+
+class Watchdog:
+    """A context around a run on one rank: a thread that watches the main thread and, by a board, the other ranks.
+
+    Progress is that the Python stack of a main thread changes, or that `beat` is called. A rank that waits for another
+    one makes none; the run hangs where no rank makes any:
+
+    * for `timeout` seconds;
+    * once a signal has asked the run to end, for `stop_timeout` seconds, or twice the longest time that it has been
+      silent before, where that is longer: a step of a large model may be silent for minutes.
+
+    Then every rank writes its stacks into `log` and to standard error, and ends with exit code 87. A rank whose process
+    was stopped (SIGSTOP) is continued for that. Where a signal asks the run to end while a process is stopped, stacks
+    are written at once and the process is continued first, so that the run can still save what it has learned.
+
+    Where this context ends by an exception, the other ranks are told, and end by themselves.
+
+    Args:
+        ranks: this process among those of the run.
+        board: what the ranks tell each other; None for a single process.
+        log: the run's log file.
+        timeout: seconds.
+        stop_timeout: seconds from a signal to the end of a run that hangs.
+        signals: those that ask the run to end. Python handlers have to be installed for them.
+        report: is told, in the rank that ends the run, the exit code and why, when all stacks are written.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        board: Board | None,
+        *,
+        log: Path,
+        timeout: float,
+        stop_timeout: float,
+        signals: tuple[signal.Signals, ...],
+        report: Callable[[int, str], None],
+    ) -> None:
+        self._ranks, self._board, self._log = ranks, board, log
+        self._timeout, self._stop_timeout, self._signals, self._report = timeout, stop_timeout, signals, report
+        now = time.monotonic()
+        self._clock = _Clock(now, now, now, now)
+        self._place: Any = None  # of the main thread
+        self._looked = now
+        self._interval = max(1.0, len(ranks.pids) / 256)  # rank 0 answers all of them
+        self._main = threading.main_thread().ident or 0
+        self._is_closed = threading.Event()
+        self._threads = [threading.Thread(target=self._watch, name="watchdog", daemon=True)]
+        if board is not None:
+            self._threads.append(threading.Thread(target=self._exchange, name="watchdog-board", daemon=True))
+        self._has_woken_others = False
+        self._dumped = -math.inf  # when stacks were last written
+
+    def __enter__(self) -> "Watchdog":
+        self._wakeup, writing = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(writing, False)
+        # The C handler writes a signal's number at once; the Python handler waits for a collective to return.
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_forget_wakeup)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self._notice_stop()
+        self._is_closed.set()
+        signal.set_wakeup_fd(-1)
+        if error is not None and self._board is not None:
+            self._board.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def forget_silences(self) -> None:
+        """Starts anew with the longest silence: what the start of a run took says nothing of a step."""
+        self._clock.longest_silence = 0.0
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[None]:
+        """Counts as progress for up to `timeout` seconds: around work that is silent for long, as a checkpoint's."""
+        self._clock.patient_until = time.monotonic() + self._timeout
+        try:
+            yield
+        finally:
+            self._clock.patient_until = 0.0
+
+    # ------------------------------------------------------------------ the two threads
+
+    def _watch(self) -> None:
+        while not self._is_closed.wait(_LOOK_SECONDS):
+            self._notice_stop()
+            self._hear_signals()
+            self._look_at_main_thread()
+            if self._board is None:
+                self._note_progress(self._clock.own_progress)
+            if (kind_and_why := self._verdict()) and not self._is_closed.is_set():
+                self._end(*kind_and_why)
+
+    def _exchange(self) -> None:
+        """Tells the others of this rank's progress and reads theirs, in a thread of its own: a board may not answer."""
+        assert self._board is not None
+        rank, neighbour = self._ranks.rank, (self._ranks.rank + 1) % len(self._ranks.pids)
+        told, clock = 0.0, self._clock
+        last = Answer(progress=-1, sign=-1, is_asked=False, dumps_asked_for=0)
+        while not self._is_closed.wait(1.0 if clock.asked else self._interval):
+            has_progressed, told = clock.own_progress > told, clock.own_progress
+            is_asked = clock.asked is not None
+            try:
+                answer = self._board.exchange(rank, neighbour, has_progressed=has_progressed, is_asked=is_asked)
+            except RuntimeError:  # a connection that broke stays broken
+                clock.board_lost = time.monotonic()
+                return
+            clock.board = now = time.monotonic()
+            if answer.progress != last.progress:
+                self._note_progress(now)
+            if answer.sign != last.sign:
+                clock.neighbour = now
+            if answer.is_asked and clock.asked is None:
+                clock.asked = now
+            if answer.dumps_asked_for > last.dumps_asked_for and not self._has_woken_others:
+                self._has_woken_others = True
+                self._dump()
+                self._continue_stopped()
+            last = answer
+
+    def _notice_stop(self) -> None:
+        """Leaves out of all waits a time in which this process itself was stopped, as Slurm stops a suspended job."""
+        now, clock = time.monotonic(), self._clock
+        seconds, self._looked = now - self._looked, now
+        if seconds < _FROZEN_SECONDS:
+            return
+        for name in ("progress", "own_progress", "neighbour", "board"):
+            setattr(clock, name, getattr(clock, name) + seconds)
+        clock.asked = clock.asked + seconds if clock.asked is not None else None
+        self._say(f"rank {self._ranks.rank} was stopped for {seconds:.0f} s, and goes on from here:")
+        self._dump()
+
+    def _hear_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if set(os.read(self._wakeup, 1024)) & set(self._signals) and self._clock.asked is None:
+                self._clock.asked = time.monotonic()
+
+    def _look_at_main_thread(self) -> None:
+        now = time.monotonic()
+        place = (_beat, tuple(_places(sys._current_frames().get(self._main))))
+        if place != self._place or now < self._clock.patient_until:
+            self._place, self._clock.own_progress = place, now
+
+    def _note_progress(self, when: float) -> None:
+        silence = when - self._clock.progress
+        if silence > 0:
+            self._clock.longest_silence = max(self._clock.longest_silence, silence)
+            self._clock.progress = when
+
+    # ------------------------------------------------------------------ verdicts
+
+    def _verdict(self) -> tuple[str, str] | None:
+        """Whether the run has to end: (kind, why)."""
+        clock, now = self._clock, time.monotonic()
+        if self._board is not None and self._board.ended is not None:
+            return self._board.ended
+        if clock.board_lost is not None and now - clock.board_lost > _GRACE_SECONDS:
+            return "failed", "rank 0 has ended"
+        silence = now - max(clock.progress, clock.own_progress if self._board is None else 0.0)
+        if silence > self._timeout:
+            return "hung", f"no rank has made progress for {silence:.0f} s (distributed_timeout={self._timeout:g})"
+        if clock.asked is None:
+            return None
+        waited = now - clock.asked
+        limit = max(self._stop_timeout - _LAST_SECONDS, 1.0)
+        frozen = self._frozen(now)
+        if frozen and not self._has_woken_others:
+            self._wake_others(frozen)
+        if frozen and waited > limit:
+            return "hung", f"{frozen}, {waited:.0f} s after the run was asked to end"
+        if min(silence, waited) > max(limit, 2 * clock.longest_silence):
+            return "hung", f"no rank has made progress for {silence:.0f} s after the run was asked to end"
+        return None
+
+    def _frozen(self, now: float) -> str:
+        """Which process does not live any more, in words; "" where all that can be seen do."""
+        if self._board is None:
+            return ""
+        patience = _FROZEN_SECONDS + 2 * self._interval
+        if now - self._clock.board > patience:
+            return "rank 0 gives no sign of life"
+        if now - self._clock.neighbour > patience:
+            rank = (self._ranks.rank + 1) % len(self._ranks.pids)
+            return f"rank {rank} on {self._ranks.hosts[rank]} gives no sign of life"
+        return ""
+
+    def _wake_others(self, frozen: str) -> None:
+        """Has all ranks write their stacks, and continues those of this host, one of which somebody has stopped."""
+        self._has_woken_others = True
+        self._say(f"{frozen}: every rank writes its stack, and stopped processes are continued")
+        self._dump()
+        self._continue_stopped()  # before the board is asked, which may be a stopped process's
+        if self._board is not None:
+            self._board.ask_for_dumps()
+
+    def _continue_stopped(self) -> None:
+        for rank in self._ranks.on_this_host():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._ranks.pids[rank], signal.SIGCONT)
+
+    def _end(self, kind: str, why: str) -> None:
+        """Ends this process; in the rank that found the reason, after the others have written their stacks."""
+        if kind == "failed":
+            self._say(f"rank {self._ranks.rank} ends, because {why}")
+            os._exit(_FAILED)
+        self._dump()
+        self._continue_stopped()
+        is_first = self._board is None or self._board.end(kind, why)
+        if not is_first and self._board is not None:
+            self._board.await_release(2 * _LAST_SECONDS)
+            os._exit(HUNG)
+        if self._board is not None:
+            self._board.await_dumps(len(self._ranks.pids), _LAST_SECONDS / 2 + self._interval)
+        message = f"the run hangs: {why}; {self._where()}; the stacks of all ranks are in {self._log}"
+        self._say(message)
+        self._report(HUNG, message)  # does not come back where a launcher ends all ranks now
+        if self._board is not None:  # the first rank ends last: the main threads of the others wait for it
+            self._board.release()
+            time.sleep(1.0)
+        os._exit(HUNG)
+
+    def _where(self) -> str:
+        frame = sys._current_frames().get(self._main)
+        if frame is None:
+            return f"rank {self._ranks.rank} has ended its main thread"
+        found = traceback.extract_stack(frame)
+        package = str(Path(__file__).parents[1])
+        ours = [line for line in found if line.filename.startswith(package)] or found
+        last = ours[-1]
+        return f"rank {self._ranks.rank} waits in {last.name} ({Path(last.filename).name}, line {last.lineno})"
+
+    # ------------------------------------------------------------------ the log
+
+    def _dump(self) -> None:
+        """Writes the stacks of this rank, of its main thread first, into the log and to standard error."""
+        now = time.monotonic()
+        if now - self._dumped < _FROZEN_SECONDS:
+            return
+        self._dumped = now
+        rank, host = self._ranks.rank, self._ranks.hosts[self._ranks.rank]
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        lines = [f"--- stack of rank {rank} (process {os.getpid()} on {host})\n"]
+        frames = sys._current_frames()
+        for ident in sorted(frames, key=lambda ident: ident != self._main):
+            if not names.get(ident, "").startswith("watchdog"):
+                lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frames[ident])]
+        self._say("".join(lines).rstrip())
+        if self._board is not None:
+            count = self._board.count_dump  # which may wait for a while
+            threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
+
+    def _say(self, text: str) -> None:
+        line = f"{text}\n"
+        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as file:  # one write: lines stay whole
+            file.write(line)
+        with contextlib.suppress(OSError, ValueError):
+            print(line, end="", file=sys.stderr, flush=True)
+
+
+def _places(frame: FrameType | None) -> Iterator[tuple[int, int]]:
+    """Where each function of a stack is."""
+    while frame is not None:
+        yield id(frame.f_code), frame.f_lasti
+        frame = frame.f_back
+
+
+def _forget_wakeup() -> None:
+    """Lets a forked process not tell its parent of its own signals."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.set_wakeup_fd(-1)

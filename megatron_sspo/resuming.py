@@ -1,0 +1,78 @@
+"""What is looked at before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo import sinks
+from megatron_sspo.errors import UserError
+from megatron_sspo.manifest import Manifest, check_content, check_sizes, read_manifest
+from megatron_sspo.overrides import describe
+from megatron_sspo.processes import agree
+from megatron_sspo.run import Run
+from megatron_sspo.state import LOOP_STATE, read_checkpoint
+
+_NO_DIFFERENCE = ("name", "output")  # where the folder is
+
+
+def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Manifest:
+    """Checks all of a run's newest checkpoint but the content of its tensors, and what the run needs besides.
+
+    Returns:
+        The checkpoint's manifest.
+
+    Raises:
+        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics are missing.
+    """
+    manifest = read_manifest(checkpoint)
+    check_sizes(checkpoint, manifest)
+    state, _ = read_checkpoint(checkpoint, LOOP_STATE)
+    if checkpoint.name != f"update-{state.update:06d}":
+        raise UserError(
+            f"the checkpoint {checkpoint} is of update {state.update}: give the folder its name back, or delete it to "
+            "resume from an older one"
+        )
+    if state.update > run.num_updates:
+        raise UserError(
+            f"num_updates is {run.num_updates}, and {folder} was trained for {state.update} updates already: raise "
+            "num_updates, or begin a new run"
+        )
+    _check_layout(run, manifest, checkpoint)
+    sinks.check_rows(folder / sinks.METRICS, state.update)
+    return manifest
+
+
+def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
+    """Compares the content of all files of a checkpoint with its manifest, a share on each rank. A collective.
+
+    Raises:
+        UserError: a file is damaged; on all ranks.
+    """
+    failed: UserError | None = None
+    try:
+        check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
+    except UserError as error:
+        failed = error
+    agree.raise_first(failed)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The fields of a configuration that have changed, a line each: "optimizer.lr is 2e-06, and was 1e-06"."""
+    return [line for name, line in _differences(before, now, "") if name not in _NO_DIFFERENCE]
+
+
+def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """A checkpoint is read in the layout that wrote it, with the same kind of model."""
+    now = describe(run)
+    for part in ("parallel", "model"):
+        for name, line in _differences(manifest.run.get(part, {}), now[part], part):
+            if name != "model.path":  # a folder may have been moved; its shapes are compared with the checkpoint's
+                raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.get("class") == now.get("class"):
+        for name in dict.fromkeys((*before, *now)):
+            yield from _differences(before.get(name), now.get(name), f"{path}.{name}" if path else name)
+    elif before != now:
+        yield path, f"{path} is {now!r}, and was {before!r}"

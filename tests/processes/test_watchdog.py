@@ -1,0 +1,140 @@
+"""Hangs are made on purpose, in two small processes, and have to end by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.ports import free_port
+from megatron_sspo.processes.watchdog import HUNG
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).with_name("watched.py")
+
+
+@contextmanager
+def ranks(
+    scenario: str, log: Path, *, timeout: float, stop_timeout: float = 10.0, count: int = 2
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """The processes of a job, when all of them are under way."""
+    port = str(free_port())
+    started = []
+    for rank in range(count):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), scenario, str(log), str(timeout), str(stop_timeout)],
+                env={**os.environ, **place, "PYTHONPATH": str(PROGRAM.parents[2])},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n", process.communicate()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def ends(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]:
+    """(exit code, standard output, standard error) of each."""
+    found = []
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        found.append((process.returncode, out, err))
+    return found
+
+
+def assert_hung(found: list[tuple[int, str, str]], log: Path, why: str) -> None:
+    """All have ended as hung, one has reported why, and the log has the stacks of both."""
+    assert [code for code, _, _ in found] == [HUNG, HUNG], found
+    reports = [line for _, out, _ in found for line in out.splitlines() if line.startswith(f"REPORT {HUNG}")]
+    assert len(reports) == 1 and why in reports[0] and str(log) in reports[0], found
+    text = log.read_text()
+    assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
+    assert "the run hangs" in text
+
+
+def test_a_signal_to_one_process_ends_a_run_that_hangs_in_a_collective(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("sleep_on_rank_1", log, timeout=1000) as processes:
+        processes[0].send_signal(signal.SIGTERM)
+        assert_hung(ends(processes), log, "after the run was asked to end")
+    assert "in sleep_on_rank_1" in log.read_text() and "time.sleep(1000)" in log.read_text()
+
+
+def test_a_run_without_progress_ends_without_a_signal(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("sleep_on_rank_1", log, timeout=4) as processes:
+        assert_hung(ends(processes), log, "no rank has made progress for 4 s (distributed_timeout=4)")
+
+
+def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
+    """The process whose store the others tell each other by."""
+    log = tmp_path / "log.txt"
+    with ranks("work_until_asked", log, timeout=4) as processes:
+        processes[0].send_signal(signal.SIGSTOP)
+        assert_hung(ends(processes), log, "no rank has made progress")
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: Path, stopped: int) -> None:
+    """So that the run ends as it would have, and the log says where it stood."""
+    log = tmp_path / "log.txt"
+    with ranks("work_until_asked", log, timeout=1000, stop_timeout=60) as processes:
+        processes[stopped].send_signal(signal.SIGSTOP)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        found = ends(processes)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert all("clean" in out for _, out, _ in found)
+    text = log.read_text()
+    assert "gives no sign of life" in text
+    assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
+
+
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    with ranks("fail_on_rank_1", tmp_path / "log.txt", timeout=1000) as processes:
+        (code_0, _, err_0), (code_1, _, err_1) = ends(processes)
+    assert code_1 == 1 and "ValueError: something broke" in err_1
+    assert code_0 != 0
+    assert "rank 0 ends, because rank 1 failed (ValueError: something broke)" in err_0 or "Connection closed" in err_0
+
+
+def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
+    with ranks("work_until_asked", tmp_path / "log.txt", timeout=1000) as processes:
+        processes[0].kill()
+        found = ends(processes)
+    assert found[0][0] == -signal.SIGKILL and found[1][0] not in (0, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("scenario", ["wait_with_beats", "wait_patiently"])
+def test_what_is_slow_and_healthy_is_left_alone(tmp_path: Path, scenario: str) -> None:
+    log = tmp_path / "log.txt"
+    with ranks(scenario, log, timeout=4 if scenario == "wait_with_beats" else 1000, stop_timeout=10) as processes:
+        if scenario == "wait_patiently":
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+        found = ends(processes)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert not log.exists(), log.read_text()
+
+
+def test_a_single_process_is_watched_too(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("work_until_asked", log, timeout=1000, count=1) as processes:
+        processes[0].send_signal(signal.SIGTERM)
+        assert ends(processes)[0][0] == 0
+    with ranks("wait_patiently", log, timeout=3, count=1) as processes:
+        code, out, _ = ends(processes)[0]
+    assert code == HUNG and "REPORT" in out and "--- stack of rank 0" in log.read_text()

@@ -1,0 +1,82 @@
+"""One rank of a small job under a watchdog: `python watched.py SCENARIO LOG TIMEOUT STOP_TIMEOUT`."""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.board import Board
+from megatron_sspo.processes.watchdog import Ranks, Watchdog, beat
+
+scenario, log, timeout, stop_timeout = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+asked = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda *_: asked.append(1))
+
+
+def sleep_on_rank_1() -> None:
+    """A rank that does not come to a collective."""
+    if rank == 1:
+        time.sleep(1000)
+    agree.barrier()
+
+
+def fail_on_rank_1() -> None:
+    if rank == 1:
+        raise ValueError("something broke")
+    agree.barrier()
+
+
+def work_until_asked() -> None:
+    """Steps of a tenth of a second, each with a collective, as a run's updates."""
+    while not any(agree.gather(bool(asked))):
+        time.sleep(0.1)
+
+
+def wait_with_beats() -> None:
+    """One call that takes longer than the limit, of which servers tell that they are at work."""
+    import threading
+
+    done = threading.Event()
+    if rank == 0:
+
+        def serve() -> None:
+            for _ in range(30):
+                beat()
+                time.sleep(0.2)
+            done.set()
+
+        threading.Thread(target=serve).start()
+        done.wait()
+    agree.barrier()
+
+
+def wait_patiently() -> None:
+    with watchdog.patience():
+        time.sleep(6)
+
+
+dist.init_process_group("gloo", timeout=timedelta(days=1))
+agree.make_control_group()
+watchdog = Watchdog(
+    Ranks.gathered(rank),
+    Board() if world_size > 1 else None,
+    log=log,
+    timeout=timeout,
+    stop_timeout=stop_timeout,
+    signals=(signal.SIGTERM, signal.SIGUSR1),
+    report=lambda code, why: print(f"REPORT {code} {why}", flush=True),
+)
+with watchdog:
+    print("ready", flush=True)
+    globals()[scenario]()
+    agree.barrier()
+agree.barrier()
+dist.destroy_process_group()
+print("clean", flush=True)
