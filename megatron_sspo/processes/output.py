@@ -32,8 +32,8 @@ class _Stream(io.TextIOWrapper):
             return stream
         if stream is None:
             return cls(open(descriptor, "wb", closefd=False), encoding="utf-8", line_buffering=True)
-        if not isinstance(stream, io.TextIOWrapper):
-            return stream  # a test's own
+        if type(stream) is not io.TextIOWrapper:
+            return stream  # somebody else has replaced it already
         encoding, line_buffering = stream.encoding, stream.line_buffering
         return cls(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 

@@ -13,8 +13,10 @@ from annotated_types import Predicate
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from megatron_sspo.validation.naming import named
+
 LARGEST = 2**31 - 1  # what fits an int32, in which torch, NCCL and the servers count
-MISPLACED = "misplaced"  # the type of an error within options: its context has `place`, `value` and `what`
+MISPLACED = "misplaced"  # the type of an error within options: its context has `place`, `value` and `what`, in words
 _DEEPEST = 20  # mappings and lists within each other
 
 _OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
@@ -133,7 +135,9 @@ def _misplaced(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[
 def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     for place, value in _misplaced(options, [], 0):
         deep = f", in at most {_DEEPEST} levels" if len(place) > _DEEPEST else ""
-        raise PydanticCustomError(MISPLACED, "misplaced", {"place": place, "value": value, "what": _OPTION + deep})
+        raise PydanticCustomError(
+            MISPLACED, "misplaced", {"place": place, "value": named(value), "what": _OPTION + deep}
+        )
     return options
 
 

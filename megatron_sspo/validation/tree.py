@@ -101,7 +101,7 @@ def _sentence(error: Any, kind: type) -> str:
         keys = typing.get_args(_plain(_hint(kind, place[:-2])))[0]
         return f"{joined(place[:-2])} has the key {named(value)}: a key has to be {expected(keys)}"
     if error["type"] == MISPLACED:
-        return f"{joined([*place, *context['place']])} is {named(context['value'])}: it has to be {context['what']}"
+        return f"{joined([*place, *context['place']])} is {context['value']}: it has to be {context['what']}"
     what = context.get("what") or expected(_hint(kind, place))
     if context.get("le") == LARGEST:
         what += f", and at most {LARGEST}"
