@@ -10,7 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.overrides import override
 from megatron_sspo.resolve import check_options, load_file, resolve
 from megatron_sspo.run import Run, check
-from megatron_sspo.validation.naming import named
+from megatron_sspo.validation.naming import named, shortened
 from megatron_sspo.validation.user_code import user_code
 
 _FORMS = "name a Python file, file.py:function or package.module:function"
@@ -41,11 +41,11 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
 def _recipe(name: str) -> Any:
     path, function = (name, "recipe") if name.endswith(".py") else name.rpartition(":")[::2]
     if "\0" in name or not path or not function:
-        raise UserError(f"there is no recipe {name!r}: {_FORMS}")
+        raise UserError(f"there is no recipe {shortened(name)!r}: {_FORMS}")
     if not path.endswith(".py"):
         return resolve("", name, function)
     if not _is_file(path):
-        raise UserError(f"there is no recipe {path}: {_FORMS}")
+        raise UserError(f"there is no recipe {shortened(path, 300)}: {_FORMS}")
     module = load_file(Path(path))
     if not hasattr(module, function):
         raise UserError(f"{path} has no function {function!r}: a recipe file defines `def recipe() -> Run`")
@@ -69,6 +69,6 @@ def _remedy(found: Any) -> str:
         return ": end it with `return Run(...)`"
     if isinstance(found, (tuple, list)) and any(isinstance(item, Run) for item in found):
         return ": return one Run, and write a function for each"
-    if is_dataclass(found):
+    if is_dataclass(found) and not isinstance(found, type):
         return ": import Run from megatron_sspo.run"
     return ": write `return Run(...)`"

@@ -128,13 +128,13 @@ def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[st
         return kind(**{**fields, **options})
     except Exception as error:  # assertions and ValueErrors most of all; a TypeError where None is compared
         reason = _reason(error)
-    for name, value in options.items():
+    for name in sorted(options, key=lambda name: name not in reason):  # first those that Megatron's words name
         others = {key: other for key, other in options.items() if key != name}
         try:
             kind(**{**fields, **others})
         except Exception:
             continue
-        raise UserError(f"{group}.{name} is {named(value)}, and Megatron refuses the configuration: {reason}")
+        raise UserError(f"{group}.{name} is {named(options[name])}, and Megatron refuses the configuration: {reason}")
     what = f" {group}={named(dict(options))}" if options else ""
     raise UserError(f"Megatron refuses the configuration{what}: {reason}; change it, or parallel.*")
 
@@ -154,7 +154,7 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    text = one_line(str(error))
+    text = one_line(str(error)).rstrip(".")
     if "'NoneType' and 'Version'" in text:
         return "it needs Transformer Engine, which is not installed"
     if text:
