@@ -18,6 +18,7 @@ setup(
         "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
         "psutil",  # megatron-core's checkpoint writer dies without it, and the run hangs
         "numpy",
+        "pydantic>=2.9,<3",  # checks a recipe's values by the annotations of `Run`
         "transformers>=5.19,<6",
         "tokenizers",
         "safetensors",

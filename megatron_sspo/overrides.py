@@ -7,29 +7,35 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from megatron_sspo import objective
 from megatron_sspo.errors import UserError
+from megatron_sspo.validation.naming import one_line, shortened
 
 T = TypeVar("T")
+
+_DEEPEST = 30  # names in a path
 
 
 def override(config: T, assignments: Sequence[str]) -> T:
     """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
 
-    A value is read by the type of its field. Where a field holds a part of the objective, the value is an expression
-    such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`.
+    A value is read by the type of its field; one that cannot be stays a string, for `check` to find. Where a field
+    holds a part of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`.
 
     Raises:
-        UserError: an unknown field (the message names the valid ones) or a value of the wrong type.
+        UserError: an unknown field (the message names the valid ones), or an expression that cannot be read.
     """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
-            raise UserError(f"--set {assignment!r} has no '=': write it as field.field=value")
-        config = _replace(config, path.strip().split("."), text.strip(), path.strip())
+            raise UserError(f"--set {shortened(assignment)!r} has no '=': write it as field.field=value")
+        parts = path.strip().split(".")
+        if len(parts) > _DEEPEST:
+            raise UserError(f"--set {shortened(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
+        config = _replace(config, parts, text.strip(), path.strip())
     return config
 
 
@@ -50,12 +56,16 @@ def describe(value: Any) -> Any:
 def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
-        if any(map(dataclasses.is_dataclass, config.values())) and name not in config:
-            raise UserError(f"there is no {full_path!r}: {_suggestion(name, list(config))}")
+        if not name or (any(map(dataclasses.is_dataclass, config.values())) and name not in config):
+            raise UserError(f"there is no {shortened(full_path)!r}: {_suggestion(name, list(config))}")
         return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
-    fields = [f.name for f in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else []
+    is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    fields = [f.name for f in dataclasses.fields(config)] if is_group else []
     if name not in fields:
-        raise UserError(f"there is no field {full_path!r}: {_suggestion(name, fields)}")
+        before = full_path.removesuffix("." + ".".join(path))
+        missing = f"{before} is None, and the recipe has to give it its other fields first"
+        hint = missing if config is None else _suggestion(name, fields)
+        raise UserError(f"there is no field {shortened(full_path)!r}: {hint}")
     if rest:
         value = _replace(getattr(config, name), rest, text, full_path)
     else:
@@ -63,8 +73,8 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     replace: Any = dataclasses.replace
     try:
         return replace(config, **{name: value})
-    except ValueError as error:
-        raise UserError(f"{full_path}={text} is refused: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{full_path}={shortened(text)} is refused: {one_line(str(error))}") from error
 
 
 def _suggestion(name: str, fields: list[str]) -> str:
@@ -76,80 +86,57 @@ def _suggestion(name: str, fields: list[str]) -> str:
 
 
 def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
+    """The text as a value of the annotation, or as it is where it is none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null") and type(None) in arguments:
             return None
-        hint = next(a for a in arguments if a is not type(None))
-        return _parse(text, hint, current, path)
-    if origin is typing.Literal:
-        if text not in arguments:
-            raise UserError(f"{path}={text} is not one of {', '.join(map(str, arguments))}")
-        return text
+        return _parse(text, next(a for a in arguments if a is not type(None)), current, path)
     if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise UserError(f"{path}={text} is not a truth value: write true or false")
-        return text.lower() == "true"
+        return {"true": True, "false": False}.get(text.lower(), text)
     if hint in (int, float):
-        try:
-            number = hint(text)
-            if number != number:
-                raise ValueError
-            return number
-        except ValueError:
-            raise UserError(f"{path}={text} is not {'an integer' if hint is int else 'a number'}") from None
-    if hint is str:
+        with contextlib.suppress(ValueError):
+            return hint(text)
+        return text
+    if hint is str or origin is typing.Literal:
         return text
     if origin is tuple:
-        return _tuple(text, arguments[0], path)
+        value = _literal(text) if text.startswith("[") else [text] if text else []
+        return tuple(value) if isinstance(value, list) else value
     if origin is not None and isinstance(current, Mapping):
-        if any(map(dataclasses.is_dataclass, current.values())):
-            return _chosen(text, current, path)
-        value = _literal(text)
-        if not isinstance(value, Mapping):
-            raise UserError(f"{path}={text} is not a JSON object: write it as '{{\"key\": value}}'")
-        return value
-    if dataclasses.is_dataclass(hint) and getattr(hint, "__name__", "") not in objective.__all__:
-        raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
-    value = _expression(text, path)
-    if not _fits(value, hint):
-        raise UserError(
-            f"{path}={text} does not fit there: write an objective as grpo(eps_high=0.28) or sspo(SigLog(0.6, 0.5)), "
-            "a gate as SigLog(0.6, 0.5), a pooling as geometric"
-        )
-    return value
+        is_group = any(map(dataclasses.is_dataclass, current.values()))
+        return _chosen(text, current, path) if is_group else _literal(text)
+    if not _is_of_objective(hint, origin):
+        parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
+        raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
+    return _expression(text, path)
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    if dataclasses.is_dataclass(hint):
-        return isinstance(value, typing.cast(type, hint))
-    if isinstance(value, type):
-        return False
-    return hasattr(value, "log_gate") if hint is objective.Gate else callable(value)
+def _is_of_objective(hint: Any, origin: Any) -> bool:
+    """Whether a field holds a part of the objective: an object of that package, or a pooling, which is a function."""
+    return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
 
 
 def _chosen(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Some of the named parts: `gsm8k,math-500`."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in parts]:
-        raise UserError(f"{path}={text} names {unknown[0]!r}: choose of {', '.join(parts)}, with commas between them")
+        raise UserError(
+            f"{path}={shortened(text)} names {shortened(unknown[0])!r}: choose of {', '.join(map(str, parts))}, with "
+            "commas between them"
+        )
     return {name: parts[name] for name in names}
-
-
-def _tuple(text: str, hint: Any, path: str) -> tuple[Any, ...]:
-    """A JSON list, or one bare value; nothing is the empty tuple."""
-    value = _literal(text) if text.startswith("[") else [text] if text else []
-    if not isinstance(value, list) or not all(isinstance(item, hint) for item in value):
-        raise UserError(f'{path}={text} is not a JSON list of {hint.__name__}: write it as \'["a", "b"]\'')
-    return tuple(value)
 
 
 def _literal(text: str) -> Any:
     """JSON or a Python literal (True is no JSON) where it parses, the bare string otherwise."""
     for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, TypeError):
+        with contextlib.suppress(*_UNREADABLE):
             return read(text)
     return text
+
+
+_UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError)
 
 
 def _expression(text: str, path: str) -> Any:
@@ -164,12 +151,13 @@ def _expression(text: str, path: str) -> Any:
         try:
             return ast.literal_eval(node)
         except ValueError:
-            raise ValueError(f"{ast.unparse(node)} is neither a literal nor a known name") from None
+            raise ValueError(f"{shortened(ast.unparse(node))} is neither a literal nor a known name") from None
 
     try:
         return build(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
+        why = one_line(str(error)) or "it is nested too deep"
         raise UserError(
-            f"{path}={text} cannot be read ({error}): write a value such as sspo(SigLog(0.6, 0.5)), built from "
-            f"{', '.join(objective.__all__)}"
+            f"{path}={shortened(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)), built "
+            f"from {', '.join(objective.__all__)}"
         ) from error

@@ -1,14 +1,11 @@
 """What can be found wrong before a process group is made: on the launching process, in a few seconds."""
 
-import json
 import os
+import warnings
 from pathlib import Path
-from typing import Any
 
 from megatron_sspo import resources, sinks
-from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.overlap import without
-from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
@@ -17,7 +14,7 @@ from megatron_sspo.resuming import Resumable, check_resumable
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.rollout.open_engine import check_engine
-from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.run import Run, check
 from megatron_sspo.state import checkpoints
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import demonstration
@@ -26,12 +23,16 @@ from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.table import check_coverage
 
 
-def preflight(run: Run, *, resume: Path | None) -> list[str]:
-    """Checks the configuration, the run's folder, the model's folder, every row of the data, by its reward too, and the
-    plug-ins' names; and of the machine the disk, the port that ranks meet at, and servers that the recipe names.
+def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
+    """Checks the configuration with Megatron's fields, the run's folder, the model's folder, every row of the data, by
+    its reward too, and the plug-ins' names; and of the machine the disk, the port that ranks meet at, and servers that
+    the recipe names.
 
     On ranks that torchrun or srun has started, what concerns the whole job is checked by rank 0. Memory is checked
     where the ranks are: `preflight_ranks`.
+
+    Args:
+        elsewhere: the run is for other machines than this one.
 
     Returns:
         Remarks, a line each: what differs from the configuration that a resumed run had.
@@ -40,6 +41,12 @@ def preflight(run: Run, *, resume: Path | None) -> list[str]:
         UserError: the first thing that is wrong.
     """
     check(run)
+    config = resources.model_config(run)
+    with warnings.catch_warnings():  # megatron-core tells of what is not installed, when it is imported
+        warnings.simplefilter("ignore")
+        from megatron_sspo.policy.check import check_policy
+
+        check_policy(run, config, elsewhere=elsewhere)
     checkpoint = check_folder(run, resume)
     sinks.check(run.tracking)
     resolve_advantage(run.advantage)
@@ -55,7 +62,7 @@ def preflight(run: Run, *, resume: Path | None) -> list[str]:
             family = load_family(folder.config)
             check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
     else:
-        load_family(json.loads((model_path / "config.json").read_text()))
+        load_family(config)
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     check_prompts(build_reward, stream.prompts)
     if checkpoint is not None:
@@ -66,7 +73,7 @@ def preflight(run: Run, *, resume: Path | None) -> list[str]:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
             demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)
     if os.environ.get("RANK", "0") == "0":
-        resources.check_disk(run, resources.model_config(run), resume or Path(run.output) / run.name)
+        resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
         resources.check_servers(run.rollouts.options.get("urls", ()))
     return checkpoint.differences if checkpoint is not None else []
@@ -88,20 +95,3 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
         )
     found = checkpoints(folder / "checkpoints")
     return check_resumable(run, folder, found[-1]) if found else None
-
-
-def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
-    """The stream that a `Prompts` describes."""
-    rows = load_rows(prompts.source, prompts.options)
-    if prompts.without:
-        rows = without(rows, [row for other in prompts.without for row in load_rows(other.source, other.options)])
-    return PromptStream(
-        rows,
-        tokenizer,
-        template=prompts.template,
-        system=prompts.system,
-        max_tokens=prompts.max_tokens,
-        seed=seed,
-        shuffle=shuffle,
-        overlong=prompts.overlong,
-    )

@@ -1,42 +1,74 @@
 """From the name of a recipe to its `Run`."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.overrides import override
-from megatron_sspo.resolve import call_with_options, load_file, resolve
+from megatron_sspo.resolve import check_options, load_file, resolve
 from megatron_sspo.run import Run, check
+from megatron_sspo.validation.naming import named, shortened
+from megatron_sspo.validation.user_code import user_code
+
+_FORMS = "name a Python file, file.py:function or package.module:function"
 
 
 def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
-    """Calls the recipe and applies the overrides.
+    """Calls the recipe, applies the overrides, and checks every value of what comes of it.
 
     Args:
         name: `file.py` (its function `recipe`), `file.py:function`, or `package.module:function`.
         assignments: `field.field=value`, from left to right.
 
     Raises:
-        UserError: there is no such recipe, it does not return a Run, or an override is wrong.
+        UserError: there is no such recipe, it raises, it does not return a Run, or a value is wrong.
     """
-    path, _, function = name.partition(":")
-    if path.endswith(".py"):
-        if not Path(path).is_file():
-            raise UserError(
-                f"there is no recipe {path}: name a Python file, file.py:function or package.module:function"
-            )
-        module = load_file(Path(path))
-        function = function or "recipe"
-        if not hasattr(module, function):
-            raise UserError(f"{path} has no function {function!r}: a recipe file defines `def recipe() -> Run`")
-        recipe = getattr(module, function)
-    elif function:
-        recipe = resolve("", name, function)
-    else:
-        raise UserError(f"there is no recipe {name!r}: name a Python file, file.py:function or package.module:function")
+    what = f"the recipe {name}"
+    recipe = _recipe(name)
     if not callable(recipe):
-        raise UserError(f"the recipe {name} is not a function: write `def {function}() -> Run`")
-    run = call_with_options(recipe, {}, f"the recipe {name}")
+        raise UserError(f"{what} is {named(recipe)}, not a function: write `def recipe() -> Run`")
+    check_options(recipe, {}, what)
+    with user_code(what, always=True):
+        run = recipe()
     if not isinstance(run, Run):
-        raise UserError(f"the recipe {name} returned {type(run).__name__}, not a Run")
+        raise UserError(f"{what} returned {named(run)}, not a Run{_remedy(run)}")
     return check(override(run, assignments))
+
+
+def _recipe(name: str) -> Any:
+    path, function = (name, "recipe") if name.endswith(".py") else name.rpartition(":")[::2]
+    if "\0" in name or not path or not function:
+        raise UserError(f"there is no recipe {shortened(name)!r}: {_FORMS}")
+    if not path.endswith(".py"):
+        return resolve("", name, function)
+    if not _is_file(path):
+        raise UserError(f"there is no recipe {shortened(path, 300)}: {_FORMS}")
+    module = load_file(Path(path))
+    if not hasattr(module, function):
+        raise UserError(f"{path} has no function {function!r}: a recipe file defines `def recipe() -> Run`")
+    return getattr(module, function)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long
+        return False
+
+
+def _remedy(found: Any) -> str:
+    if inspect.iscoroutine(found):
+        found.close()  # or Python warns that nobody has waited for it
+        return ": write `def`, without async"
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        return ": write return in place of yield"
+    if found is None:
+        return ": end it with `return Run(...)`"
+    if isinstance(found, (tuple, list)) and any(isinstance(item, Run) for item in found):
+        return ": return one Run, and write a function for each"
+    if is_dataclass(found) and not isinstance(found, type):
+        return ": import Run from megatron_sspo.run"
+    return ": write `return Run(...)`"

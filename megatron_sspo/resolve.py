@@ -1,15 +1,19 @@
 """From a name in the configuration to the Python object that it stands for."""
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.validation.hints import Unfit, fitted
+from megatron_sspo.validation.naming import named
+from megatron_sspo.validation.user_code import not_python, user_code
 
 _PACKAGE = Path(__file__).parent
 
@@ -45,9 +49,14 @@ def short_names(folder: str, attribute: str) -> list[str]:
 
 
 def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any) -> Any:
-    """`function(*given, **options)`, after `check_options`."""
+    """`function(*given, **options)`, after `check_options`.
+
+    Raises:
+        UserError: as `check_options`, or the function is the user's own and raises; the message has the line.
+    """
     check_options(function, options, what, num_given=len(given))
-    return function(*given, **options)
+    with user_code(what):
+        return function(*given, **options)
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0) -> None:
@@ -61,38 +70,40 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         UserError: an option that the function does not have, or none where it has no default, or a value that is not
             of the parameter's type, where that is a plain one.
     """
-    parameters = list(inspect.signature(function).parameters.values())[num_given:]
+    if not callable(function):
+        raise UserError(f"{what} is {named(function)}, and has to be a function")
+    signature = _signature(function)
+    parameters = list(signature.parameters.values())[num_given:]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    its_options = f"its options are {', '.join(named)}" if named else "it has none"
-    unknown = [name for name in options if name not in named and not open_ended]
+    by_name = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    its_options = f"its options are {', '.join(by_name)}" if by_name else "it has none"
+    unknown = [name for name in options if name not in by_name and not open_ended]
     if unknown:
         raise UserError(f"{what} has no option {', '.join(unknown)}: {its_options}")
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in options]
+    missing = [name for name, p in by_name.items() if p.default is p.empty and name not in options]
     if missing:
         raise UserError(f"{what} needs the option {', '.join(missing)}: {its_options}")
     for name, value in options.items():
-        if name in named and not _fits(value, hint := named[name].annotation):
-            raise UserError(f"{what} takes for {name} a value of the type {_named(hint)}, and {value!r} is none")
+        hint = by_name[name].annotation if name in by_name else Any
+        try:
+            fitted(value, Any if hint is inspect.Parameter.empty else hint)
+        except Unfit:
+            raise UserError(
+                f"{what} takes for {name} a value of the type {_named(hint)}, and {named(value)} is none"
+            ) from None
+    try:
+        signature.bind(*[None] * num_given, **options)
+    except TypeError as error:
+        raise UserError(f"{what} cannot be called with its options alone: {error}") from None
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value that JSON can write may be given for an annotated parameter. True where that is not known."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is Literal:
-        return value in arguments
-    if hint in (None, NoneType):
-        return value is None
-    plain = {int: (int,), float: (int, float), str: (str,), bool: (bool,), Path: (str, Path)}.get(hint)
-    if plain is not None:
-        return isinstance(value, plain) and (hint is bool or not isinstance(value, bool))
-    if origin is Mapping or origin is dict:
-        return isinstance(value, Mapping)
-    if origin in (Sequence, list, tuple):
-        return isinstance(value, (list, tuple)) and all(_fits(item, arguments[0]) for item in value)
-    return True
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError, SyntaxError):  # an annotation of names that are there for a type checker alone
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C that does not say
+        return inspect.signature(lambda *arguments, **options: None)
 
 
 def _named(hint: Any) -> str:
@@ -100,43 +111,59 @@ def _named(hint: Any) -> str:
 
 
 def load_file(path: Path) -> Any:
-    """Imports a Python file by its path, once a process. What the file itself raises is its author's to see.
+    """Imports a Python file by its path, once a process.
+
+    The file may import others beside it: its folder stays on the Python path, at the end, so that a `random.py` there
+    does not stand in for Python's own.
 
     Raises:
-        UserError: there is no such file, or it is not Python.
+        UserError: there is no such file, it is not Python, or it raises; the message has the line.
     """
-    name = "_megatron_sspo_file_" + "_".join(path.resolve().with_suffix("").parts[1:])
+    name = module_name(path)
     if name in sys.modules:
         return sys.modules[name]
+    try:
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError as error:
+        raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
+    except SyntaxError as error:
+        raise not_python(error) from error
+    except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, and what is nested too deep
+        raise UserError(f"{path} is not Python: {error or type(error).__name__}") from error
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"{path} is not a Python file that can be read")
+    assert spec is not None  # which it is for a name that does not end in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _add_to_path(path.resolve().parent)
     try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        del sys.modules[name]
-        raise _not_python(error) from error
+        with user_code(f"the file {path}", always=True):
+            exec(code, module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
     return module
 
 
+def module_name(path: Path) -> str:
+    """The name in `sys.modules` of a file that is loaded by its path: files of equal names have different ones."""
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    return f"_megatron_sspo_file_{path.stem}_{digest}"
+
+
+def _add_to_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def _import_by_path(module_name: str) -> Any:
     if module_name.endswith(".py"):
         return load_file(Path(module_name))
+    _add_to_path(Path.cwd())  # which `python -m megatron_sspo` has there, and `megatron-sspo` has not
     try:
-        return importlib.import_module(module_name)
-    except SyntaxError as error:
-        raise _not_python(error) from error
-    except (ImportError, ValueError) as error:  # ValueError: an empty name
+        with user_code(f"the module {module_name}"):
+            return importlib.import_module(module_name)
+    except (ImportError, ValueError, TypeError) as error:  # ValueError: an empty name; TypeError: a relative one
         raise UserError(f"cannot import {module_name!r}: {error}; is it on the Python path?") from error
-
-
-def _not_python(error: SyntaxError) -> UserError:
-    return UserError(f"{error.filename}, line {error.lineno} is not Python: {error.msg}")
 
 
 def _attribute(module: Any, attribute: str, name: str) -> Any:

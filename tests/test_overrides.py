@@ -5,13 +5,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.objective import AtanLog, Penalties, SequenceObjective, SigLog, arithmetic, grpo, sspo
+from megatron_sspo.objective import AtanLog, Penalties, SigLog, arithmetic, grpo, sspo
 from megatron_sspo.overrides import describe, override
+from megatron_sspo.validation.objectives import TriedObjective
+from megatron_sspo.validation.tree import checked
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Inner:
 @dataclass(frozen=True)
 class Outer:
     count: int = 1
-    ratio: float = 0.5
+    ratio: Annotated[float, Field(allow_inf_nan=False)] = 0.5
     on: bool = False
     name: str = "a"
     mode: Literal["left", "right"] = "left"
@@ -31,7 +34,7 @@ class Outer:
     maybe: Inner | None = None
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    objective: SequenceObjective = field(default_factory=sspo)
+    objective: TriedObjective = field(default_factory=sspo)
     penalties: Penalties = field(default_factory=Penalties)
 
 
@@ -94,33 +97,48 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("cont=3", ["no field 'cont'", "did you mean 'count'?", "count, ratio, on, name"]),
         ("inner.nmber=3", ["no field 'inner.nmber'", "did you mean 'number'?", "number, stop"]),
         ("count.x=3", ["no field 'count.x'", "plain value"]),
-        ("maybe.number=3", ["no field 'maybe.number'"]),
+        ("maybe.number=3", ["no field 'maybe.number'", "maybe is None"]),
         ("options.size.x.y=3", []),
-        ("count=1.5", ["count=1.5 is not an integer"]),
-        ("count=", ["not an integer"]),
-        ("ratio=fast", ["ratio=fast is not a number"]),
-        ("ratio=nan", ["not a number"]),
-        ("on=1", ["on=1", "write true or false"]),
-        ("mode=up", ["mode=up is not one of left, right"]),
-        ("inner.stop=[1]", ["not a JSON list of str"]),
-        ("options=[1]", ["not a JSON object"]),
+        ("count=1.5", ["count is '1.5': it has to be a whole number"]),
+        ("count=", ["count is '': it has to be a whole number"]),
+        ("count=" + "9" * 5000, ["count is '999", "it has to be a whole number"]),
+        ("ratio=fast", ["ratio is 'fast': it has to be a finite number"]),
+        ("ratio=nan", ["ratio is nan: it has to be a finite number"]),
+        ("ratio=1e999", ["ratio is inf: it has to be a finite number"]),
+        ("ratio=10**10**10", ["ratio is '10**10**10': it has to be a finite number"]),
+        ("on=1", ["on is '1': it has to be True or False"]),
+        ("on=yes", ["on is 'yes': it has to be True or False"]),
+        ("mode=up", ["mode is 'up': it has to be one of 'left', 'right'"]),
+        ("inner.stop=[1]", ["inner.stop[0] is 1: it has to be a string"]),
+        ("options=[1]", ["options is [1]: it has to be a dict"]),
+        ("options=10**10**10", ["options is '10**10**10': it has to be a dict"]),
+        ("options={1: 2}", ["options has the key 1: a key has to be a string"]),
+        ("options.=3", ["there is no 'options.'"]),
+        (".".join(["options"] * 100_000) + "=3", ["has 100000 names: a field has at most 30"]),
+        ("=3", ["there is no field ''"]),
         ("inner=3", ["inner is a group of fields", "inner.number="]),
-        ("objective=sspo", ["does not fit", "sspo(SigLog(0.6, 0.5))"]),
-        ("objective=Clip(0.1, 0.2)", ["does not fit"]),
-        ("objective.token_gate=SigLog", ["does not fit"]),
-        ("objective.token_gate=geometric", ["does not fit"]),
+        ("objective=sspo", ["objective is the function sspo, not called", "an objective, such as sspo()"]),
+        ("objective=Clip(0.1, 0.2)", ["objective is Clip(eps_low=0.1, eps_high=0.2)", "an objective, such as sspo()"]),
+        ("objective.token_gate=SigLog", ["token_gate is the class SigLog, and must be a gate, such as AtanLog()"]),
+        ("objective.token_gate=geometric", ["token_gate is the function geometric, and must be a gate"]),
+        ("objective.pool=Clip(0.1, 0.2)", ["pool is Clip(", "must be a function, such as geometric"]),
         ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is refused", "above 0"]),
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),
         ("objective=sspo(tau=1)", ["cannot be read", "tau"]),
         ("objective=sspo(**{})", ["cannot be read"]),
         ("objective=sspo(", ["cannot be read"]),
+        ("objective=sspo(" + "(" * 10_000 + ")" * 10_001, ["cannot be read"]),
+        ("objective=" + "-" * 100_000 + "1", ["cannot be read"]),
+        ("objective=sspo(10**10**10)", ["cannot be read", "neither a literal"]),
+        ("objective=sspo('a' * 10**10)", ["cannot be read", "neither a literal"]),
         ("objective=mystery(1)", ["cannot be read", "mystery", "grpo"]),
     ],
 )
 def test_what_is_wrong_is_named(assignment, parts) -> None:
     start = Outer(options={"size": {"x": 3}})
     with pytest.raises(UserError) as caught:
-        override(start, [assignment])
+        checked(override(start, [assignment]), Outer)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 

@@ -30,14 +30,14 @@ RUN = Run(
 )
 def test_what_is_right_passes(assignments) -> None:
     run = override(RUN, assignments)
-    assert check(run) is run
+    assert check(run) == run
 
 
 @pytest.mark.parametrize(
     ("assignments", "parts"),
     [
         *(
-            ([f"{name}=0"], [f"{name} is 0: it has to be 1 or more"])
+            ([f"{name}=0"], [f"{name} is 0: it has to be a whole number of 1 or more"])
             for name in (
                 "num_updates",
                 "updates_per_sync",
@@ -56,7 +56,7 @@ def test_what_is_right_passes(assignments) -> None:
             )
         ),
         *(
-            ([f"{name}=-1"], [f"{name} is -1", "it has to be 0 or more"])
+            ([f"{name}=-1"], [f"{name} is -1", "it has to be a", "number of 0 or more"])
             for name in (
                 "seed",
                 "checkpoint_every",

@@ -5,6 +5,7 @@ from typing import Any
 
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.resolve import call_with_options, resolve
+from megatron_sspo.validation.user_code import user_code
 
 
 def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
@@ -23,4 +24,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
             source, options = suffix, {"path": source, **options}
             break
     name = source if ":" in source else source.replace("-", "_")
-    return list(call_with_options(resolve("data", name, "rows"), options, f"the source {source!r}"))
+    what = f"the source {source!r}"
+    rows = call_with_options(resolve("data", name, "rows"), options, what)
+    with user_code(what):  # a generator begins here
+        return list(rows)

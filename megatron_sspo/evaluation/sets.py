@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import check_environment, open_environment
 from megatron_sspo.environment.protocol import Environment
@@ -31,18 +31,8 @@ def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
     """
     found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
-        prompts = held_out.prompts
         try:
-            found[name] = PromptStream(
-                load_rows(prompts.source, prompts.options),
-                tokenizer,
-                template=prompts.template,
-                system=prompts.system,
-                max_tokens=prompts.max_tokens,
-                seed=run.seed,
-                shuffle=False,
-                overlong=prompts.overlong,
-            )
+            found[name] = prompt_stream(held_out.prompts, tokenizer, seed=run.seed, shuffle=False)
         except UserError as error:
             raise UserError(f"the evaluation set {name}: {error}") from error
     return found

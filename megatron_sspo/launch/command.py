@@ -5,41 +5,15 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import local, slurm
 from megatron_sspo.run import Run
 
-_PLACES = ("local", "slurm", "nemo-run")
 
-
-def add_parser(commands: Any, add_set: Callable[[argparse.ArgumentParser], None]) -> None:
-    """The arguments of `megatron-sspo launch`."""
-    parser = commands.add_parser("launch", help="checks a recipe, and starts it here, by Slurm or by NeMo-Run")
-    parser.add_argument("recipe", help="as for train")
-    add_set(parser)
-    parser.add_argument("--on", choices=_PLACES, default="local", help="where (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="the checks alone, and what each rank needs of memory")
-    parser.add_argument("--dry-run", action="store_true", help="prints what would be started, and checks it")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder (--on local)")
-    parser.add_argument(
-        "--memory", type=float, metavar="GB", help="of a GPU there, for a check on a machine that has none"
-    )
-    parser.add_argument(
-        "--sbatch", default="", metavar="OPTIONS", help='of sbatch: --sbatch="--nodes=6 --time=8:00:00"'
-    )
-    parser.add_argument("--script", default=slurm.SCRIPT, help="of slurm/, to submit (default: %(default)s)")
-    parser.add_argument(
-        "--executor", choices=("slurm", "local"), default="slurm", help="of NeMo-Run (default: %(default)s)"
-    )
-    parser.set_defaults(run=launch)
-
-
-def launch(options: argparse.Namespace, _: list[str]) -> int:
+def launch(options: argparse.Namespace) -> int:
     """The exit code of what was started; 2 where a check has failed."""
     from megatron_sspo.recipe import load_recipe
 
@@ -115,6 +89,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
 
     if job is not None:
         slurm.check_size(job, run.parallel.num_processes)
+    remarks = preflight(run, resume=resume, elsewhere=job is not None)
     config = model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     if options.check:
@@ -123,7 +98,6 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
         check_memory(run, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
     elif job is None:
         check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
-    remarks = preflight(run, resume=resume)
     if options.check:
         for remark in remarks:
             print(f"resumed with another configuration: {remark}")

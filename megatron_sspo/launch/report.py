@@ -14,8 +14,9 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     parallel = run.parallel
     sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
     layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in sizes if getattr(parallel, name) > 1)
+    ranks = f"{parallel.num_processes} rank{'s' if parallel.num_processes > 1 else ''}"
     lines = [
-        f"{run.name}: {parallel.num_processes} ranks{f' ({layout})' if layout else ''}, "
+        f"{run.name}: {ranks}{f' ({layout})' if layout else ''}, "
         f"{run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
         *table(estimate(run, config, on_cuda=on_cuda)),
         f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB",

@@ -4,13 +4,13 @@ The engine samples from π_rollout, which has the weights of π_old and other ke
 π_θ / π_old, and the two are never multiplied.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.numbers import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
 Mode = Literal["none", "truncated", "masked"]
@@ -37,14 +37,11 @@ class Correction:
     floor: float = 0.5  # the smallest weight that is not masked
 
     def __post_init__(self) -> None:
-        for name, names in (("mode", get_args(Mode)), ("level", get_args(Level))):
-            if getattr(self, name) not in names:
-                raise ValueError(f"Correction.{name} is {getattr(self, name)!r}, and must be one of {', '.join(names)}")
-        if not 0 <= self.floor <= 1 <= self.cap < math.inf:
-            raise ValueError(
-                f"Correction.floor is {self.floor} and cap is {self.cap}, and 0 ≤ floor ≤ 1 ≤ cap must hold, "
-                "so that tokens on which trainer and engine agree count in full"
-            )
+        check_name(self, "mode", get_args(Mode))
+        check_name(self, "level", get_args(Level))
+        # so that tokens on which trainer and engine agree count in full
+        check_number(self, "cap", lambda value: value >= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
+        check_number(self, "floor", lambda value: 0 <= value <= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
 
     def apply(
         self, log_probs: Tensor, old_log_probs: Tensor, rollout_log_probs: Tensor | None, segments: Segments

@@ -20,6 +20,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.numbers import check_number
+
 # Past this every gate that forms ρ is flat to the last bit of fp64, and from 88.8 on exp overflows fp32, whose backward
 # is inf · 0. Clamping gives the true limit instead: the gate's bound, and no gradient.
 _LARGEST_LOG_RATIO = 80.0
@@ -63,10 +65,8 @@ class Clip:
     eps_high: float = 0.2
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eps_low < 1:
-            raise ValueError(f"Clip.eps_low is {self.eps_low}, and must be at least 0 and below 1")
-        if not 0 <= self.eps_high < math.inf:
-            raise ValueError(f"Clip.eps_high is {self.eps_high}, and must be finite and at least 0")
+        check_number(self, "eps_low", lambda value: 0 <= value < 1, "a number of 0 or more and below 1")
+        check_number(self, "eps_high", lambda value: value >= 0, "a finite number of 0 or more")
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         too_high, too_low = self._clipped(log_ratio, advantage)
@@ -93,10 +93,7 @@ class _Tempered:
 
     def __post_init__(self) -> None:
         for name in ("tau_neg", "tau_pos"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"{type(self).__name__}.{name} is {getattr(self, name)}, and must be finite and above 0"
-                )
+            check_number(self, name, lambda value: value > 0, "a finite number above 0")
 
     def temperature(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         """τ(Â), in the dtype of `log_ratio`."""

@@ -1,12 +1,12 @@
 """Terms that are added to an objective's loss: divergence from a reference policy, and entropy."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.numbers import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -31,7 +31,7 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
         return log_ratio.square() / 2
     if estimator == "k3":
         return torch.expm1(log_ratio) - log_ratio
-    raise ValueError(_unknown(estimator))
+    raise ValueError(f"the KL estimator is {estimator!r}, and must be one of {', '.join(get_args(KlEstimator))}")
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,9 @@ class Penalties:
     entropy_coef: float = 0.0  # above 0 rewards entropy
 
     def __post_init__(self) -> None:
-        if not 0 <= self.kl_coef < math.inf:
-            raise ValueError(f"Penalties.kl_coef is {self.kl_coef}, and must be finite and at least 0")
-        if self.kl_estimator not in get_args(KlEstimator):
-            raise ValueError(_unknown(self.kl_estimator))
-        if not math.isfinite(self.entropy_coef):
-            raise ValueError(f"Penalties.entropy_coef is {self.entropy_coef}, and must be finite")
+        check_number(self, "kl_coef", lambda value: value >= 0, "a finite number of 0 or more")
+        check_name(self, "kl_estimator", get_args(KlEstimator))
+        check_number(self, "entropy_coef", lambda value: True, "a finite number")
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, reference_log_probs: Tensor | None, segments: Segments
@@ -80,7 +77,3 @@ class Penalties:
             segments.check_tokens("entropy", entropy)
             total = total - self.entropy_coef * segments.mean(entropy).sum()
         return total
-
-
-def _unknown(estimator: str) -> str:
-    return f"the KL estimator is {estimator!r}, and must be one of {', '.join(get_args(KlEstimator))}"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
+from megatron_sspo.objective.numbers import shown
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -17,11 +18,23 @@ class SequenceObjective:
     """J(θ) = E_i[ w_i Â_i ],   w_i = F( pool_t f(ρ_it; Â_i); Â_i ),   ρ_it = π_θ / π_old.
 
     f is the token gate and F the sequence gate.
+
+    Raises:
+        ValueError: a gate without the two methods of one, or a pooling that is not a function.
     """
 
     token_gate: Gate
     pool: Pool
     sequence_gate: Gate = Identity()  # noqa: RUF009 (frozen)
+
+    def __post_init__(self) -> None:
+        for name in ("token_gate", "sequence_gate"):
+            gate = getattr(self, name)
+            methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
+            if isinstance(gate, type) or not all(map(callable, methods)):
+                raise ValueError(f"{name} is {shown(gate)}, and must be a gate, such as AtanLog() or SigLog(0.6, 0.5)")
+        if isinstance(self.pool, type) or not callable(self.pool):
+            raise ValueError(f"pool is {shown(self.pool)}, and must be a function, such as geometric")
 
     def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, segments: Segments) -> Sums:
         """Computes minus the sum of w_i Â_i over the sequences of a microbatch.

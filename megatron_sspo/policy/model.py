@@ -1,6 +1,5 @@
 """From a Hugging Face configuration to Megatron's GPTModel."""
 
-import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_cuts, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
+from megatron_sspo.policy.options import built, checked_fields
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -36,20 +36,12 @@ def transformer_config(
 
     Args:
         config: the Hugging Face configuration.
-        options: the user's own `TransformerConfig` fields, which win over everything here.
+        options: the user's own `TransformerConfig` fields, which win over everything here but sizes and layout.
 
     Raises:
-        UserError: an option that this version of Megatron does not have, or a layout that it refuses.
+        UserError: an option that is wrong (see `checked_fields`), or a layout that Megatron refuses.
     """
-    known = {f.name for f in dataclasses.fields(TransformerConfig)}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise UserError(f"megatron.{unknown[0]} is not a field of this megatron-core's TransformerConfig")
-    if options.get("calculate_per_token_loss"):
-        raise UserError(
-            "megatron.calculate_per_token_loss weights every sequence by its length, which is another objective: "
-            "leave it off"
-        )
+    options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
     check_cuts(architecture, parallel, options)
     interleaved = parallel.virtual_pipeline > 1
@@ -92,10 +84,7 @@ def transformer_config(
         raise UserError("routing_replay is on, and the model at hand has no experts to replay: set it to none")
     elif parallel.expert > 1:
         raise UserError(f"parallel.expert is {parallel.expert}, and the model at hand has no experts: set it to 1")
-    try:
-        return TransformerConfig(**{**fields, **options})
-    except (ValueError, AssertionError) as error:
-        raise UserError(f"Megatron refuses the configuration: {error}") from error
+    return built(TransformerConfig, fields, options, "megatron")
 
 
 def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:

@@ -1,6 +1,5 @@
 """Gradients and the step that follows: Megatron's DDP, distributed optimizer and schedule of learning rates."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy.options import built, checked_fields
 from megatron_sspo.run import Optimizer
 
 
@@ -18,19 +18,11 @@ def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
     """Gradients that add up in float32 and a distributed optimizer, unless the user's `Run.ddp` says otherwise.
 
     Raises:
-        UserError: an option that this version of Megatron does not have, or that means another wrapper.
+        UserError: an option that is wrong (see `checked_fields`), or that means another wrapper.
     """
-    known = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise UserError(f"ddp.{unknown[0]} is not a field of this megatron-core's DistributedDataParallelConfig")
-    if options.get("use_megatron_fsdp") or options.get("use_custom_fsdp"):
-        raise UserError(
-            "ddp.use_megatron_fsdp shards parameters, which export and checkpoints here do not: leave it off"
-        )
-    config = DistributedDataParallelConfig(
-        **{"grad_reduce_in_fp32": True, "use_distributed_optimizer": True, **options}  # pyright: ignore
-    )
+    options = checked_fields(DistributedDataParallelConfig, options, "ddp")
+    fields = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": True}
+    config = built(DistributedDataParallelConfig, fields, options, "ddp")
     if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
         raise UserError(
             "ddp.overlap_param_gather needs ddp.use_distributed_optimizer and ddp.overlap_grad_reduce: set them to true"

@@ -8,16 +8,17 @@ import torch
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.types import Prompt, RolloutGroup
+from megatron_sspo.validation.kinds import Count, NotNegative, Probability, StopString
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the responses are drawn. `temperature` 0 is greedy decoding."""
 
-    max_tokens: int = 512  # of the response; of several turns all together, with the observations between them
-    temperature: float = 1.0
-    top_p: float = 1.0
-    stop: tuple[str, ...] = ()  # strings that end a response; the string itself is kept
+    max_tokens: Count = 512  # of the response; of several turns all together, with the observations between them
+    temperature: NotNegative = 1.0
+    top_p: Probability = 1.0
+    stop: tuple[StopString, ...] = ()  # strings that end a response; the string itself is kept
 
 
 class NeedsWeights(Exception):

@@ -27,15 +27,25 @@ def configure(folder, parallel=Parallel(), **options):
 @pytest.mark.parametrize(
     ("kind", "parallel", "options", "words"),
     [
-        ("moe", Parallel(), {"moe_grouped_gem": True}, "megatron.moe_grouped_gem is not a field"),
-        ("moe", Parallel(), {"calculate_per_token_loss": True}, "calculate_per_token_loss weights every sequence"),
+        (
+            "moe",
+            Parallel(),
+            {"moe_grouped_gem": True},
+            "megatron.moe_grouped_gem is not a field.*did you mean moe_grouped_gemm",
+        ),
+        (
+            "moe",
+            Parallel(),
+            {"calculate_per_token_loss": True},
+            "calculate_per_token_loss is True, and has to stay off: it weights every sequence",
+        ),
         ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model at hand has no experts"),
         ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
         ("moe", Parallel(data=3, expert=3), {}, "parallel.expert is 3, which does not divide the model's 8 experts"),
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
         ("dense", Parallel(pipeline=3), {}, "parallel.pipeline"),
         ("dense", Parallel(pipeline=2, virtual_pipeline=3), {}, "parallel.pipeline"),
-        ("dense", Parallel(), {"recompute_granularity": "everything"}, "Megatron refuses the configuration"),
+        ("dense", Parallel(), {"recompute_granularity": "everything"}, "has to be one of 'full', 'selective' or None"),
     ],
 )
 def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, words):

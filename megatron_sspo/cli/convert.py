@@ -1,0 +1,40 @@
+"""`megatron-sspo convert`."""
+
+import argparse
+from typing import Any
+
+from megatron_sspo.cli.parser import add_command, add_config
+
+
+def add_arguments(commands: Any, *, run: Any) -> None:
+    """The arguments of the command."""
+    command = add_command(
+        commands, "convert", run=run, help="a Hugging Face folder to a Megatron checkpoint, or the reverse"
+    )
+    command.add_argument(
+        "source", metavar="SRC", help="a Hugging Face folder, a torch_dist folder, or a checkpoint of a run"
+    )
+    command.add_argument("destination", metavar="DST", help="the folder to make")
+    command.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="default: every byte as it is")
+    add_config(command)
+    command.add_argument("--to", choices=("megatron", "hf"), help="refuses a source of the other kind")
+    command.add_argument("--threads", type=int, metavar="N", help="default: as many as cores, at most 4")
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Converts, and says what was made."""
+    import torch
+
+    from megatron_sspo.weights.convert import convert
+
+    summary = convert(
+        options.source,
+        options.destination,
+        dtype=getattr(torch, options.dtype) if options.dtype else None,
+        companions=options.config,
+        to=options.to,
+        num_threads=options.threads,
+    )
+    kind = "Megatron checkpoint" if summary.direction == "megatron" else "Hugging Face folder"
+    print(f"{options.destination}: a {kind} of {summary.num_tensors:,} tensors, {summary.num_bytes / 1e9:.2f} GB")
+    return 0

@@ -1,0 +1,85 @@
+"""The parser of all commands, and what several of them share."""
+
+import argparse
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+COMMANDS = ("train", "launch", "serve", "evaluate", "table", "convert", "verify", "plot")  # in the order of --help
+
+RECIPE = "a Python file, file.py:function, or package.module:function that returns a Run"
+_FIELDS = (
+    f"FIELD is a field of Run by its path, such as optimizer.lr: all of them, with their defaults, are in "
+    f"{Path(__file__).parents[1] / 'run.py'}."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that names an option that it does not know also where something else is missing."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's."""
+        self._given = args or ()
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with exit code 2."""
+        unknown = next((name for name in map(_name, self._given) if name and not self._knows(name)), None)
+        if unknown is None or not message.startswith("the following arguments are required"):
+            super().error(message)
+        close = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
+        super().error(f"there is no option {unknown}" + (f": did you mean {close[0]}?" if close else ""))
+
+    def _knows(self, name: str) -> bool:
+        return any(known.startswith(name) for known in self._option_string_actions)
+
+
+def parser() -> Parser:
+    """The parser of `megatron-sspo`; each command sets `run`."""
+    whole = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"megatron_sspo.cli.{name}")
+        module.add_arguments(commands, run=module.run)
+    return whole
+
+
+def add_command(commands: Any, name: str, *, run: Any, help: str) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    command.set_defaults(run=run)
+    return command
+
+
+def add_recipe(command: argparse.ArgumentParser, help: str = RECIPE) -> None:
+    """A recipe, and changes of its fields."""
+    command.add_argument("recipe", help=help)
+    add_set(command)
+
+
+def add_set(command: argparse.ArgumentParser) -> None:
+    """Changes of a recipe's fields."""
+    command.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="changes the recipe: rollouts.group_size=16"
+    )
+    command.epilog = _FIELDS
+
+
+def add_config(command: argparse.ArgumentParser) -> None:
+    """The folder of a model's configuration."""
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json",
+    )
+
+
+def _name(argument: str) -> str:
+    """The name of an option; "" for what is none."""
+    is_option = argument.startswith("-") and argument not in ("-", "--")
+    return argument.partition("=")[0] if is_option else ""

@@ -1,0 +1,28 @@
+"""`megatron-sspo verify`."""
+
+import argparse
+from typing import Any
+
+from megatron_sspo.cli.parser import add_command, add_config
+
+
+def add_arguments(commands: Any, *, run: Any) -> None:
+    """The arguments of the command."""
+    command = add_command(commands, "verify", run=run, help="compares two model folders of either kind, bit by bit")
+    command.add_argument("first", metavar="A")
+    command.add_argument("second", metavar="B")
+    add_config(command)
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Prints each tensor that differs; the exit code is 1 where one does."""
+    from megatron_sspo.weights.verify import verify
+
+    found = verify(options.first, options.second, companions=options.config)
+    for difference in found.differences:
+        print(difference)
+    if found.differences:
+        print(f"{len(found.differences):,} tensors differ")
+        return 1
+    print(f"equal to the bit: {found.num_tensors:,} tensors, {found.num_bytes / 1e9:.2f} GB")
+    return 0

@@ -1,0 +1,35 @@
+"""From a run's configuration to its prompts."""
+
+from typing import Any
+
+from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.overlap import without
+from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.run import Prompts
+
+
+def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
+    """The stream that a `Prompts` describes.
+
+    Raises:
+        UserError: the source cannot be read, has no rows, or has a prompt that is too long.
+    """
+    return PromptStream(
+        _rows(prompts),
+        tokenizer,
+        template=prompts.template,
+        system=prompts.system,
+        max_tokens=prompts.max_tokens,
+        seed=seed,
+        shuffle=shuffle,
+        overlong=prompts.overlong,
+    )
+
+
+def _rows(prompts: Prompts) -> list[Row | Dropped]:
+    """The rows of the source, less the questions of the sets that it is to be without."""
+    rows = load_rows(prompts.source, prompts.options)
+    if not prompts.without:
+        return rows
+    return without(rows, [row for other in prompts.without for row in _rows(other)])

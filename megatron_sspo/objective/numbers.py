@@ -1,0 +1,42 @@
+"""Checks what a gate, a penalty or a correction is made with. Plain Python, as this package needs torch alone."""
+
+import sys
+from collections.abc import Callable
+
+
+def check_number(owner: object, name: str, fits: Callable[[float], bool], what: str) -> None:
+    """Checks one field of a dataclass.
+
+    Args:
+        fits: whether a finite number is in the field's range.
+        what: the range, in words that go with "and must be".
+
+    Raises:
+        ValueError: a value that is not a finite number, or one outside of the range.
+    """
+    value = getattr(owner, name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and abs(value) <= sys.float_info.max and fits(value)):
+        raise ValueError(f"{type(owner).__name__}.{name} is {shown(value)}, and must be {what}")
+
+
+def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
+    """Checks one field of a dataclass that is one of some names.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    value = getattr(owner, name)
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(f"{type(owner).__name__}.{name} is {shown(value)}, and must be one of {', '.join(names)}")
+
+
+def shown(value: object) -> str:
+    """A value as a message has it: a class and a function by name."""
+    name = getattr(value, "__qualname__", None)
+    if name is None:
+        try:
+            return " ".join(repr(value).split())[:200]
+        except Exception:  # a class whose __repr__ fails, or an integer of thousands of digits
+            return f"a {type(value).__name__}"
+    return f"the {'class' if isinstance(value, type) else 'function'} {name}"

@@ -1,0 +1,40 @@
+"""What Megatron would refuse when the policy is built, found before any process is started."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.memory.parameters import padded_vocab_size
+from megatron_sspo.policy.model import transformer_config
+from megatron_sspo.policy.optimizer import ddp_config
+from megatron_sspo.policy.weights import check_cuts
+from megatron_sspo.run import Run
+from megatron_sspo.weights.family import load_family
+
+# what Megatron says where a field needs a newer Transformer Engine than this machine has
+_OF_TRANSFORMER_ENGINE = re.compile(r"\bTE\b|transformer[- ]engine", re.IGNORECASE)
+
+
+def check_policy(run: Run, config: Mapping[str, Any], *, elsewhere: bool = False) -> None:
+    """Builds what the policy is configured by, and no model. Nothing of it is kept, and no process group is needed.
+
+    Args:
+        config: the content of the model's config.json.
+        elsewhere: the run is for other machines, which may have a Transformer Engine that this one lacks.
+
+    Raises:
+        UserError: a field of `run.megatron` or `run.ddp` that is wrong, or a layout that does not go with the model.
+    """
+    ddp_config(run.ddp)
+    family = load_family(config)
+    dtype, replay = getattr(torch, run.model.dtype), run.routing_replay != "none"
+    try:
+        transformer_config(family, config, run.parallel, dtype, run.megatron, routing_replay=replay)
+    except UserError as error:
+        if not (elsewhere and _OF_TRANSFORMER_ENGINE.search(str(error))):
+            raise
+    rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), run.parallel.tensor))
+    check_cuts(rows, run.parallel)

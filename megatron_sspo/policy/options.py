@@ -1,0 +1,163 @@
+"""The user's own fields of Megatron's dataclasses: `Run.megatron` and `Run.ddp`."""
+
+import dataclasses
+import difflib
+import enum
+import math
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.validation.hints import Unfit, fitted
+from megatron_sspo.validation.kinds import Count, Decay, NotNegative, Positive
+from megatron_sspo.validation.naming import named, one_line
+from megatron_sspo.validation.tree import expected
+
+T = TypeVar("T")
+
+_LAYOUT = {
+    "tensor_model_parallel_size": "parallel.tensor",
+    "pipeline_model_parallel_size": "parallel.pipeline",
+    "virtual_pipeline_model_parallel_size": "parallel.virtual_pipeline",
+    "context_parallel_size": "parallel.context",
+    "expert_model_parallel_size": "parallel.expert",
+    "expert_tensor_parallel_size": "parallel.expert_tensor",
+    "sequence_parallel": "parallel.sequence",
+    "params_dtype": "model.dtype",
+    "pipeline_dtype": "model.dtype",
+    "bf16": "model.dtype",
+    "fp16": "model.dtype",
+    "moe_enable_routing_replay": "routing_replay",
+}
+# what the shapes and the meaning of the weights go by
+_ARCHITECTURE = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "normalization",
+    "gated_linear_unit",
+    "activation_func",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "num_moe_experts",
+    "moe_ffn_hidden_size",
+    "moe_layer_freq",
+    "moe_router_topk",
+    "moe_router_score_function",
+    "moe_router_pre_softmax",
+    "mtp_num_layers",
+    "multi_latent_attention",
+)
+# fields of TransformerConfig that are not the user's -> where the value comes from
+_OWNED = {
+    **{name: f"{place}, so set that" for name, place in _LAYOUT.items()},
+    **dict.fromkeys(_ARCHITECTURE, "the model's config.json, so leave it out"),
+}
+# fields that have to stay off -> why
+_FSDP = "it shards parameters, which export and checkpoints here do not"
+_OFF = {
+    "calculate_per_token_loss": "it weights every sequence by its length, which is another objective",
+    "use_megatron_fsdp": _FSDP,
+    "use_custom_fsdp": _FSDP,
+}
+# ranges of values that are not None, which Megatron's annotations do not have: it would divide by 0 or loop for ever
+_RANGES: dict[str, Any] = {
+    "hidden_dropout": Decay,
+    "attention_dropout": Decay,
+    "layernorm_epsilon": Positive,
+    "init_method_std": Positive,
+    "moe_z_loss_coeff": NotNegative,
+    "moe_expert_capacity_factor": Positive,
+    "num_layers_in_first_pipeline_stage": Count,
+    "num_layers_in_last_pipeline_stage": Count,
+    "recompute_num_layers": Count,
+    "microbatch_group_size_per_vp_stage": Count,
+    "num_microbatches_with_partial_activation_checkpoints": Count,
+    "bucket_size": Count,
+    "num_distributed_optimizer_instances": Count,
+}
+
+
+def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """The options as fields of one of Megatron's dataclasses, each of the type that its annotation says.
+
+    Args:
+        group: the field of `Run` that holds them, for the message.
+
+    Raises:
+        UserError: a field that this version of Megatron does not have, or that is not the user's to set, or a value
+            of another type.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind) if not field.name.startswith("_")}
+    hints = _hints(kind)
+    found = {}
+    for name, value in options.items():
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=1)
+            hint = f": did you mean {close[0]}?" if close else ": leave it out"
+            raise UserError(f"{group}.{name} is not a field of this megatron-core's {kind.__name__}{hint}")
+        if name in _OWNED:
+            raise UserError(
+                f"{group}.{name} is {named(value)}, and a recipe cannot set it: it comes from {_OWNED[name]}"
+            )
+        if name in _OFF and value is not False:
+            raise UserError(f"{group}.{name} is {named(value)}, and has to stay off: {_OFF[name]}")
+        try:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise Unfit
+            # some defaults are not of their own annotation
+            found[name] = value if value is fields[name].default else _fitted(value, hints.get(name, Any))
+        except Unfit:
+            raise UserError(f"{group}.{name} is {named(value)}: it has to be {expected(hints[name])}") from None
+    return found
+
+
+def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[str, Any], group: str) -> T:
+    """`kind(**fields, **options)`, where options win.
+
+    Raises:
+        UserError: Megatron refuses it. Where it does so for one option, the message names that one.
+    """
+    try:
+        return kind(**{**fields, **options})
+    except Exception as error:  # assertions and ValueErrors most of all; a TypeError where None is compared
+        reason = _reason(error)
+    for name in sorted(options, key=lambda name: name not in reason):  # first those that Megatron's words name
+        others = {key: other for key, other in options.items() if key != name}
+        try:
+            kind(**{**fields, **others})
+        except Exception:
+            continue
+        raise UserError(f"{group}.{name} is {named(options[name])}, and Megatron refuses the configuration: {reason}")
+    what = f" {group}={named(dict(options))}" if options else ""
+    raise UserError(f"Megatron refuses the configuration{what}: {reason}; change it, or parallel.*")
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind) | _RANGES
+    except Exception:  # an annotation of a name that is there for a type checker alone
+        return {}
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """As `fitted`; a member of an enumeration may be given by its name, as `--set` has to."""
+    if isinstance(hint, type) and issubclass(hint, enum.Enum) and isinstance(value, str) and value in hint.__members__:
+        return hint[value]
+    return fitted(value, hint)
+
+
+def _reason(error: Exception) -> str:
+    text = one_line(str(error)).rstrip(".")
+    if "'NoneType' and 'Version'" in text:
+        return "it needs Transformer Engine, which is not installed"
+    if text:
+        return text
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # an assertion without words: its own text
+    return one_line(frame.line or type(error).__name__)

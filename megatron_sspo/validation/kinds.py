@@ -1,0 +1,147 @@
+"""The kinds of values that a configuration is made of. A field's annotation names its kind, which carries the range.
+
+The description of a kind ends the sentence "<field> is <value>: it has to be ...".
+"""
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from annotated_types import Predicate
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from megatron_sspo.validation.naming import named
+
+LARGEST = 2**31 - 1  # what fits an int32, in which torch, NCCL and the servers count
+MISPLACED = "misplaced"  # the type of an error within options: its context has `place`, `value` and `what`, in words
+_DEEPEST = 20  # mappings and lists within each other
+
+_OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
+
+
+def _as_int(value: Any) -> Any:
+    """An int of NumPy's integers too; a truth value is no number, and neither is an array or a tensor."""
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
+
+
+def _as_float(value: Any) -> float:
+    """A float of any number but a truth value; arrays and tensors are not taken for numbers."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise PydanticCustomError("number", "no number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def is_clean(text: str) -> bool:
+    """Whether a text can be written as UTF-8 and handed to programs in C."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_line(text: str) -> bool:
+    return text.isprintable() and text == text.strip() and len(text) <= 1000
+
+
+def _is_path(text: str) -> bool:
+    fits = _is_line(text) and len(text.encode()) < 4096
+    return text != "" and fits and all(len(part.encode()) < 256 for part in text.split("/"))
+
+
+def _is_folder_name(text: str) -> bool:
+    begins_well = text[:1].isalnum() or text[:1] == "_"
+    return begins_well and _is_line(text) and "/" not in text and len(text.encode()) <= 200
+
+
+def _is_set_name(text: str) -> bool:
+    return _is_folder_name(text) and all(character.isalnum() or character in "-_" for character in text)
+
+
+_Int = Annotated[int, BeforeValidator(_as_int)]
+_Float = Annotated[float, BeforeValidator(_as_float)]
+_Str = Annotated[str, BeforeValidator(_as_text)]
+
+Count = Annotated[_Int, Field(ge=1, le=LARGEST, description="a whole number of 1 or more")]
+Amount = Annotated[_Int, Field(ge=0, le=LARGEST, description="a whole number of 0 or more")]
+GroupSize = Annotated[
+    _Int, Field(ge=2, le=LARGEST, description="at least 2, a whole number: an advantage compares responses of a group")
+]
+Positive = Annotated[_Float, Field(gt=0, le=LARGEST, allow_inf_nan=False, description="a finite number above 0")]
+NotNegative = Annotated[
+    _Float, Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a finite number of 0 or more")
+]
+AtLeastOne = Annotated[_Float, Field(ge=1, le=LARGEST, allow_inf_nan=False, description="a finite number of 1 or more")]
+Decay = Annotated[_Float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number of 0 or more and below 1")]
+Probability = Annotated[_Float, Field(gt=0, le=1, allow_inf_nan=False, description="a number above 0 and at most 1")]
+Text = Annotated[str, Predicate(is_clean), Field(description="a string without NUL and without halves of characters")]
+Line = Annotated[str, Predicate(_is_line), Field(description='a string of one line without spaces around it, or ""')]
+FilePath = Annotated[
+    _Str, Predicate(_is_path), Field(description="a path, as a string of one line with names below 256 bytes")
+]
+Plugin = Annotated[
+    _Str, Predicate(_is_path), Field(description="a name, file.py:attribute or package.module:attribute, as a string")
+]
+MaybePlugin = Annotated[
+    _Str,
+    Predicate(lambda text: text == "" or _is_path(text)),
+    Field(description='a name, file.py:attribute or package.module:attribute, as a string, or ""'),
+]
+FolderName = Annotated[
+    str,
+    Predicate(_is_folder_name),
+    Field(
+        description="the plain name of a folder, which is made in `output`: one line that begins with a letter, a "
+        "digit or _, without /, of at most 200 bytes"
+    ),
+]
+SetName = Annotated[
+    str, Predicate(_is_set_name), Field(description="a name of letters, digits, - and _ that does not begin with -")
+]
+StopString = Annotated[
+    str, Predicate(lambda text: text != "" and is_clean(text)), Field(description="a string that is not empty")
+]
+
+
+def _misplaced(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[str], Any]]:
+    """Each part of an option that a file of JSON could not hold, with its place."""
+    if depth > _DEEPEST:
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str) or not is_clean(key) or not key:
+                yield place, value
+            else:
+                yield from _misplaced(item, [*place, key], depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _misplaced(item, [*place, f"[{index}]"], depth + 1)
+    elif isinstance(value, str):
+        if not is_clean(value):
+            yield place, value
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield place, value
+    elif value is not None and not isinstance(value, (bool, int, PurePath)):
+        yield place, value
+
+
+def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    for place, value in _misplaced(options, [], 0):
+        deep = f", in at most {_DEEPEST} levels" if len(place) > _DEEPEST else ""
+        raise PydanticCustomError(
+            MISPLACED, "misplaced", {"place": place, "value": named(value), "what": _OPTION + deep}
+        )
+    return options
+
+
+# of a plug-in: what its function's parameters take is compared when it is resolved
+Options = Annotated[Mapping[str, Any], AfterValidator(_check_options), Field(description="a dict, {option: value}")]
+# of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
+Fields = Annotated[Mapping[str, Any], Field(description="a dict, {field: value}")]

@@ -1,0 +1,43 @@
+"""Whether an object can stand where a run has its objective: it is tried on a batch of three tokens."""
+
+import inspect
+from typing import Annotated, Any, NoReturn
+
+import torch
+from pydantic import Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from megatron_sspo.objective import Objective, Segments, Sums
+from megatron_sspo.validation.naming import one_line
+
+_WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
+
+
+def _tried(value: Any) -> Any:
+    if isinstance(value, type) or not callable(value):
+        _refuse(_WHAT)
+    segments = Segments.from_lengths([2, 1])
+    log_probs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
+    try:
+        inspect.signature(value).bind(*arguments)
+    except (TypeError, ValueError):  # of a function that makes objectives, and was not called, among others
+        _refuse(_WHAT)
+    try:
+        sums = value(*arguments)
+        is_sound = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
+    except Exception as error:
+        _refuse(
+            "an objective that takes log_probs, old_log_probs, advantages and segments; on three tokens it raised "
+            f"{type(error).__name__}: {one_line(str(error))}"
+        )
+    if not is_sound:
+        _refuse("an objective that returns Sums, whose loss is a finite scalar")
+    return value
+
+
+def _refuse(what: str) -> NoReturn:
+    raise PydanticCustomError("objective", "objective", {"what": what})
+
+
+TriedObjective = Annotated[Objective, PlainValidator(_tried), Field(description=_WHAT)]

@@ -1,0 +1,138 @@
+"""Checks a tree of frozen dataclasses by its annotations, with pydantic, and says what is wrong in one sentence."""
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.validation.kinds import LARGEST, MISPLACED
+from megatron_sspo.validation.naming import named
+
+T = TypeVar("T")
+
+_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a string",
+    types.NoneType: "None",
+    Callable: "a function",
+    typing.Callable: "a function",
+}
+
+
+def checked(config: T, kind: type[T]) -> T:
+    """The configuration, a dataclass of that kind, with every value checked by its field's annotation.
+
+    What comes back is made anew of plain values: a float where a field is one, also for 1 and for NumPy's numbers, and
+    a string for a path.
+
+    Raises:
+        UserError: the first value that is wrong: the field, the value, and what it has to be.
+    """
+    try:
+        return _adapter(kind).validate_python((config,))[0]
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+    except RecursionError:
+        raise UserError("the recipe's Run holds itself: write each part of it anew") from None
+    raise UserError(_sentence(found, kind))
+
+
+def expected(hint: Any) -> str:
+    """What a value of an annotation has to be, in words: "a whole number of 1 or more"."""
+    origin: Any = typing.get_origin(hint)
+    arguments: list[Any] = list(typing.get_args(hint))
+    if origin is typing.Annotated:
+        texts = [part.description for part in arguments[1:] if isinstance(part, FieldInfo) and part.description]
+        return texts[-1] if texts else expected(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(expected(argument) for argument in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}" if len(arguments) > 1 else repr(arguments[0])
+    if origin is tuple and arguments[-1] is not ...:
+        return f"a tuple of {len(arguments)}, ({', '.join(map(expected, arguments))})"
+    if origin is tuple:
+        return f"a tuple, each item {expected(arguments[0])}"
+    if origin is Callable:
+        return "a function"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"a dict, each value {expected(arguments[1])}"
+    if origin is not None and issubclass(origin, Sequence):
+        return f"a list, each item {expected(arguments[0])}"
+    if dataclasses.is_dataclass(hint):
+        name = getattr(hint, "__name__", "")
+        return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}, written as {name}(...)"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return f"one of {', '.join(map(repr, hint.__members__))}"
+    return _WORDS.get(hint) or f"an object of the class {getattr(hint, '__name__', hint)}"
+
+
+def joined(place: Sequence[Any]) -> str:
+    """A path as a message has it: evaluation.sets.gsm8k.prompts.without[0]."""
+    text = ""
+    for part in place:
+        if isinstance(part, int) or str(part).startswith("["):
+            text += f"[{part}]" if isinstance(part, int) else str(part)
+        else:
+            text += f".{part}" if text else str(part)
+    return text
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    # In a tuple: the configuration of an adapter holds for the dataclasses within its type, and not for one that is it.
+    return TypeAdapter(
+        tuple[kind],  # pyright: ignore
+        config=ConfigDict(strict=True, revalidate_instances="always", arbitrary_types_allowed=True),
+    )
+
+
+def _sentence(error: Any, kind: type) -> str:
+    place, value, context = list(error["loc"][1:]), error["input"], error.get("ctx", {})
+    if place and place[-1] == "[key]":
+        keys = typing.get_args(_plain(_hint(kind, place[:-2])))[0]
+        return f"{joined(place[:-2])} has the key {named(value)}: a key has to be {expected(keys)}"
+    if error["type"] == MISPLACED:
+        return f"{joined([*place, *context['place']])} is {context['value']}: it has to be {context['what']}"
+    what = context.get("what") or expected(_hint(kind, place))
+    if context.get("le") == LARGEST:
+        what += f", and at most {LARGEST}"
+    if not place:
+        return f"a recipe returned {named(value)}: it has to be {what}"
+    return f"{joined(place)} is {named(value)}{_as_call(value)}: it has to be {what}"
+
+
+def _as_call(value: Any) -> str:
+    """A function or class where a value is wanted has most often been left without its parentheses."""
+    return ", not called" if isinstance(value, (type, types.FunctionType)) and value.__name__ != "<lambda>" else ""
+
+
+def _hint(kind: Any, place: Sequence[Any]) -> Any:
+    """The annotation of what lies at a place of the tree."""
+    hint = kind
+    for part in place:
+        hint = _without_none(_plain(hint))
+        if dataclasses.is_dataclass(hint):
+            hint = typing.get_type_hints(hint, include_extras=True)[part]
+        else:  # a mapping's values, a tuple's items
+            arguments = typing.get_args(hint)
+            hint = arguments[1] if issubclass(typing.get_origin(hint) or object, Mapping) else arguments[0]
+    return hint
+
+
+def _plain(hint: Any) -> Any:
+    return _plain(typing.get_args(hint)[0]) if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return _plain(next(argument for argument in typing.get_args(hint) if argument is not types.NoneType))
+    return hint

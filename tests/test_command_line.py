@@ -1,0 +1,52 @@
+"""What the command line says before any command is run."""
+
+import subprocess
+import sys
+
+import pytest
+
+from megatron_sspo.__main__ import main
+from megatron_sspo.cli.parser import COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--hepl"], "megatron-sspo train: error: there is no option --hepl: did you mean --help?"),
+        (["train", "--rseume=x"], "there is no option --rseume: did you mean --resume?"),
+        (["train", "--set"], "argument --set: expected one argument"),
+        (["train", "--set", "a=1"], "the following arguments are required: recipe"),
+        (["train", "-x"], "there is no option -x"),
+        (["train", "x.py", "--hepl"], "unrecognized arguments: --hepl"),
+        (["launch", "--chekc"], "there is no option --chekc: did you mean --check?"),
+        (["serve", "x.py", "--flder", "y"], "there is no option --flder: did you mean --folder?"),
+        (["trian"], "invalid choice: 'trian'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["--hepl"], "there is no option --hepl: did you mean --help?"),
+    ],
+)
+def test_a_slip_is_named(capsys, arguments, message) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_those_with_set_say_where_fields_are_listed(capsys, command) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"usage: megatron-sspo {command}" in out
+    assert ("--set FIELD=VALUE" in out) == ("are in" in out and "run.py" in out)
+
+
+def test_help_imports_none_of_the_heavy_packages() -> None:
+    program = (
+        "import sys; from megatron_sspo.cli.parser import parser; parser();"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'megatron', 'numpy', 'transformers',"
+        " 'pydantic', 'matplotlib', 'pyarrow', 'aiohttp'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "\n"
