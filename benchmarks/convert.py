@@ -74,8 +74,10 @@ def make_checkpoint(folder: Path, num_layers: int) -> None:
         file = f"model-{number:05}-of-{len(files):05}.safetensors"
         (folder / f"{number}.safetensors").rename(folder / file)
         weight_map |= dict.fromkeys(names, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8"
+    )
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def cp(source: Path, destination: Path) -> None:
@@ -89,7 +91,7 @@ def ours(source: Path, destination: Path) -> None:
 
 
 def rows_of(source: Path) -> list[Any]:
-    config = json.loads((source / "config.json").read_text())
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     return qwen3_moe.family.rows(config, config["vocab_size"])
 
 
@@ -155,7 +157,7 @@ def measure(work: Callable[[Path, Path], None], source: Path, destination: Path)
     """Wall-clock seconds and the peak of resident memory above the present."""
     _remove(destination)
     os.sync()
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak back to the present
     before = kilobytes("VmRSS")
     start = time.perf_counter()
     work(source, destination)

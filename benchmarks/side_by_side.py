@@ -17,7 +17,7 @@ MEGABYTE = 1e6
 def measure(work: Callable[[], Any], *, repetitions: int) -> dict[str, float]:
     """CPU seconds (the least of the repetitions) and the peak of resident memory above the level before it, in MB."""
     seconds = []
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak back to the present
     before = kilobytes("VmRSS")
     for _ in range(repetitions):
         start = time.process_time()
@@ -39,7 +39,9 @@ def run_all(
         for variant in variants:
             print(f"round {number + 1}/{rounds}  {variant}", end="\x1b[K\r", flush=True, file=sys.stderr)
             command = [sys.executable, "-W", "ignore", script, "--variant", variant, *arguments]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=900, check=False
+            )
             if done.returncode:
                 if number == 0:
                     print(f"{variant}: left out ({done.stderr.strip().splitlines()[-1]})\x1b[K")
@@ -65,7 +67,7 @@ def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline
 
 def kilobytes(name: str) -> int:
     """A line of this process's status: VmRSS, VmHWM."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -52,12 +52,13 @@ def measure(folder: Path, max_staleness: int) -> dict[str, float]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        encoding="utf-8",
         timeout=900,
         check=False,
     )
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    lines = (folder / f"staleness-{max_staleness}" / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / f"staleness-{max_staleness}" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines][SKIPPED:]
     # within a cycle its own updates add up to μ − 1
     assert all(row["rollout/staleness_max"] <= max_staleness + MU - 1 for row in rows), "a rollout is too old"

@@ -33,7 +33,7 @@ Named = tuple[str, torch.Tensor]
 def write_model(folder: Path) -> dict[str, Any]:
     """config.json and a tokenizer, no weights."""
     shutil.copytree(TOKENIZER, folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {
         "num_hidden_layers": 48,
         "num_experts": 128,
@@ -47,7 +47,7 @@ def write_model(folder: Path) -> dict[str, Any]:
         "tie_word_embeddings": False,
     }
     config.pop("num_local_experts", None)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return config
 
 

@@ -1,8 +1,14 @@
 """The one exception whose message is meant for the user."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+_MOST_SHOWN = 80  # characters of a value
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class UserError(Exception):
@@ -22,4 +28,19 @@ def naming_the_file(place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot use {error.filename or place}: {error.strerror or error}") from error
+        if error.filename is not None:
+            raise UserError(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}") from error
+        if place is not None or error.errno in _OF_THE_MACHINE:
+            where = f" into {place}" if place is not None else ""
+            remedy = "; make room, or write to another disk" if error.errno in _OF_THE_MACHINE else ""
+            raise UserError(f"cannot write{where}: {error.strerror or error}{remedy}") from error
+        raise
+
+
+def shown(value: Any) -> str:
+    """A value from outside as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -38,6 +38,7 @@ from megatron_sspo.resuming import check_files, differences
 from megatron_sspo.rollout.cycles import Cycles
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.run_lock import RunLock
 from megatron_sspo.state import (
     LOOP_STATE,
     State,
@@ -82,9 +83,10 @@ class Job:
             self._device, self._watchdog = stack.enter_context(joined(run, log, local.report_hang))
             check_ranks(run, model_config(run), self.folder)
             self.is_main = agree.is_main()
+            agree.on_main(lambda: self._lock(stack))
             found = agree.on_main(lambda: checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
-            if self._newest is not None:
+            if self._newest is not None and local.is_launched() and not local.is_child():
                 check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
             self.policy = Policy(run, self._initial_weights(model_path), self._device)
             self.stop = Stop(self.folder)
@@ -145,6 +147,10 @@ class Job:
             return
         with self._open:
             self._leave() if self.stop.exit_code else self._finish()
+
+    def _lock(self, stack: ExitStack) -> None:
+        """Keeps other runs out of the folder."""
+        stack.enter_context(RunLock(self.folder))
 
     def _open_records(self, stack: ExitStack) -> None:
         """Opens what rank 0 writes: configuration, metrics, log. Rows of updates that are lost are removed."""

@@ -56,7 +56,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         return Manifest(files, dict(content["run"]))
     except FileNotFoundError as error:
         raise _damaged(checkpoint, f"it has no {NAME}") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(checkpoint, f"{NAME} cannot be read: {error!r}") from error
 
 

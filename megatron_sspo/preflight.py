@@ -10,7 +10,7 @@ from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
 from megatron_sspo.resolve import check_options, resolve
-from megatron_sspo.resuming import check_resumable
+from megatron_sspo.resuming import Resumable, check_resumable
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import resolve_advantage
 from megatron_sspo.rollout.open_engine import check_engine
@@ -23,7 +23,7 @@ from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.table import check_coverage
 
 
-def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> None:
+def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
     """Checks the configuration with Megatron's fields, the run's folder, the model's folder, every row of the data, by
     its reward too, and the plug-ins' names; and of the machine the disk, the port that ranks meet at, and servers that
     the recipe names.
@@ -33,6 +33,9 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> None
 
     Args:
         elsewhere: the run is for other machines than this one.
+
+    Returns:
+        Remarks, a line each: what differs from the configuration that a resumed run had.
 
     Raises:
         UserError: the first thing that is wrong.
@@ -44,7 +47,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> None
         from megatron_sspo.policy.check import check_policy
 
         check_policy(run, config, elsewhere=elsewhere)
-    check_folder(run, resume)
+    checkpoint = check_folder(run, resume)
     sinks.check(run.tracking)
     resolve_advantage(run.advantage)
     build_reward = resolve("reward", run.reward, "reward")
@@ -60,7 +63,10 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> None
             check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
     else:
         load_family(config)
-    check_prompts(build_reward, prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=False).prompts)
+    stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
+    check_prompts(build_reward, stream.prompts)
+    if checkpoint is not None:
+        stream.restore(checkpoint.prompts)
     check_held_out(run, held_out_prompts(run, tokenizer))
     check_environments(run, tokenizer)
     if run.warm_start:
@@ -70,10 +76,15 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> None
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
         resources.check_servers(run.rollouts.options.get("urls", ()))
+    return checkpoint.differences if checkpoint is not None else []
 
 
-def check_folder(run: Run, resume: Path | None) -> None:
-    """A new run wants a folder without a run in it; a resumed one wants the opposite, and a sound checkpoint."""
+def check_folder(run: Run, resume: Path | None) -> Resumable | None:
+    """A new run wants a folder without a run in it; a resumed one wants the opposite, and a sound checkpoint.
+
+    Returns:
+        The newest checkpoint; None where there is none.
+    """
     folder = resume or Path(run.output) / run.name
     has_run = (folder / "config.json").exists()
     if resume is not None and not has_run:
@@ -82,5 +93,5 @@ def check_folder(run: Run, resume: Path | None) -> None:
         raise UserError(
             f"{folder} holds a run already: go on with --resume {folder}, or choose another with --set name=..."
         )
-    if found := checkpoints(folder / "checkpoints"):
-        check_resumable(run, folder, found[-1])
+    found = checkpoints(folder / "checkpoints")
+    return check_resumable(run, folder, found[-1]) if found else None

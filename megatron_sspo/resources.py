@@ -1,7 +1,6 @@
 """Whether a machine has what a run wants of it: memory, disk, a port, servers that answer."""
 
 import asyncio
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,11 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, model_bytes
 from megatron_sspo.ports import check_free
+from megatron_sspo.reading import read_json
 from megatron_sspo.rollout.serve import KEY
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.run import Run
+from megatron_sspo.units import in_units
 
 _ANSWER_SECONDS = 10.0
 
@@ -30,10 +31,7 @@ def model_config(run: Run) -> dict[str, Any]:
     folder = Path(run.model.path)
     for path in (folder / "config.json", folder / "trainer" / "config.json"):
         if path.exists():
-            try:
-                return json.loads(path.read_text())
-            except ValueError as error:
-                raise UserError(f"{path} is no JSON ({error}): copy it again from where the model is from") from error
+            return read_json(path)
     raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder")
 
 
@@ -78,8 +76,8 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise UserError(
-            f"{place} has {free / 1e9:.1f} GB free, and a checkpoint and the finished model take "
-            f"{needed / 1e9:.1f} GB: make room, or choose another disk with --set output=..."
+            f"{place} has {in_units(free)} free, and a checkpoint and the finished model take "
+            f"{in_units(needed)}: make room, or choose another disk with --set output=..."
         )
 
 

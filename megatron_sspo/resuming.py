@@ -1,11 +1,13 @@
 """What is looked at before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo import sinks
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch import local
 from megatron_sspo.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.overrides import describe
 from megatron_sspo.processes import agree
@@ -15,18 +17,32 @@ from megatron_sspo.state import LOOP_STATE, read_checkpoint
 _NO_DIFFERENCE = ("name", "output")  # where the folder is
 
 
-def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Manifest:
-    """Checks all of a run's newest checkpoint but the content of its tensors, and what the run needs besides.
+@dataclass(frozen=True)
+class Resumable:
+    """A checkpoint that a run can be resumed from.
 
-    Returns:
-        The checkpoint's manifest.
+    Attributes:
+        prompts: the state of the stream of prompts.
+        differences: between the configuration and that of the checkpoint, a line each.
+    """
+
+    prompts: Mapping[str, Any]
+    differences: list[str]
+
+
+def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
+    """Checks a run's newest checkpoint, and what a resumed run needs besides.
+
+    Where torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
 
     Raises:
         UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics are missing.
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
-    state, _ = read_checkpoint(checkpoint, LOOP_STATE)
+    if not local.is_launched():
+        check_content(checkpoint, manifest)
+    state, extra = read_checkpoint(checkpoint, LOOP_STATE)
     if checkpoint.name != f"update-{state.update:06d}":
         raise UserError(
             f"the checkpoint {checkpoint} is of update {state.update}: give the folder its name back, or delete it to "
@@ -39,11 +55,12 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Manifest:
         )
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
-    return manifest
+    sinks.whole_rows(folder / sinks.EVALUATIONS)
+    return Resumable(extra["prompts"], differences(manifest.run, describe(run)))
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
-    """Compares the content of all files of a checkpoint with its manifest, a share on each rank. A collective.
+    """Compares the files of a checkpoint with its manifest, a share on each rank. A collective.
 
     Raises:
         UserError: a file is damaged; on all ranks.

@@ -1,6 +1,7 @@
 """Where metrics are written: JSONL always; TensorBoard and Weights & Biases where asked."""
 
 import importlib.util
+import io
 import json
 import os
 import secrets
@@ -8,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, naming_the_file, shown
+from megatron_sspo.reading import read_text
 from megatron_sspo.run import Tracking
 from megatron_sspo.state import write_atomically
 
 _WANDB_ID = "wandb_id"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+_MOST_UPDATES = 10**15  # a number that is more is none of updates
 
 
 def check(tracking: Tracking) -> None:
@@ -81,18 +84,25 @@ def _wandb_id(folder: Path) -> str:
     path = folder / _WANDB_ID
     if not path.exists():
         write_atomically(path, secrets.token_hex(8))
-    return path.read_text()
+    return read_text(path)
 
 
-def read(path: Path) -> list[dict[str, float]]:
+def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
     """The rows of a metrics file.
 
+    Args:
+        may_be_cut: what a kill has left of a last row is none.
+
     Raises:
-        UserError: there is no such file, or a line of it is not JSON.
+        UserError: there is no such file, or a line of it is not JSON, or no row.
     """
-    if not path.exists():
-        raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
-    return [_parsed(path, number, line) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    with naming_the_file():
+        if not path.exists():
+            raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
+    lines = _lines(path)
+    if may_be_cut and len(lines) > 1 and not lines[-1].endswith("\n"):
+        del lines[-1]
+    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def check_rows(path: Path, update: int) -> None:
@@ -101,7 +111,7 @@ def check_rows(path: Path, update: int) -> None:
     Raises:
         UserError: the file is missing, a line cannot be read, or a row is missing.
     """
-    found = {row.get("update") for row in _whole_rows(path)} if path.exists() else set()
+    found = {row["update"] for row in whole_rows(path)}
     if missing := [number for number in range(1, update + 1) if number not in found]:
         raise UserError(
             f"{path} has no row of update {missing[0]}, and the checkpoint is of update {update}: bring the file back, "
@@ -109,16 +119,16 @@ def check_rows(path: Path, update: int) -> None:
         )
 
 
-def _whole_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of a metrics file, without a last line that a kill has cut short."""
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if line.endswith("\n"):
-            row = _parsed(path, number, line)
-            if not isinstance(row, dict) or "update" not in row:
-                raise UserError(f"{path}, line {number} has no update: mend or remove the line")
-            rows.append(row)
-    return rows
+def whole_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics file, without a last line that a kill has cut short; none where there is no file.
+
+    Raises:
+        UserError: a line is not JSON, or not a row.
+    """
+    if not path.exists():
+        return []
+    lines = [line for line in _lines(path) if line.endswith("\n")]
+    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def keep_until(path: Path, update: int) -> None:
@@ -129,12 +139,24 @@ def keep_until(path: Path, update: int) -> None:
     """
     if not path.exists():
         return
-    kept = [row for row in _whole_rows(path) if row["update"] <= update]
+    kept = [row for row in whole_rows(path) if row["update"] <= update]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def _parsed(path: Path, number: int, line: str) -> Any:
+def _lines(path: Path) -> list[str]:
+    """With their ends. JSON breaks none of its own at the separators that `str.splitlines` knows besides."""
+    return list(io.StringIO(read_text(path), newline="\n"))
+
+
+def _parsed(path: Path, number: int, line: str) -> dict[str, float]:
+    where = f"{path}, line {number}"
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON ({error}): mend or remove the line") from error
+    if not isinstance(row, dict) or "update" not in row:
+        raise UserError(f"{where} has no update: mend or remove the line")
+    update = row["update"]
+    if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
+        raise UserError(f"{where} has update {shown(update)}: mend or remove the line")
+    return row

@@ -3,23 +3,33 @@
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.reading import read_json
+from megatron_sspo.weights.companions import check_companions
 
 
+@naming_the_file()
 def load_tokenizer(model_path: Path) -> Any:
     """Reads it from a Hugging Face folder; nothing is fetched, and no code of the folder is run.
 
     Raises:
-        UserError: the folder is not there, or holds no tokenizer.
+        UserError: the folder is not there, or holds no tokenizer, or one that cannot be read.
     """
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
+    read_json(model_path / "config.json")
+    check_companions(model_path)
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        found: Any = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # of every kind, down to a panic of the library below, which is no Exception
+        reason = " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
         raise UserError(
             f"{model_path} has no tokenizer that can be read ({reason}): copy tokenizer.json there"
         ) from error
+    if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one of no files
+        raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
+    return found

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=1024, help="of the text (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        text = options.text.read_text() if options.text else TEXT
+        text = options.text.read_text(encoding="utf-8") if options.text else TEXT
         difference = compare(options.model, options.hf or options.model, text, options.dtype, options.max_tokens)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

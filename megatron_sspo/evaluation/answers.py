@@ -54,8 +54,24 @@ class Answers:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """The reverse of `to_row`."""
-        return cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
+        """The reverse of `to_row`.
+
+        Raises:
+            ValueError, LookupError, TypeError: the row is none of `to_row`.
+        """
+        found = cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
+        texts = (found.id, found.prompt, found.gold)
+        if not all(isinstance(text, str) for text in texts) or not found.answers:
+            raise ValueError("it has no id, prompt, gold answer or answers")
+        for answer in found.answers:
+            if not isinstance(answer.reward, Mapping):
+                raise ValueError("a reward is no object")
+            counts, numbers = (answer.tokens, answer.turns), answer.reward.values()
+            if not all(isinstance(text, str) for text in (answer.text, answer.finish_reason)):
+                raise ValueError("an answer is no text")
+            if not all(isinstance(number, (int, float)) for number in (*counts, *numbers)):
+                raise ValueError("a reward, or a number of tokens or turns, is no number")
+        return found
 
     def to_row(self) -> dict[str, Any]:
         """As JSON values."""

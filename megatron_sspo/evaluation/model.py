@@ -4,13 +4,14 @@ import hashlib
 import json
 from pathlib import Path
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.reading import read_json
 from megatron_sspo.state import checkpoints
-from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 
 
+@naming_the_file()
 def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`; of a run's folder the finished model, or where there is none the newest checkpoint.
 
@@ -32,15 +33,25 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
     else:
         run = path.resolve().parent.parent  # of run/checkpoints/update-000100
     if companions is None and not (path / "config.json").exists() and _is_run(run):
-        companions = Path(read_json(run / "config.json")["model"]["path"])
+        companions = _model_of(run)
     return open_folder(path, companions)
 
 
+@naming_the_file()
 def fingerprint(folder: ModelFolder) -> str:
     """Of configuration and weights: names, sizes and times of the files, whose content would take minutes to read."""
     files = sorted({file for tensor in folder.stored.values() for file in tensor.files})
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([states, folder.config], sort_keys=True).encode()).hexdigest()
+
+
+def _model_of(run: Path) -> Path:
+    """The path of the model that a run started from."""
+    model = read_json(run / "config.json").get("model")
+    path = model.get("path") if isinstance(model, dict) else None
+    if not isinstance(path, str):
+        raise UserError(f"{run / 'config.json'} does not say what model the run started from: name it with --config")
+    return Path(path)
 
 
 def _is_run(path: Path) -> bool:

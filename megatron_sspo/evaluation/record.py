@@ -11,14 +11,16 @@ from typing import Any
 
 from megatron_sspo.console import Display
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file, shown
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import Kept, Kind
-from megatron_sspo.evaluation.table import Result
+from megatron_sspo.evaluation.table import MEASURE, Result
+from megatron_sspo.reading import parse_json, read_bytes, read_json
 from megatron_sspo.state import write_atomically, write_rows
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
+_MOST_ANSWERS = 64 * 1024**3  # bytes
 
 
 class Record:
@@ -39,19 +41,20 @@ class Record:
         UserError: the folder holds something else, the answers of another model, or another process writes it.
     """
 
+    @naming_the_file()
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:
         self.folder = folder
         self._model = {"name": model, "weights": weights}
         _refuse_other_content(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._sets = self._read_sets()
         except BlockingIOError:
             os.close(self._lock)
             raise UserError(f"another evaluation writes {folder} at this moment: wait for it") from None
-        except UserError:
+        except BaseException:
             os.close(self._lock)
             raise
         self._results: dict[str, dict[str, Any]] = {}
@@ -62,6 +65,7 @@ class Record:
     def __exit__(self, *exception: object) -> None:
         os.close(self._lock)
 
+    @naming_the_file()
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "KeptInFiles":
@@ -92,10 +96,11 @@ class Record:
         (self.folder / name).mkdir(exist_ok=True)
         return KeptInFiles(self.folder / name, prompts, tokenizer, samples)
 
+    @naming_the_file()
     def finish_set(self, name: str, title: str, numbers: Mapping[str, float]) -> None:
         """Writes the numbers of a set, beside those of the others."""
         path = self.folder / _RESULTS
-        sets = json.loads(path.read_text())["sets"] if path.exists() else {}
+        sets = _read_results(path)["sets"] if path.exists() else {}
         sets[name] = {"title": title, **numbers}
         write_atomically(path, json.dumps({"model": self._model["name"], "sets": sets}, indent=1) + "\n")
 
@@ -103,13 +108,14 @@ class Record:
         path = self.folder / _EVALUATION
         if not path.exists():
             return {}
-        try:
-            content = json.loads(path.read_text())
-            known, sets = content["model"], content["sets"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{path} is damaged ({error!r}): remove {self.folder}, or choose another --output"
-            ) from error
+        content = read_json(path)
+        known: Any = content.get("model")
+        sets: Any = content.get("sets")
+        if not _is_object(known, ("name", "weights")) or not _is_object(sets):
+            raise UserError(f"{path} does not say what was evaluated: remove {self.folder}, or choose another --output")
+        for name, settings in sets.items():
+            if not _is_object(settings, ("samples", "prompts")):
+                raise UserError(f"{path} is damaged in {shown(name)}: remove {self.folder}, or choose another --output")
         if known["weights"] != self._model["weights"]:
             raise UserError(
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
@@ -129,6 +135,7 @@ class KeptInFiles(Kept):
         UserError: a line that is not the last cannot be read.
     """
 
+    @naming_the_file()
     def __init__(self, folder: Path, prompts: Sequence[Prompt], tokenizer: Any, samples: int) -> None:
         super().__init__(tokenizer)
         self.samples = samples
@@ -146,17 +153,19 @@ class KeptInFiles(Kept):
         display.begin(name, total, done)
         self._display, self._name, self._total = display, name, total
 
+    @naming_the_file()
     def arrived(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
         """Appends them. They are on the disk when this returns."""
         before = self._num_done
         self.add(kind, groups)
-        with self._path(kind).open("a") as file:
+        with self._path(kind).open("a", encoding="utf-8") as file:
             for group in groups:
                 file.write(json.dumps(self.of(kind)[group.prompt.id].to_row()) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self._show(before, self._num_done)
 
+    @naming_the_file()
     def finish(self, prompts: Sequence[Prompt]) -> None:
         """Puts the lines into the prompts' order."""
         for kind in ("greedy", "sampled"):
@@ -177,34 +186,56 @@ class KeptInFiles(Kept):
         return self._folder / f"{kind}.jsonl"
 
 
+@naming_the_file()
 def read_result(folder: Path) -> Result:
     """The numbers that an evaluation left.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or they cannot be read.
     """
     path = folder / _RESULTS
     if not path.exists():
         raise UserError(f"{folder} has no {_RESULTS}: it is no folder of an evaluation, or no set of it is complete")
-    content = json.loads(path.read_text())
+    content = _read_results(path)
     sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
     return Result(model=content["model"], sets=sets, titles={n: f["title"] for n, f in content["sets"].items()})
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content.get("model"), str) or not _is_object(content.get("sets")):
+        raise UserError(f"{path} has no numbers of an evaluation: remove it, and evaluate again")
+    for name, numbers in content["sets"].items():
+        if not _is_object(numbers, ("title",)) or not isinstance(numbers["title"], str):
+            raise UserError(f"{path} is damaged in {shown(name)}: remove it, and evaluate again")
+        for measure, value in numbers.items():
+            is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if measure != "title" and not (is_right and abs(value) < 1e300):
+                raise UserError(f"{path} has {shown(measure)} {shown(value)} of {shown(name)}: remove it")
+            ends = [f"{measure}{end}" for end in ("/low", "/high")]
+            if MEASURE.fullmatch(measure) and not _is_object(numbers, ends):
+                raise UserError(f"{path} has {measure} of {shown(name)} without its interval: remove it")
+    return content
+
+
+def _is_object(value: Any, names: Sequence[str] = ()) -> bool:
+    return isinstance(value, dict) and all(name in value for name in names)
 
 
 def _read(path: Path) -> list[Answers]:
     """The whole lines of a file; one that a kill cut short is taken off its end."""
     if not path.exists():
         return []
-    content = path.read_bytes()
+    content = read_bytes(path, at_most=_MOST_ANSWERS)
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))
     found = []
-    for number, line in enumerate(whole.decode().splitlines(), start=1):
+    for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            found.append(Answers.from_row(json.loads(line)))
+            found.append(Answers.from_row(parse_json(line)))
         except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path}, line {number} is damaged ({error!r}): remove the line") from error
+            raise UserError(f"{path}, line {number} is damaged ({shown(error)}): remove the line") from error
     return found
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
+MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,11 @@ def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table in Markdown."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return " ".join(cell.replace("|", r"\|").split())
 
 
 def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name: str) -> list[tuple[str, str, str]]:
@@ -59,7 +63,7 @@ def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name
 
 def _measures(result: Result) -> list[str]:
     """pass@1, and of what was sampled avg@k and pass@k for the whole k alone."""
-    found = list(dict.fromkeys(key for numbers in result.sets.values() for key in numbers if _MEASURE.fullmatch(key)))
+    found = list(dict.fromkeys(key for numbers in result.sets.values() for key in numbers if MEASURE.fullmatch(key)))
     sizes = {key.partition("@")[2] for key in found if key.startswith("avg@")}
     return [key for key in found if key == "pass@1" or key.partition("@")[2] in sizes]
 

@@ -89,7 +89,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
 
     if job is not None:
         slurm.check_size(job, run.parallel.num_processes)
-    preflight(run, resume=resume, elsewhere=job is not None)
+    remarks = preflight(run, resume=resume, elsewhere=job is not None)
     config = model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     if options.check:
@@ -99,6 +99,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     elif job is None:
         check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
     if options.check:
+        for remark in remarks:
+            print(f"resumed with another configuration: {remark}")
         print("nothing was found wrong; versions, paths and memory are compared again when all ranks are there")
 
 

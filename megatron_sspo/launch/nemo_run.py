@@ -238,7 +238,9 @@ def check(job: Job, executor: run.Executor) -> None:
     place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
     command = [python, "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]
     environment = {**os.environ, **job.environment, "PYTHONPATH": str(job.project)}
-    done = subprocess.run(command, cwd=job.project, env=environment, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, cwd=job.project, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise UserError(lines[-1].removeprefix("megatron-sspo: "))

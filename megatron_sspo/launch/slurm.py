@@ -77,11 +77,13 @@ class Job:
 
     def script_assignments(self) -> list[str]:
         """What the script itself sets of the recipe."""
-        return re.findall(r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(), re.MULTILINE)
+        return re.findall(
+            r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE
+        )
 
     def all_options(self) -> dict[str, str]:
         """What sbatch will take, name -> value: of the options the last, or else the script's own line."""
-        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(), re.MULTILINE)
+        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE)
         words = [*(word for line in lines for word in shlex.split(line)), *self.options]
         return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
@@ -89,14 +91,16 @@ class Job:
         """What the job will see: the value given, or the script's default; "" where that is found out on the nodes."""
         if name in self.variables:
             return self.variables[name]
-        default = re.search(rf"^{name}=\${{{name}:-([^}}$]*)}}", (self.project / self.script).read_text(), re.MULTILINE)
+        default = re.search(
+            rf"^{name}=\${{{name}:-([^}}$]*)}}", (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE
+        )
         return default[1] if default else ""
 
     def described(self) -> str:
         """Exactly what would be submitted: where, with what environment, which command line, which script."""
         lines = [f"cd {shlex.quote(str(self.project))}"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
-        script = (self.project / self.script).read_text().rstrip()
+        script = (self.project / self.script).read_text(encoding="utf-8").rstrip()
         return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", script])
 
     def submit(self) -> int:

@@ -1,14 +1,16 @@
 """The curves of runs, side by side: reward, entropy, KL, ratios, gate weights, lengths."""
 
-import json
 import math
-import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo import sinks
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
+from megatron_sspo.reading import read_json
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 _INK, _FAINT = "#333333", "#dddddd"
@@ -17,7 +19,9 @@ _WIDE = 30.0  # largest over smallest value, from which on an axis is logarithmi
 
 _STEPS = (1, 2, 2.5, 5, 10)
 _PASS = "pass@1"  # of every set: `<set>/pass@1` of evaluations.jsonl
-_DASHES = ("-", "--", ":", "-.")  # of the sets
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the sets
+_LEVELS, _DASH = 5, 3.0  # of dashes, one over the other; the length of the shortest in widths of a line
+_LARGEST = 1e300  # of the values that are drawn: beyond, an axis overflows
 
 Row = Mapping[str, float]
 
@@ -55,10 +59,26 @@ _FOOTNOTE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Style:
+    """How one run is drawn: of runs whose curves are equal each shows in the gaps, or beside the edges, of the next."""
+
+    colour: str
+    dashes: Any  # as matplotlib takes a line's style
+    width: float
+    marker: float  # its size
+    above: float
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """What matplotlib draws a curve by."""
+        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width, "zorder": self.above}
+
+
 def plot_run(folder: Path) -> Path:
-    """Draws one run into its own folder; the path of the picture."""
+    """Draws one run into its own folder, also where it has no rows yet; the path of the picture."""
     path = folder / "curves.png"
-    plot_runs([folder], path)
+    _draw_runs({_label(folder, [folder]): _read(folder)}, path)
     return path
 
 
@@ -66,78 +86,121 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
     """Draws runs over one another, one colour each.
 
     Raises:
-        UserError: a folder is not that of a run, or its metrics cannot be read.
+        UserError: a folder is not that of a run, its metrics cannot be read or have no rows, or `path` cannot be
+            written.
     """
+    check_output(path)
     runs = {_label(folder, folders): _read(folder) for folder in folders}
-    import matplotlib
+    for folder in folders:
+        if not any(runs[_label(folder, folders)]):
+            raise UserError(f"{folder / sinks.METRICS} has no rows: wait for the first update of the run")
+    _draw_runs(runs, path)
 
-    matplotlib.use("Agg")
+
+def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> None:
+    import_matplotlib()
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
 
-    colours = {label: _COLOURS[number % len(_COLOURS)] for number, label in enumerate(runs)}
+    styles = dict(zip(runs, _styles(len(runs)), strict=True))
     figure, axes = pyplot.subplots(3, 3, figsize=(13, 9), layout="constrained")
     layout: Any = figure.get_layout_engine()
     layout.set(h_pad=0.1, w_pad=0.12)
     sets = list(dict.fromkeys(name for _, evaluations in runs.values() for row in evaluations for name in _sets(row)))
     for axis, panel in zip(axes.flat, _PANELS, strict=True):
         drawn = [
-            _draw_sets(axis, evaluations, sets, colours[label])
+            _draw_sets(axis, evaluations, sets, styles[label])
             if panel.key == _PASS
-            else _draw(axis, panel, rows, colours[label])
+            else _draw(axis, panel, rows, styles[label])
             for label, (rows, evaluations) in runs.items()
         ]
         _dress(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
-            dashes = zip(sets, _DASHES * len(sets), strict=False)
-            lines = [Line2D([], [], color=_INK, linestyle=dash, label=name) for name, dash in dashes]
-            axis.legend(handles=lines, frameon=False, fontsize=8.5)
-    last = max((row["update"] for rows, _ in runs.values() for row in rows), default=1)
+            lines = [Line2D([], [], color=_INK, marker=_marker(place)) for place in range(len(sets))]
+            axis.legend(lines, map(_plain, sets), frameon=False, fontsize=8.5)
+    last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
-        axis.set_xlim(-0.02 * last, 1.02 * last)
+        axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=_INK)
-    handles = [Line2D([], [], color=colour, linewidth=2.5, label=label) for label, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=12)
+    handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
+    names = [_plain(label) for label in runs]
+    size = 12 if len(runs) <= 8 else 8
+    figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.png")
-    figure.savefig(temporary, dpi=120)
-    pyplot.close(figure)
-    temporary.rename(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a name's letter
+            write_picture(figure, path, dpi=120)
+    finally:
+        pyplot.close(figure)
 
 
-def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], colour: str) -> list[float]:
+def _styles(count: int) -> list[_Style]:
+    """Of so many runs. Dashes of one level begin together and are the shorter the higher the level lies."""
+    levels = min(count, _LEVELS)
+    found = []
+    for number in range(count):
+        level, group = number % levels, number // levels
+        on, off = _DASH * (levels - level), _DASH * level
+        found.append(
+            _Style(
+                colour=_COLOURS[number % len(_COLOURS)],
+                dashes=(0, (on, off)) if level else "-",
+                width=1.8 + 0.8 * ((count - 1) // levels - group),
+                marker=4 + 1.5 * (levels - 1 - level),
+                above=3 + group + level / levels,
+            )
+        )
+    return found
+
+
+def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[float]:
     """Draws one run, and returns the values by which the axis is scaled."""
     key = f"{panel.key}/p50" if panel.band else panel.key
     rows = [row for row in rows if key in row and not (panel.off_policy and row.get("policy/kl_old") == 0)]
-    updates, values = [row["update"] for row in rows], [row[key] for row in rows]
-    if not rows:
+    updates, values = [row["update"] for row in rows], _values(rows, key)
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
         return []
     if panel.band:
         for low, high, alpha in (("p01", "p99", 0.12), ("p10", "p90", 0.25)):
-            edges = ([row[f"{panel.key}/{q}"] for row in rows] for q in (low, high))
-            axis.fill_between(updates, *edges, color=colour, alpha=alpha, linewidth=0)
-        axis.plot(updates, values, color=colour, linewidth=1.8)
+            edges = (_values(rows, f"{panel.key}/{q}") for q in (low, high))
+            axis.fill_between(updates, *edges, color=style.colour, alpha=alpha, linewidth=0)
     else:
-        axis.plot(updates, values, color=colour, alpha=0.25, linewidth=0.9)
-        axis.plot(updates, _smoothed(values), color=colour, linewidth=1.8)
-    return values
+        axis.plot(updates, values, color=style.colour, alpha=0.25, linewidth=0.9)
+    marker = {"marker": "o", "markersize": style.marker} if len(finite) <= 2 else {}  # one point makes no line
+    axis.plot(updates, values if panel.band else _smoothed(values), **style.line, **marker)
+    return finite
 
 
-def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], colour: str) -> list[float]:
-    """Draws pass@1 of every set, with its interval where there is one; sets differ by their dashes."""
+def _values(rows: Sequence[Row], key: str) -> list[float]:
+    """A column of the metrics; a gap, which is NaN, where a row has no finite number."""
+    found = (row.get(key, math.nan) for row in rows)
+    return [float(value) if abs(value) < _LARGEST else math.nan for value in found]
+
+
+def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Style) -> list[float]:
+    """Draws pass@1 of every set, with its interval where there is one; sets differ by their markers."""
     drawn: list[float] = []
     for place, name in enumerate(sets):
         key = f"{name}/{_PASS}" if name else _PASS
         found = [row for row in rows if key in row]
-        updates, values = [row["update"] for row in found], [row[key] for row in found]
-        if found and all(f"{key}/low" in row for row in found):
-            low, high = ([row[f"{key}/{end}"] for row in found] for end in ("low", "high"))
-            axis.fill_between(updates, low, high, color=colour, alpha=0.1, linewidth=0)
-        style = {"linestyle": _DASHES[place % len(_DASHES)], "marker": "o", "markersize": 4}
-        axis.plot(updates, values, color=colour, linewidth=1.8, **style)
-        drawn += values
+        updates, values = [row["update"] for row in found], _values(found, key)
+        low, high = (_values(found, f"{key}/{end}") for end in ("low", "high"))
+        axis.fill_between(updates, low, high, color=style.colour, alpha=0.1, linewidth=0)
+        axis.plot(updates, values, **style.line, marker=_marker(place), markersize=style.marker)
+        drawn += [value for value in values if math.isfinite(value)]
     return drawn
+
+
+def _marker(place: int) -> str:
+    return _MARKERS[place % len(_MARKERS)]
+
+
+def _plain(name: str) -> str:
+    """A name as matplotlib prints it letter by letter; a pair of dollars would be a formula."""
+    return name.replace("$", r"\$")
 
 
 def _sets(row: Row) -> list[str]:
@@ -176,12 +239,37 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     """The mean over a window around each value. It does not lag, as a running mean of the past would."""
     half = math.ceil(len(values) * _WINDOW / 2)
     windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
+    return [
+        math.nan if math.isnan(value) else sum(known := [x for x in window if not math.isnan(x)]) / len(known)
+        for value, window in zip(values, windows, strict=True)
+    ]
 
 
-def _read(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def _read(folder: Path) -> tuple[list[Row], list[Row]]:
     evaluations = folder / sinks.EVALUATIONS
-    return sinks.read(folder / sinks.METRICS), sinks.read(evaluations) if evaluations.exists() else []
+    metrics = _numbers(folder / sinks.METRICS)
+    return metrics, _numbers(evaluations) if evaluations.exists() else []
+
+
+def _numbers(path: Path) -> list[Row]:
+    """The rows of a metrics file, with what is drawn of them."""
+    rows = sinks.read(path, may_be_cut=True)
+    drawn = tuple(panel.key for panel in _PANELS)
+    found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
+    for row in found:
+        for key, value in row.items():
+            if not isinstance(value, (int, float)):
+                raise UserError(
+                    f"{path} has {key} {shown(value)} at update {row['update']}, which is no number: mend or remove "
+                    "the line"
+                )
+    if found and all(len(row) == 1 for row in found):
+        raise UserError(f"{path} has nothing that is drawn, such as {drawn[0]}: is it the file of another program?")
+    return list(found)
+
+
+def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:
+    return key.startswith(drawn) or f"/{_PASS}" in key
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
@@ -196,8 +284,8 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
 def _gate(config: Path) -> str:
     """The class of the run's token gate, or of its sequence gate where tokens have none; "" where none is on record."""
     try:
-        objective = json.loads(config.read_text())["objective"]
-        gates = [objective[gate]["class"] for gate in ("token_gate", "sequence_gate")]
-    except (OSError, ValueError, KeyError, TypeError):
+        objective = read_json(config)["objective"]
+        gates = [str(objective[gate]["class"]) for gate in ("token_gate", "sequence_gate")]
+    except (UserError, KeyError, TypeError):
         return ""
     return next((gate for gate in gates if gate != "Identity"), "")

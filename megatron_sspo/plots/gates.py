@@ -1,14 +1,15 @@
 """The figure of the gates: f(ρ; Â) and w(ρ; Â) against the importance ratio ρ."""
 
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from megatron_sspo.objective import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, SigLog, Sigmoid
+from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Heavy-tailed arctan gates in warm colours, sigmoid gates in cool ones, and what SSPO is compared to in grey.
 _GATES: list[tuple[str, Gate, dict]] = [
@@ -25,9 +26,16 @@ _GATES: list[tuple[str, Gate, dict]] = [
 def plot_gates(path: Path) -> None:
     """Draws f(ρ; Â) and w(ρ; Â) of every gate at its default parameters, a row for each sign of the advantage.
 
-    After Figure 1 of arXiv 2602.19327. The file is complete when it appears: it is written beside `path` and renamed.
+    After Figure 1 of arXiv 2602.19327.
+
+    Raises:
+        UserError: `path` cannot be written.
     """
     path = Path(path)
+    check_output(path)
+    matplotlib = import_matplotlib()
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         # A Figure of its own, not pyplot's: it needs no display and leaves no global state.
         figure = Figure(figsize=(11, 8), layout="constrained")
@@ -40,10 +48,10 @@ def plot_gates(path: Path) -> None:
             bottom.set_xlabel("importance ratio  $\\rho$")
         figure.suptitle(_title(), fontsize=11)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
-        _write(figure, path)
+        write_picture(figure, path, dpi=150)
 
 
-def _draw_row(gate_axes: Axes, weight_axes: Axes, advantage: float) -> None:
+def _draw_row(gate_axes: "Axes", weight_axes: "Axes", advantage: float) -> None:
     ratio = torch.linspace(0.002, 3.0, 1500, dtype=torch.float64)
     sign = torch.tensor(advantage, dtype=torch.float64)
     for name, gate, style in _GATES:
@@ -70,9 +78,3 @@ def _title() -> str:
         f"SAPO at $\\tau_{{pos}}={sapo.tau_pos}$, $\\tau_{{neg}}={sapo.tau_neg}$;  "
         f"Clip at $\\varepsilon={clip.eps_low}$"
     )
-
-
-def _write(figure: Figure, path: Path) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, dpi=150, format=path.suffix.removeprefix(".") or "png")
-    os.replace(partial, path)

@@ -1,6 +1,7 @@
 """Process groups, devices and seeds of one trainer process."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +20,8 @@ from megatron_sspo.processes.board import Board
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
+_CULPRIT_SECONDS = 3.0  # in which the launcher sees which process ended first, and ends this one
+
 
 @contextmanager
 def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
@@ -27,6 +30,9 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
     Args:
         log: the run's log file, for the stacks of a hang.
         report: see `Watchdog`.
+
+    Raises:
+        UserError: another process has ended, so that a collective failed.
     """
     device = initialize(run.parallel, run.seed, timeout=run.distributed_timeout)
     watchdog = Watchdog(
@@ -38,9 +44,18 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
         signals=stop.SIGNALS,
         report=report,
     )
-    with watchdog:
-        yield device, watchdog
-        agree.barrier()  # a rank that ends long before rank 0 has tidied up makes srun --wait kill the others
+    try:
+        with watchdog:
+            yield device, watchdog
+            agree.barrier()  # a rank that ends long before rank 0 has tidied up makes srun --wait kill the others
+    except RuntimeError as error:
+        if not agree.is_broken_connection(error):
+            raise
+        time.sleep(_CULPRIT_SECONDS)
+        raise UserError(
+            "another process of the run has ended, and the connection to it broke: the log of that process says why; "
+            "then go on with --resume"
+        ) from error
     agree.barrier()  # no rank's watchdog looks at the store any more, which ends with rank 0
     shutdown()
 

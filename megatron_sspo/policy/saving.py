@@ -118,6 +118,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, CheckpointException) as error:  # CheckpointException is a BaseException
+        if agree.is_broken_connection(error):
+            raise
         raise UserError(
             f"the checkpoint {path} could not be written ({reason(error)}): look at the disk, and resume from the "
             "checkpoint before it"

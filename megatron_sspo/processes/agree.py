@@ -13,6 +13,12 @@ T = TypeVar("T")
 # Long enough for any wait: the watchdog, which sees whether the run makes progress, is what ends one that hangs.
 PATIENCE = timedelta(days=1)
 
+# What gloo and NCCL say of a peer that has ended.
+_BROKEN_CONNECTION = (
+    *("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("ncclRemoteError", "remote process exited", "communicator was aborted"),
+)
+
 _control: Any = None  # a gloo group of all ranks where the default group is NCCL's; None: the default group
 
 
@@ -84,6 +90,11 @@ def on_main(action: Callable[[], T]) -> T:
     if message:
         raise UserError(message)
     return value  # pyright: ignore[reportReturnType]
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another process of the run is gone."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_CONNECTION)
 
 
 def raise_first(error: UserError | None) -> None:

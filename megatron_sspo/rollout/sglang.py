@@ -16,6 +16,8 @@ import torch
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.watchdog import beat
+from megatron_sspo.reading import read_json
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
 from megatron_sspo.rollout.own_servers import dtype_of_servers, own_router, own_servers
@@ -27,7 +29,6 @@ from megatron_sspo.rollout.sglang_format import Format
 from megatron_sspo.rollout.sglang_generation import Requests, ServedGeneration
 from megatron_sspo.rollout.sglang_options import Options, check
 from megatron_sspo.types import Prompt
-from megatron_sspo.weights.companions import read_json
 from megatron_sspo.weights.sync.checksums import Checksums
 from megatron_sspo.weights.sync.disk import DiskTransport
 from megatron_sspo.weights.sync.distributed import DistributedTransport
@@ -287,6 +288,7 @@ class SGLangEngine:
         future = self._submit(work)
         try:
             while not concurrent.futures.wait([future], timeout=_MEND_SECONDS).done:
+                beat()  # what is waited for here has a limit of its own
                 if mend:
                     self._restart_failed()
             return future.result()

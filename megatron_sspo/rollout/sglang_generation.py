@@ -13,6 +13,7 @@ from typing import Any
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.watchdog import beat
 from megatron_sspo.rollout.engine import NeedsWeights, Sampling
 from megatron_sspo.rollout.served_episodes import ServedEpisodes
 from megatron_sspo.rollout.server_pool import Server, ServerPool
@@ -212,6 +213,7 @@ class ServedGeneration:
                 while True:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
+                beat()  # a server that hangs is found by its pool
                 self._mend()
                 if not found and not self._requests.pool.ready():
                     self._await_any()

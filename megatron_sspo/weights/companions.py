@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.reading import open_file
 
 # Everything else of a folder describes the old weights, or is weights.
 _COPIED = (
@@ -23,16 +24,36 @@ _COPIED = (
     "*.tiktoken",
     "LICENSE*",
 )
+_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # of what is no folder
 
 
 def copy_companions(source: Path, folder: Path) -> None:
-    """Copies what travels with the weights, except for config.json."""
-    for pattern in _COPIED:
-        for file in source.glob(pattern):
-            if file.is_file():
-                target = folder / file.relative_to(source)
-                target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, target)
+    """Copies what travels with the weights, except for config.json.
+
+    Raises:
+        UserError: as `check_companions` does.
+    """
+    for file in check_companions(source):
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        with naming_the_file():
+            shutil.copyfile(file, target)
+
+
+def check_companions(source: Path) -> list[Path]:
+    """The files that travel with the weights, except for config.json.
+
+    Raises:
+        UserError: one of them cannot be read, or is a pipe, a folder or a link to nothing.
+    """
+    found = sorted({file for pattern in _COPIED for file in source.glob(pattern)})
+    files = [file for file in found if not (file.is_dir() and file.suffix not in _SUFFIXES)]
+    for file in files:
+        try:
+            open_file(file).close()
+        except OSError as error:
+            raise UserError(f"cannot read {file}: {error.strerror}; mend or remove it") from error
+    return files
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
@@ -42,21 +63,4 @@ def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
         config.update(dict.fromkeys(fields, str(*dtypes).removeprefix("torch.")))
-    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of a JSON file.
-
-    Raises:
-        UserError: it cannot be read, or is something else.
-    """
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object")
-    return content
+    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -14,10 +14,11 @@ from typing import Literal
 import torch
 
 from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.units import in_units
 from megatron_sspo.weights import torch_dist
-from megatron_sspo.weights.companions import copy_companions, write_config
+from megatron_sspo.weights.companions import check_companions, copy_companions, write_config
 from megatron_sspo.weights.copy import Copy
-from megatron_sspo.weights.destination import check_destination, publish
+from megatron_sspo.weights.destination import check_destination, partial_of, publish
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
@@ -73,12 +74,13 @@ def convert(
         )
     destination = Path(destination).resolve()
     with naming_the_file():
-        check_destination(destination)
+        check_destination(destination, [Path(source), *([companions] if companions else [])])
         with open_folder(source, companions) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
             if to is not None and to != direction:
                 kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
                 raise UserError(f"{source} is {kinds[direction]}, and {kinds[to]} is to be converted")
+            check_companions(folder.companions)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
@@ -86,7 +88,7 @@ def convert(
 
 def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
     """Writes what is planned, or what of it earlier attempts have left. Returns how many bytes of tensors it copied."""
-    partial = destination.with_name(f"{destination.name}.partial")
+    partial = partial_of(destination)
     with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
         meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)
         copy = Copy(partial, plan.targets, plan.files, partial / _JOURNAL, meter.advance)
@@ -115,13 +117,15 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
     """Makes the folder of an unfinished conversion, or takes up the one that is there, and keeps others out."""
     note = partial / _FINGERPRINT
     partial.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(note, os.O_RDWR | os.O_CREAT, 0o666)
+    if any(partial.iterdir()) and not note.is_file():
+        raise UserError(f"{partial} is there and is no unfinished conversion; remove it or write somewhere else")
+    descriptor = os.open(note, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"another conversion writes {partial} at this moment; wait for it") from None
-        known = os.read(descriptor, 1000).decode()
+        known = os.read(descriptor, 1000).decode(errors="replace")
         if known and known != fingerprint:
             raise UserError(
                 f"{partial} is an unfinished conversion of other files or with other options; remove it, or run the "
@@ -140,8 +144,8 @@ def _check_space(partial: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(partial).free
     if num_bytes - there > free:
         raise UserError(
-            f"the disk of {partial} is too full: the conversion needs {(num_bytes - there) / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free; make room or write somewhere else"
+            f"the disk of {partial} is too full: the conversion needs {in_units(num_bytes - there)}, and "
+            f"{in_units(free)} are free; make room or write somewhere else"
         )
 
 
@@ -153,7 +157,7 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
         torch_dist.write_index(partial, plan.tensors, plan.same, plan.empty)
     copy_companions(folder.companions, partial)
     write_config(folder.config, partial, {target.dtype for target in plan.targets})
-    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for name in (_JOURNAL, _FINGERPRINT):
         (partial / name).unlink()
     publish(partial, destination)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.weights.family import Config, require, size
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.weights.family import EXPERTS, Config, flag, number, require, size
 from megatron_sspo.weights.table import Group, Row, gate_up, qkv, row_parallel, vocab, whole
 
 Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have, where it is there
@@ -22,6 +22,9 @@ _PLAIN: Allowed = {
     "quantization_config": (None,),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
+_ROPE_THETA = 10000.0  # of Transformers, where config.json has none
+# Far above every model, and few enough for a table of weights to be made in seconds.
+_MOST_LAYERS, _MOST_EXPERTS = 10_000, 200_000
 
 
 def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed = _PLAIN_ROPE) -> None:
@@ -43,9 +46,15 @@ def rope(config: Config) -> dict[str, Any]:
 
     Older files have `rope_theta` beside a `rope_scaling` that may call the type `type`.
     """
-    found = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-    theta = config.get("rope_theta") or 10000.0
-    return {"rope_type": found.pop("type", "default"), "rope_theta": theta, **found}
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    written = config.get(name) or {}
+    if not isinstance(written, Mapping):
+        raise UserError(f"config.json has {name} {shown(written)}; it must be an object")
+    found = dict(written)
+    rope_type = found.pop("type", "default")
+    if not any(isinstance(value, Mapping) for value in found.values()):  # one for each kind of layer: refused above
+        found["rope_theta"] = number({**config, **found}, "rope_theta", _ROPE_THETA)
+    return {"rope_type": rope_type, **found}
 
 
 # ------------------------------------------------------------------ arguments
@@ -54,15 +63,20 @@ def rope(config: Config) -> dict[str, Any]:
 def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> dict[str, Any]:
     """Arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config)
+    num_layers = size(config, "num_hidden_layers")
+    if num_layers > _MOST_LAYERS:
+        raise UserError(
+            f"config.json has num_hidden_layers {num_layers:,}, which is not supported: {_MOST_LAYERS:,} at most"
+        )
     return {
-        "num_layers": size(config, "num_hidden_layers"),
+        "num_layers": num_layers,
         "hidden_size": size(config, "hidden_size"),
         "ffn_hidden_size": size(config, "intermediate_size"),
         "num_attention_heads": num_heads,
         "num_query_groups": num_groups,
         "kv_channels": head_dim,
         "normalization": "RMSNorm",
-        "layernorm_epsilon": config.get("rms_norm_eps", 1e-6),
+        "layernorm_epsilon": number(config, "rms_norm_eps", 1e-6),
         "gated_linear_unit": True,
         "activation_func": torch.nn.functional.silu,
         "add_bias_linear": False,
@@ -80,11 +94,20 @@ def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dic
         width_field: the field of config.json with the intermediate size of an expert.
         pre_softmax: the softmax is over all experts, and not over the logits of the chosen ones.
     """
+    num_experts, chosen = _num_experts(config), size(config, "num_experts_per_tok")
+    num_layers = size(config, "num_hidden_layers")
+    if chosen > num_experts:
+        raise UserError(f"config.json has num_experts_per_tok {chosen:,}, more than its {num_experts:,} experts")
+    if num_experts * num_layers > _MOST_EXPERTS:
+        raise UserError(
+            f"config.json has {num_experts:,} experts in each of {num_layers:,} layers, which is not "
+            f"supported: {_MOST_EXPERTS:,} in all at most"
+        )
     return {
-        "num_moe_experts": _num_experts(config),
+        "num_moe_experts": num_experts,
         "moe_ffn_hidden_size": size(config, width_field),
         "moe_layer_freq": 1,
-        "moe_router_topk": size(config, "num_experts_per_tok"),
+        "moe_router_topk": chosen,
         "moe_router_score_function": "softmax",
         "moe_router_pre_softmax": pre_softmax,
     }
@@ -95,7 +118,7 @@ def embedding_fields(config: Config) -> dict[str, Any]:
     return {
         "vocab_size": size(config, "vocab_size"),
         "max_sequence_length": size(config, "max_position_embeddings"),
-        "share_embeddings_and_output_weights": bool(config.get("tie_word_embeddings", False)),
+        "share_embeddings_and_output_weights": flag(config, "tie_word_embeddings"),
         "position_embedding_type": "rope",
         "rotary_base": rope(config)["rope_theta"],
     }
@@ -119,7 +142,7 @@ def dense_rows(
 def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[Row]]) -> list[Row]:
     """The rows of a model: embedding, `layer_rows(config, layer)` of each layer, norm, output layer if untied."""
     shape = (size(config, "vocab_size"), size(config, "hidden_size"))
-    tied = config.get("tie_word_embeddings", False)
+    tied = flag(config, "tie_word_embeddings")
     embedding = vocab(
         "embedding.word_embeddings.weight",
         "model.embed_tokens.weight",
@@ -216,10 +239,16 @@ def _attention_sizes(config: Config) -> tuple[int, int, int]:
         raise UserError(
             f"config.json has num_attention_heads {num_heads}, not a multiple of num_key_value_heads {num_groups}"
         )
-    return num_heads, num_groups, size(config, "head_dim", default=size(config, "hidden_size") // num_heads)
+    hidden = size(config, "hidden_size")
+    if config.get("head_dim") is None and hidden % num_heads:
+        raise UserError(
+            f"config.json has hidden_size {hidden}, not a multiple of num_attention_heads {num_heads}, and no head_dim"
+        )
+    head_dim = size(config, "head_dim", default=hidden // num_heads)
+    if head_dim % 2:
+        raise UserError(f"config.json makes heads of {head_dim}, an odd number, which a rotary embedding cannot turn")
+    return num_heads, num_groups, head_dim
 
 
 def _num_experts(config: Config) -> int:
-    return size(
-        config, "num_experts", "num_local_experts"
-    )  # the second: Mixtral, and Qwen3 as Transformers 5 writes it
+    return size(config, *EXPERTS)

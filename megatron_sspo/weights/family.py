@@ -1,14 +1,19 @@
 """What a model family is, and how config.json finds its own."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, shown
 from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.weights.table import Row
 
 _FOLDER = "weights/families"
+_MOST = 2**53  # of a size; up to here floating-point numbers are exact
+# Of experts: the second is that of Mixtral, and of Qwen3 as Transformers 5 writes it.
+EXPERTS = ("num_experts", "num_local_experts")
 
 Config = Mapping[str, Any]  # the content of config.json
 
@@ -32,17 +37,22 @@ def load_family(config: Config, name: str | None = None) -> Family:
             it: config.json comes from outside and never names a module to import.
 
     Raises:
-        UserError: the architecture is not supported, or the family refuses a field of config.json.
+        UserError: the architecture is not supported, or a field of config.json is refused.
     """
     if name is None:
         name = config.get("model_type")
         if name not in short_names(_FOLDER, "family"):
-            raise _unsupported(f"model_type {name!r}")
+            raise _unsupported(f"model_type {shown(name)}")
     family: Family = resolve(_FOLDER, name, "family")
-    for architecture in (config.get("architectures") or [])[:1]:
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise UserError(f"config.json has architectures {shown(architectures)}; it must be a list of names")
+    for architecture in architectures[:1]:
         if architecture not in family.architectures:
-            raise _unsupported(f"architecture {architecture!r}")
+            raise _unsupported(f"architecture {shown(architecture)}")
     family.check(config)
+    for fields in (family.transformer_fields, family.model_fields):
+        fields(config)  # both refuse what is no number where one must be
     return family
 
 
@@ -51,12 +61,52 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
     for name in names:
         if config.get(name) is not None:
             value = config[name]
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"config.json has {name} {value!r}; it must be a positive integer")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MOST:
+                raise UserError(
+                    f"config.json has {name} {shown(value)}; it must be a positive integer of less than {_MOST:,}"
+                )
             return value
     if default is None:
         raise UserError(f"config.json has no {' or '.join(names)}; the model cannot be built without it")
     return default
+
+
+def number(config: Config, name: str, default: float | None = None) -> float:
+    """A positive, finite number of config.json; the default where the field is not there."""
+    value = config.get(name, default)
+    if value is None and name not in config:
+        raise UserError(f"config.json has no {name}; the model cannot be built without it")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise UserError(f"config.json has {name} {shown(value)}; it must be a positive, finite number")
+    return value
+
+
+def flag(config: Config, name: str) -> bool:
+    """A boolean of config.json; false where it is null or not there."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise UserError(f"config.json has {name} {shown(value)}; it must be true or false")
+    return bool(value)
+
+
+def check_counts(config: Config, most_layers: int, most_experts: int, folder: str | Path) -> None:
+    """Compares numbers of config.json with what a folder holds, before a table of so many rows is made.
+
+    Args:
+        most_layers: a number of layers that the weights in the folder cannot exceed.
+        most_experts: the same of experts.
+
+    Raises:
+        UserError: config.json has more.
+    """
+    for names, most in ((("num_hidden_layers",), most_layers), (EXPERTS, most_experts)):
+        found = size(config, *names, default=1)
+        if found > most:
+            name = next(name for name in names if config.get(name) is not None)
+            raise UserError(
+                f"config.json has {name} {found:,}, and the weights in {folder} are of {most:,} at most; check that "
+                "config.json belongs to these weights"
+            )
 
 
 def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
@@ -64,7 +114,7 @@ def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
     for field, allowed in values.items():
         if field in config and config[field] not in allowed:
             raise UserError(
-                f"config.json has {field} {config[field]!r}, which is not supported: "
+                f"config.json has {field} {shown(config[field])}, which is not supported: "
                 f"it must be {' or '.join(repr(value) for value in allowed)}"
             )
 

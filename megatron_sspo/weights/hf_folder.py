@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.weights.companions import copy_companions, read_json, write_config
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.reading import is_inside, read_json
+from megatron_sspo.weights.companions import copy_companions, write_config
 from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.safetensors_file import read_header
@@ -64,11 +65,12 @@ class HFFolder(ModelFolder):
 
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
-        if single.exists() and index.exists():
+        has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # a link to nothing is named as that
+        if has_single and has_index:
             raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
-        if single.exists():
+        if has_single:
             return dict.fromkeys(sorted(read_header(single)), _SINGLE)
-        if not index.exists():
+        if not has_index:
             raise UserError(
                 f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "
                 "load the model with Transformers and save it with save_pretrained"
@@ -76,6 +78,12 @@ class HFFolder(ModelFolder):
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, Mapping) or not weight_map:
             raise UserError(f"{index} has no weight_map; download it again")
+        for name, file_name in weight_map.items():
+            if not isinstance(file_name, str) or not is_inside(file_name):
+                raise UserError(
+                    f"{index} places {shown(name)} in {shown(file_name)}, which is no file of this folder; download it "
+                    "again"
+                )
         for file_name in sorted(set(weight_map.values())):
             if not (self.path / file_name).is_file():
                 raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
@@ -172,7 +180,7 @@ def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> Non
         (folder / f"{number}.safetensors").rename(folder / file_name)
         weight_map |= dict.fromkeys(names, file_name)
     if len(shards) > 1:
-        (folder / INDEX).write_text(index_text(weight_map, total_bytes))
+        (folder / INDEX).write_text(index_text(weight_map, total_bytes), encoding="utf-8")
 
 
 def file_names(count: int) -> list[str]:

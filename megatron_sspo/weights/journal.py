@@ -33,7 +33,7 @@ class Journal:
 
     def __init__(self, path: Path, flush: Callable[[], None], *, every: int = 512 * 1024**2) -> None:
         self._flush, self._every = flush, every
-        self._boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+        self._boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
         self.done: dict[int, Progress] = self._read(path)
         self._changed = threading.Condition()
         self._unflushed, self._closed = 0, False
@@ -53,17 +53,17 @@ class Journal:
         """The last step of every tensor. Of another boot: the last one before a flush."""
         steps: list[tuple[int, Progress]] = []
         boot, flushed = self._boot, 0
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in path.read_bytes().splitlines() if path.exists() else ():
             try:
                 entry = json.loads(line)
-            except ValueError:
-                continue  # cut by a kill: its step is done again
-            if "boot" in entry:
-                boot = entry["boot"]
-            elif "flushed" in entry:
-                flushed = entry["flushed"]
-            else:
-                steps.append((entry["tensor"], Progress(entry["rows"], entry["crc"], entry["finished"])))
+                if "boot" in entry:
+                    boot = entry["boot"]
+                elif "flushed" in entry:
+                    flushed = int(entry["flushed"])
+                else:
+                    steps.append((entry["tensor"], Progress(entry["rows"], entry["crc"], entry["finished"])))
+            except (ValueError, LookupError, TypeError, RecursionError):
+                break  # cut by a kill, or spoilt by a crash: this step and those behind it are done again
         return dict(steps if boot == self._boot else steps[:flushed])
 
     def note(self, number: int, progress: Progress, num_bytes: int) -> None:

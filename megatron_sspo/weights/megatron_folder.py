@@ -1,17 +1,17 @@
 """A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.companions import read_json
-from megatron_sspo.weights.family import load_family, size
+from megatron_sspo.reading import read_json
+from megatron_sspo.weights.family import check_counts, load_family, size
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.places import Place, Places
 from megatron_sspo.weights.stored import Part, Stored
@@ -46,9 +46,10 @@ class MegatronFolder(ModelFolder):
             )
         self.config: dict[str, Any] = read_json(self.companions / "config.json")
         family = load_family(self.config)
+        self._tensors = read_index(self.path)
+        check_counts(self.config, *_most(self._tensors), self.path)
         # the vocabulary as it is: whatever rows the checkpoint has beyond it are padding
         self._rows = family.rows(self.config, size(self.config, "vocab_size"))
-        self._tensors = read_index(self.path)
         self._places = self._match()
 
     @cached_property
@@ -61,7 +62,7 @@ class MegatronFolder(ModelFolder):
             tensor = self._tensors[place.key]
             parts = pieces[place.key].get(place.index, ())
             whole = Stored(row.name, tensor.shape[len(place.index) :], tensor.dtype, tuple(parts))
-            if sum(part.num_rows * part.width for part in whole.parts) != whole.num_bytes:
+            if sum(part.num_rows * part.width for part in whole.parts) != whole.num_bytes or _overlap(whole.parts):
                 raise UserError(f"{self.path} does not hold all of {row.name} ({place.key} {list(place.index)})")
             for name, shape, parts in zip(row.hf, row.hf_shapes, _split(row, whole), strict=True):
                 found[name] = Stored(name, shape, tensor.dtype, tuple(parts))
@@ -113,6 +114,25 @@ def _fits(row: Row, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     if isinstance(row.cut, Padded):
         return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
     return shape == expected
+
+
+def _most(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
+    """Numbers of layers and experts that the tensors cannot exceed: they are tensors of their own or dimensions."""
+    layers = (tensor.shape[:1] for key, tensor in tensors.items() if key.startswith("decoder.layers."))
+    experts = (tensor.shape[:2] for key, tensor in tensors.items() if ".experts." in key)
+    return max(len(tensors), *chain(*layers), 0), max(len(tensors), *chain(*experts), 0)
+
+
+def _overlap(parts: Sequence[Part]) -> bool:
+    """Whether two rectangles have bytes in common."""
+    parts = sorted(parts, key=lambda part: part.row)
+    for number, part in enumerate(parts):
+        for other in parts[number + 1 :]:
+            if other.row >= part.row + part.num_rows:
+                break
+            if part.column < other.column + other.width and other.column < part.column + part.width:
+                return True
+    return False
 
 
 def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[Part]]:

@@ -8,7 +8,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.copy import Source, Target
-from megatron_sspo.weights.family import load_family, size
+from megatron_sspo.weights.family import check_counts, load_family, size
 from megatron_sspo.weights.hf_folder import INDEX, HFFolder, file_names, index_text
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.places import Places
@@ -46,8 +46,10 @@ def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
     Raises:
         UserError: the folder and the weight table of its family do not cover each other.
     """
-    rows = load_family(folder.config).rows(folder.config, size(folder.config, "vocab_size"))
-    check_coverage(rows, folder.shapes(), folder.path)
+    family, shapes = load_family(folder.config), folder.shapes()
+    check_counts(folder.config, len(shapes), len(shapes), folder.path)
+    rows = family.rows(folder.config, size(folder.config, "vocab_size"))
+    check_coverage(rows, shapes, folder.path)
     for name, found in folder.dtypes().items():
         if not found.is_floating_point or found.itemsize < 2:
             raise UserError(f"{name} of {folder.path} is {found}, which is not supported: it is quantized")

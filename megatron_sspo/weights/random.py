@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+from megatron_sspo.reading import read_json
+
 
 def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:
     """Writes the model of `model_path/config.json` with Transformers' own random initialization.
@@ -26,5 +28,6 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
         AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(temporary)
     AutoTokenizer.from_pretrained(str(model_path), local_files_only=True).save_pretrained(temporary)
     # as the user wrote it: Transformers adds fields of its own version
-    (temporary / "config.json").write_text(json.dumps(json.loads((model_path / "config.json").read_text()), indent=2))
+    config_text = json.dumps(read_json(model_path / "config.json"), indent=2)
+    (temporary / "config.json").write_text(config_text, encoding="utf-8")
     temporary.rename(destination)

@@ -1,15 +1,17 @@
 """The header of a safetensors file: what tensors it holds, and where."""
 
 import json
+import os
 import struct
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.reading import open_file, parse_json
 from megatron_sspo.weights.stored import Part, Stored
 
 _DTYPES = {
@@ -37,30 +39,49 @@ def read_header(path: Path) -> dict[str, Stored]:
         UserError: the file cannot be read, is truncated, or its header contradicts itself.
     """
     try:
-        with path.open("rb") as file:
-            num_bytes = path.stat().st_size
+        with open_file(path) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            if num_bytes < 8:
+                raise ValueError(f"it has {num_bytes} bytes, and no header")
             [length] = struct.unpack("<Q", file.read(8))
             if length > min(_LARGEST_HEADER, num_bytes - 8):
                 raise ValueError(f"its header of {length:,} bytes does not fit into its {num_bytes:,}")
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")
         header.pop("__metadata__", None)
         found = {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
         _check_extents(found, 8 + length, num_bytes)
-    except (OSError, ValueError, struct.error, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, struct.error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"cannot read {path}: {reason}; it is truncated or damaged, get it again") from error
     return found
 
 
-def _stored(path: Path, name: str, entry: dict[str, Any], start: int) -> Stored:
-    if entry["dtype"] not in _DTYPES:
-        raise UserError(f"{name} of {path} has dtype {entry['dtype']}, which is not supported")
-    begin, end = entry["data_offsets"]
-    stored = Stored(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]], ())
+def _stored(path: Path, name: str, entry: Any, start: int) -> Stored:
+    if not name.isprintable():
+        raise ValueError(f"the name {shown(name)} of a tensor has characters that cannot be printed")
+    if not isinstance(entry, dict):
+        raise ValueError(f"its entry of {name} is {shown(entry)}")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str):
+        raise ValueError(f"the dtype of {name} is {shown(dtype)}")
+    if dtype not in _DTYPES:
+        raise UserError(f"{name} of {path} has dtype {shown(dtype)[1:-1]}, which is not supported")
+    if not _are_sizes(shape):
+        raise ValueError(f"the shape of {name} is {shown(shape)}")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"the data_offsets of {name} are {shown(offsets)}")
+    begin, end = offsets
+    stored = Stored(name, tuple(shape), _DTYPES[dtype], ())
     if end - begin != stored.num_bytes:
         raise ValueError(f"{name} has {end - begin:,} bytes and its shape makes {stored.num_bytes:,}")
     part = Part(path, start + begin, 0, stored.num_rows, 0, stored.row_bytes)
     return Stored(name, stored.shape, stored.dtype, (part,))
+
+
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _check_extents(tensors: dict[str, Stored], start: int, num_bytes: int) -> None:

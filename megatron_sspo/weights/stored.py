@@ -1,5 +1,6 @@
 """Where the bytes of a tensor lie in files, and how they get into memory."""
 
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.reading import open_descriptor
 from megatron_sspo.weights import torch_record
 
 DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # a disk has not more to give
@@ -57,7 +59,7 @@ class Stored:
 
     @cached_property
     def row_bytes(self) -> int:
-        return torch.Size(self.shape[1:]).numel() * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def num_bytes(self) -> int:
@@ -140,7 +142,7 @@ class Files:
         if file in opened:
             opened.move_to_end(file)
         else:
-            opened[file] = os.open(file, os.O_RDONLY)
+            opened[file] = open_descriptor(file)
             if len(opened) > _OPEN_FILES:
                 os.close(opened.popitem(last=False)[1])
         return opened[file]

@@ -23,11 +23,13 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.reading import is_inside, read_bytes, read_json
 
 _INDEX = ".metadata"
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
+_MOST_INDEX = 4 * 1024**3  # bytes
 _NOTHING = "nothing.distcp"  # one record, of an object that is None
 _BACKENDS = {  # what is in metadata.json
     "sharded_backend": "torch_dist",
@@ -72,32 +74,50 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         if not (path / name).is_file():
             raise UserError(f"{path} has no {name}: it is no torch_dist checkpoint, or was not finished")
     try:
-        backend = json.loads((path / _CONFIG).read_text())["sharded_backend"]
-        metadata = _Unpickler(io.BytesIO((path / _INDEX).read_bytes())).load()
+        backend = read_json(path / _CONFIG)["sharded_backend"]
+        metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MOST_INDEX))).load()
         places: dict[Any, Any] = {
             (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
         }
         found = {
-            key: GlobalTensor(
-                tuple(entry.size),
-                entry.properties.dtype,
-                tuple(_piece(chunk, places[key, tuple(chunk.offsets)]) for chunk in entry.chunks),
-            )
+            key: _tensor(key, entry, places)
             for key, entry in metadata.state_dict_metadata.items()
             if isinstance(entry, TensorStorageMetadata)
         }
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+    except UserError:
+        raise
     except Exception as error:  # whatever a damaged pickle comes to
-        raise UserError(f"{path / _INDEX} is damaged ({error!r}); get the checkpoint again") from error
+        raise UserError(f"{path / _INDEX} is damaged ({shown(error)}); get the checkpoint again") from error
     if backend != _BACKENDS["sharded_backend"]:
-        raise UserError(f"{path} is a {backend} checkpoint, which is not supported; save it as torch_dist")
+        raise UserError(f"{path} is a {shown(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist")
     _check_files(path, found)
     return found
 
 
-def _piece(chunk: ChunkStorageMetadata, info: Any) -> Piece:
-    return Piece(tuple(chunk.offsets), tuple(chunk.sizes), info.relative_path, info.offset, info.length)
+def _tensor(key: str, entry: TensorStorageMetadata, places: Mapping[Any, Any]) -> GlobalTensor:
+    if not isinstance(key, str) or not key.isprintable() or not isinstance(entry.properties.dtype, torch.dtype):
+        raise ValueError(f"a tensor is called {shown(key)} and has dtype {shown(entry.properties.dtype)}")
+    shape = _sizes(entry.size)
+    pieces = tuple(_piece(key, chunk, places[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
+    for piece in pieces:
+        ends = [start + size for start, size in zip(piece.offsets, piece.sizes, strict=True)]
+        if len(ends) != len(shape) or any(end > size for end, size in zip(ends, shape, strict=True)):
+            raise ValueError(f"a piece of {key} {list(shape)} reaches beyond it, to {ends}")
+    return GlobalTensor(shape, entry.properties.dtype, pieces)
+
+
+def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
+    if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
+        raise ValueError(f"{key} is placed in {shown(info.relative_path)}, which is no file of this folder")
+    offset, length = _sizes((info.offset, info.length))
+    return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
+
+
+def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
+    found = tuple(values)
+    if not all(type(value) is int and 0 <= value < 2**63 for value in found):
+        raise ValueError(f"{shown(found)} are no sizes")
+    return found
 
 
 def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
@@ -172,4 +192,4 @@ def write_index(path: Path, tensors: Mapping[str, GlobalTensor], same: Mapping[s
     )
     torch.save({}, path / _COMMON)
     (path / _INDEX).write_bytes(pickle.dumps(metadata))
-    (path / _CONFIG).write_text(json.dumps(_BACKENDS))
+    (path / _CONFIG).write_text(json.dumps(_BACKENDS), encoding="utf-8")

@@ -75,5 +75,5 @@ def _num_different(folders: tuple[ModelFolder, ModelFolder], pair: tuple[Stored,
 
 def _blocks(stored: Stored) -> Iterator[tuple[int, int]]:
     step = max(1, _BLOCK_BYTES // max(1, stored.row_bytes))
-    for start in range(0, stored.num_rows, step):
+    for start in range(0, stored.num_rows if stored.row_bytes else 0, step):
         yield start, min(start + step, stored.num_rows)

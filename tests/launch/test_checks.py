@@ -114,3 +114,10 @@ def test_an_embedded_engine_counts() -> None:
     config = resources.model_config(run)
     estimates = [resources.estimate(r, config, on_cuda=False)[0].engine for r in (run, small)]
     assert estimates[0] > estimates[1] > 4 * 1_800_000
+
+
+def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypatch) -> None:
+    run = load_recipe(RECIPE)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 12_345))
+    with pytest.raises(UserError, match=r"has 12\.3 kB free, and a checkpoint and the finished model take \d+\.\d MB:"):
+        resources.check_disk(run, resources.model_config(run), tmp_path / "run")

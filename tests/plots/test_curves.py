@@ -1,12 +1,17 @@
 """The curves of runs."""
 
+import errno
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 from matplotlib import image
 
+from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
+from megatron_sspo.plots import picture
 from megatron_sspo.plots.curves import plot_run, plot_runs
 
 
@@ -78,3 +83,150 @@ def test_a_folder_of_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 1 is not JSON"):
         plot_run(broken)
     assert not list(tmp_path.rglob("*.png"))
+
+
+def written(folder: Path, name: str, *rows: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(f"{row}\n" for row in rows))
+    return folder
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What `plot` says where it draws nothing, which is one sentence."""
+    assert main(["plot", *map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("megatron-sspo: ") and said.count("\n") == 1, said
+    return said
+
+
+@pytest.mark.parametrize("what", [["gates"], ["RUN"]])
+def test_outputs_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    what = [name.replace("RUN", str(run(tmp_path / "a"))) for name in what]
+    (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "null.png").symlink_to("/dev/null")
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for output, reason in {
+        "folder.png": "is no ordinary file",
+        "pipe.png": "is no ordinary file",
+        "null.png": "is no ordinary file",
+        ".": "no suffix of a picture",
+        "a": "no suffix of a picture",
+        "a/metrics.jsonl": "no suffix of a picture",
+        "nowhere/x.png": "there is no folder nowhere: make it",
+        "file/x.png": "there is no folder file: make it",
+        f"{'x' * 300}.png": "File name too long",
+    }.items():
+        assert reason in refusal(capsys, *what, "--output", output), output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path / "a")
+    (folder / "curves.png").write_text("old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(picture.os, "replace", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        plot_run(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
+    assert (folder / "curves.png").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 has no update"),
+        ("{}", "line 2 has no update"),
+        ("null", "line 2 has no update"),
+        ('{"update": "3"}', "line 2 has update '3'"),
+        ('{"update": NaN}', "line 2 has update nan"),
+        ('{"update": -1}', "line 2 has update -1"),
+        ('{"update": 1e30}', "line 2 has update 1e"),
+        ('{"update": 2, "reward/mean": "high"}', "has reward/mean 'high' at update 2, which is no number"),
+        ('{"update": 2, "reward/mean": null}', "has reward/mean None at update 2"),
+        ('{"update": 2, "log_ratio/p50": [1]}', "has log_ratio/p50"),
+        ("[" * 100_000, "line 2 is not JSON"),
+        ("\0\0\0", "line 2 is not JSON"),
+        ('{"update": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
+def test_rows_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, row: str, reason: str
+) -> None:
+    folder = written(run(tmp_path / "a"), name, '{"update": 1, "reward/mean": 0.5, "pass@1": 0.5}', row)
+    assert reason in refusal(capsys, folder)
+    assert not (folder / "curves.png").exists()
+
+
+def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "metrics.jsonl")
+    (tmp_path / "folder" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "binary").mkdir()
+    (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    for folder, reason in {
+        written(tmp_path / "empty", "metrics.jsonl"): "has no rows: wait for the first update",
+        written(tmp_path / "other", "metrics.jsonl", '{"update": 1, "loss": 2}'): "is it the file of another program?",
+        tmp_path / "pipe": "it is a pipe and no file",
+        tmp_path / "folder": "it is a folder and no file",
+        tmp_path / "binary": "is not UTF-8",
+        tmp_path / "nowhere": "is .* the folder of a run",
+        tmp_path / "binary" / "metrics.jsonl": "is .* the folder of a run",
+    }.items():
+        assert re.search(reason, refusal(capsys, run(tmp_path / f"whole-{folder.name}"), folder))
+
+
+def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9, "rew')
+    assert plot_run(folder).exists()
+
+
+def test_values_that_are_no_number_or_missing_leave_gaps(tmp_path: Path) -> None:
+    rows = ['{"update": 1, "reward/mean": NaN, "policy/grad_norm": Infinity, "log_ratio/p50": 0.5}']
+    rows += ['{"update": 2, "policy/entropy": 1e308, "response/tokens_mean": 1' + "0" * 400 + "}"]
+    rows += [f'{{"update": {update}, "reward/mean": {update % 3}}}' for update in range(3, 12)]
+    folder = written(tmp_path / "a", "metrics.jsonl", *rows)
+    plot_runs([folder], folder / "curves.png")
+    assert num_pixels(folder / "curves.png", "#0072B2") > 300
+
+
+def test_one_row_is_visible(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", "metrics.jsonl", '{"update": 1, "reward/mean": 0.5}')
+    plot_runs([folder], folder / "curves.png")
+    legend_alone = written(tmp_path / "b", "metrics.jsonl", '{"update": 1, "reward/mean": NaN}')
+    plot_runs([legend_alone], legend_alone / "curves.png")
+    assert num_pixels(folder / "curves.png", "#0072B2") > num_pixels(legend_alone / "curves.png", "#0072B2") + 10
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_equal_curves_do_not_hide_each_other(tmp_path: Path, count: int) -> None:
+    """Of as many equal runs as there are colours each is seen, in the curves and not in the legend alone."""
+    equal = [run(tmp_path / f"run-{number}", 40) for number in range(count)]
+    silent = [
+        written(tmp_path / f"not-{number}", "metrics.jsonl", '{"update": 1, "reward/mean": NaN}')
+        for number in range(count)
+    ]
+    plot_runs(equal, tmp_path / "equal.png")
+    plot_runs(silent, tmp_path / "legend.png")
+    for colour in ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")[:count]:
+        assert num_pixels(tmp_path / "equal.png", colour) > num_pixels(tmp_path / "legend.png", colour) + 200, colour
+
+
+def test_many_runs_of_odd_names(tmp_path: Path) -> None:
+    names = ["$x^$", "_hidden", "ünïcode", "漢字", "a b", "100 %", "a\\b", "{x}"]
+    folders = [run(tmp_path / name, 3) for name in names] + [run(tmp_path / str(n), 3) for n in range(12)]
+    plot_runs(folders, tmp_path / "all.png")
+    plot_runs(folders, tmp_path / "all.svg")
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "all.svg").read_text(encoding="utf-8")

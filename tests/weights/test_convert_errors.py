@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -225,6 +226,42 @@ def test_no_permission(pair, tmp_path):
 
 def test_a_disk_that_is_too_small(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1000))
-    with pytest.raises(UserError, match=r"too full: the conversion needs 0\.0 GB"):
+    with pytest.raises(UserError, match=r"too full: the conversion needs 8\d\.\d kB, and 1\.0 kB are free"):
         convert(pair[0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def content_of(folder):
+    return {path.relative_to(folder): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_a_destination_within_what_is_read(pair, tmp_path):
+    hf, megatron = pair
+    (tmp_path / "link").symlink_to(hf)
+    (tmp_path / "taken.partial").symlink_to(hf)
+    shutil.copytree(hf, tmp_path / "model.partial")
+    sources = [hf, hf, hf, hf, tmp_path / "link", tmp_path / "model.partial", tmp_path / "link"]
+    inside = [hf / "out", hf, tmp_path / "link", tmp_path / "link" / "out", hf / "a" / "b", tmp_path / "model"]
+    inside.append(tmp_path / "taken")
+    before = content_of(tmp_path)
+    for source, destination in zip(sources, inside, strict=True):
+        with pytest.raises(UserError, match=r"would be written into .*, which is read; write somewhere else"):
+            convert(source, destination)
+    with pytest.raises(UserError, match=rf"would be written into {hf}, which is read"):
+        convert(megatron, hf / "out", companions=hf)
+    assert content_of(tmp_path) == before
+
+
+def test_a_folder_that_is_no_unfinished_conversion_is_left_alone(pair, tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"out.partial is there and is no unfinished conversion"):
+        convert(pair[0], tmp_path / "out")
+    assert content_of(tmp_path / "out.partial").keys() == {Path("notes.txt")}
+
+
+def test_a_tokenizer_that_cannot_be_copied_is_said_before_anything_is_written(pair, tmp_path):
+    (pair[1] / "tokenizer.json").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"cannot read .*tokenizer.json: No such file or directory; mend or remove it"):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))

@@ -53,6 +53,20 @@ def test_a_line_cut_in_two_is_a_step_that_was_not_done(tmp_path, boot):
     second.close()
 
 
+@pytest.mark.parametrize(
+    "spoilt", [b"\0" * 30, b"\xff\xfe", b"7", b"[]", b'{"tensor": 2}', b'{"flushed": null}', b"[" * 10_000]
+)
+def test_what_follows_a_spoilt_line_was_not_done(tmp_path, boot, spoilt):
+    path = tmp_path / "journal"
+    first = Journal(path, lambda: None)
+    first.note(1, Progress(10, 77), 1)
+    killed(first)
+    path.write_bytes(path.read_bytes() + spoilt + b"\n" + b'{"tensor": 1, "rows": 20, "crc": 5, "finished": false}\n')
+    second = Journal(path, lambda: None)
+    assert second.done == {1: Progress(10, 77)}
+    second.close()
+
+
 def test_after_a_crash_only_what_was_flushed_is_believed(tmp_path, boot):
     path = tmp_path / "journal"
     flushed = threading.Event()

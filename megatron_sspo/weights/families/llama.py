@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder, rope
-from megatron_sspo.weights.family import Config, Family
+from megatron_sspo.weights.family import Config, Family, number
 
 # The scaling of Llama 3.1: Megatron takes the factor, the rest is written into its RotaryEmbedding.
 _LLAMA3 = {
@@ -22,7 +22,9 @@ def check(config: Config) -> None:
 
 def model_fields(config: Config) -> dict[str, Any]:
     """Arguments of GPTModel."""
-    scaling = {"rope_scaling": True, "rope_scaling_factor": rope(config)["factor"]} if _is_llama3(config) else {}
+    scaling = (
+        {"rope_scaling": True, "rope_scaling_factor": number(rope(config), "factor")} if _is_llama3(config) else {}
+    )
     return {**embedding_fields(config), **scaling}
 
 

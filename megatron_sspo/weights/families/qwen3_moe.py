@@ -12,7 +12,7 @@ from megatron_sspo.weights.decoder import (
     expert_rows,
     require_decoder,
 )
-from megatron_sspo.weights.family import Config, Family, size
+from megatron_sspo.weights.family import Config, Family, flag, size
 from megatron_sspo.weights.table import Row
 
 # Every layer must be a mixture of experts with full attention.
@@ -22,7 +22,7 @@ _UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sli
 def check(config: Config) -> None:
     """Refuses what Megatron would compute otherwise."""
     require_decoder(config, _UNIFORM)
-    if size(config, "num_experts_per_tok") == 1 and config.get("norm_topk_prob", False):
+    if size(config, "num_experts_per_tok") == 1 and flag(config, "norm_topk_prob"):
         raise UserError(
             "config.json has norm_topk_prob True with num_experts_per_tok 1, which is not supported: "
             "every expert's weight would be 1, and the router would get no gradient"
@@ -33,7 +33,7 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     """Arguments of TransformerConfig."""
     # Transformers takes the softmax over all experts, and with norm_topk_prob divides by the sum over the chosen k.
     # The first alone is Megatron's softmax before top-k; both together are its softmax over the top-k logits.
-    pre_softmax = not config.get("norm_topk_prob", False)
+    pre_softmax = not flag(config, "norm_topk_prob")
     experts = expert_fields(config, width_field="moe_intermediate_size", pre_softmax=pre_softmax)
     return {**decoder_fields(config, qk_layernorm=True), **experts}
 

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from megatron_sspo.weights.companions import read_json
+from megatron_sspo.reading import read_json
 from megatron_sspo.weights.hf_folder import write_folder
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.sync.session import Named, Session, consume

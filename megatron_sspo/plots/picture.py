@@ -1,0 +1,62 @@
+"""A picture as a file: checked before it is drawn, and complete when it appears."""
+
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError, naming_the_file
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_output(path: Path) -> None:
+    """Refuses a path to which no picture can be written.
+
+    Raises:
+        UserError: its suffix names no format, its folder is not there or may not be written, or it is no ordinary file.
+    """
+    with naming_the_file():
+        if path.suffix not in _FORMATS:
+            raise UserError(f"{path} has no suffix of a picture: name a file of {', '.join(_FORMATS)} with --output")
+        if not path.parent.is_dir():
+            raise UserError(f"there is no folder {path.parent}: make it, or name another with --output")
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path} is there and is no ordinary file: name another with --output")
+        if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+            raise UserError(f"{path.parent} cannot be written: no permission; name another folder with --output")
+
+
+def import_matplotlib() -> Any:
+    """The module, with a backend that needs no display.
+
+    Raises:
+        UserError: it finds no folder for its cache, which it makes when it is imported.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # a cache in a folder of its own is nothing to tell
+    try:
+        import matplotlib
+    except OSError as error:
+        raise UserError(
+            f"matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a folder that can be "
+            "written"
+        ) from error
+    matplotlib.use("Agg")
+    return matplotlib
+
+
+def write_picture(figure: Any, path: Path, *, dpi: int) -> None:
+    """Writes beside `path`, in the format of its suffix, then renames.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.stem[:40]}.{os.getpid()}.partial")
+    with naming_the_file():
+        try:
+            figure.savefig(partial, dpi=dpi, format=path.suffix.removeprefix("."))
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise

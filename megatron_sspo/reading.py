@@ -1,0 +1,130 @@
+"""Files from outside: ordinary files alone are opened, and whatever is wrong with one is said in one sentence."""
+
+import errno
+import json
+import os
+import stat
+from collections import Counter
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, NoReturn
+
+from megatron_sspo.errors import UserError, shown
+
+_MAX_TEXT = 512 * 1024**2  # bytes; the largest JSON file of a model is a tokenizer.json of some 50 MB
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """Opens an ordinary file for reading; a pipe would keep the reader waiting, and a device has no end.
+
+    Raises:
+        OSError: there is no such file, it may not be read, or it is no ordinary file.
+    """
+    check_ordinary(path)
+    return open(open_descriptor(path), "rb")
+
+
+def open_descriptor(path: Path | str) -> int:
+    """The same as a file descriptor."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_special(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_ordinary(path: Path | str) -> None:
+    """Refuses what is no ordinary file, without opening it.
+
+    Raises:
+        OSError: there is no such file, or it is something else.
+    """
+    _refuse_special(os.stat(path), path)
+
+
+def is_inside(name: str) -> bool:
+    """Whether the name of a file, as another file has it, stays within the folder that it is relative to."""
+    path = PurePath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def _refuse_special(status: os.stat_result, path: Path | str) -> None:
+    for is_kind, name in _KINDS:
+        if is_kind(status.st_mode):
+            raise OSError(errno.EINVAL, f"it is {name} and no file", str(path))
+
+
+def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
+    """The content of an ordinary file.
+
+    Raises:
+        UserError: it cannot be read, or has more than `at_most` bytes.
+    """
+    try:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > at_most:
+                raise UserError(f"{path} has {size:,} bytes, which is too large for a file of its kind; get it again")
+            return file.read()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file in UTF-8.
+
+    Raises:
+        UserError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start:,} is no part of it; get it again") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file.
+
+    Raises:
+        UserError: it cannot be read, or is something else.
+    """
+    text = read_text(path)
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON as its standard has it: without NaN and Infinity, and without a name that comes twice.
+
+    Raises:
+        ValueError: it is not, or is nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has {name} for a number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"it has {shown(counts.most_common(1)[0][0])} twice")
+    return found

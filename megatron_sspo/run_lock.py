@@ -1,0 +1,175 @@
+"""One process at a time writes a run's folder."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError, naming_the_file
+
+_LOCK, _HOLDER = "run.lock", "run.holder"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_BEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
+
+_held: set[int] = set()  # descriptors of locks of this process
+
+
+def _close_in_child() -> None:
+    """A forked child that outlives this process would keep its locks."""
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class RunLock:
+    """A context: keeps other processes out of a run's folder, on this machine and on others that share the folder.
+
+    The kernel's lock is used, which ends with the process however it ends. Where a file system has none (Lustre without
+    `flock`, some FUSE), a note is: the one of a dead process is found by its number and start on the same machine; from
+    another machine it is watched for `watch_seconds`, in which a living holder counts on in it.
+
+    Args:
+        folder: is made where it is not there.
+        watch_seconds: how long a note from another machine may stand still before its holder counts as dead.
+
+    Raises:
+        UserError: another process has the folder, which is named by machine and number; or it cannot be written.
+    """
+
+    def __init__(self, folder: Path, *, watch_seconds: float = _WATCH_SECONDS) -> None:
+        self._folder, self._watch_seconds = folder, watch_seconds
+        self._descriptor = -1
+        self._note: Path | None = None  # only where there is no kernel's lock
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "RunLock":
+        with naming_the_file():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / _LOCK
+            self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = _read(path)
+                self._close()
+                raise self._refusal(holder) from None
+            except OSError as error:
+                self._close()
+                if error.errno not in _NO_FLOCK:
+                    raise
+                self._take_note(self._folder / _HOLDER)
+            else:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, json.dumps(_myself()).encode(), 0)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        if self._note is not None and _read(self._note).get("token") == self._token:
+            self._note.unlink(missing_ok=True)
+        elif self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)  # nobody's; removed, two processes could hold a file of its name each
+        self._close()
+
+    def _take_note(self, note: Path) -> None:
+        while True:
+            try:
+                self._open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            except FileExistsError:
+                known = _read(note)
+                if self._is_alive(note, known):
+                    raise self._refusal(known) from None
+                self._remove_of_the_dead(note, known)
+                continue
+            self._note, self._token = note, secrets.token_hex(8)
+            self._beat(0)
+            threading.Thread(target=self._beat_on, daemon=True).start()
+            return
+
+    def _is_alive(self, note: Path, known: dict[str, Any]) -> bool:
+        if known.get("host") == socket.gethostname() and known.get("boot") == _boot():
+            return known.get("started") == _started(known.get("pid")) is not None
+        deadline = time.monotonic() + self._watch_seconds
+        while time.monotonic() < deadline:
+            time.sleep(min(0.2, self._watch_seconds / 10))
+            if (now := _read(note)) and now != known:
+                return True
+        return False
+
+    def _remove_of_the_dead(self, note: Path, known: dict[str, Any]) -> None:
+        """By a rename, which one of several processes does; what a faster one has written since is put back."""
+        mine = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):
+            note.rename(mine)
+            if _read(mine).get("token") != known.get("token"):
+                with contextlib.suppress(FileExistsError):
+                    os.link(mine, note)
+            mine.unlink()
+
+    def _beat_on(self) -> None:
+        count = 0
+        while not self._ended.wait(_BEAT_SECONDS):
+            count += 1
+            self._beat(count)
+
+    def _beat(self, count: int) -> None:
+        text = json.dumps({**_myself(), "token": self._token, "beat": f"{count:015}"})  # of one length at all times
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+    def _open(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        _held.add(self._descriptor)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _refusal(self, holder: dict[str, Any]) -> UserError:
+        who = f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
+        return UserError(
+            f"{self._folder} is the folder of a run that {who} writes at this moment: wait for its end, stop it, or "
+            "choose another folder with --set name=..."
+        )
+
+
+def _myself() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "boot": _boot(), "started": _started(pid)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a note says; nothing where it is gone, or not written yet."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _boot() -> str:
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+
+
+def _started(pid: Any) -> str | None:
+    """When a process of this machine began, in ticks since the boot; None where there is none of the number."""
+    try:
+        text = Path(f"/proc/{int(pid)}/stat").read_bytes().decode(errors="replace")
+    except (OSError, ValueError, TypeError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]

@@ -1,0 +1,175 @@
+"""A checkpoint, a metrics file or a recipe that does not fit is named before anything is loaded."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.manifest import checksums, read_manifest, write_manifest
+from megatron_sspo.preflight import preflight
+from megatron_sspo.recipe import load_recipe
+
+pytestmark = pytest.mark.slow
+
+NEWEST = Path("checkpoints/update-000002")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def edit(path: Path, change: Callable[[dict], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def edit_with_manifest(checkpoint: Path, change: Callable[[dict], None]) -> None:
+    """A state that was written so, and is no damage of the disk's."""
+    edit(checkpoint / "state.json", change)
+    manifest = read_manifest(checkpoint)
+    write_manifest(
+        checkpoint, type(manifest)({**manifest.files, **checksums(checkpoint, ["state.json"])}, manifest.run)
+    )
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a shard is deleted": (
+        lambda run: (run / NEWEST / "trainer/__0_0.distcp").unlink(),
+        "is damaged (trainer/__0_0.distcp is missing): delete that folder",
+    ),
+    "a shard is cut": (
+        lambda run: (run / NEWEST / "trainer/__0_0.distcp").write_bytes(b"short"),
+        "is damaged (trainer/__0_0.distcp has 5 bytes and was written with",
+    ),
+    "a bit of a shard is flipped": (
+        lambda run: flip(run / NEWEST / "trainer/__0_1.distcp"),
+        "is damaged (the content of trainer/__0_1.distcp is not what was written)",
+    ),
+    "a bit of the common state is flipped": (
+        lambda run: flip(run / NEWEST / "trainer/common.pt"),
+        "is damaged (the content of trainer/common.pt is not what was written)",
+    ),
+    "a file is left over": (
+        lambda run: (run / NEWEST / "trainer/__9_9.distcp").touch(),
+        "is damaged (trainer/__9_9.distcp does not belong to it)",
+    ),
+    "the update is negative": (
+        lambda run: edit(run / NEWEST / "state.json", lambda state: state.update(update=-3)),
+        "is damaged (state.json has",
+    ),
+    "the update is another one": (
+        lambda run: edit_with_manifest(run / NEWEST, lambda state: state.update(update=999)),
+        "is of update 999: give the folder its name back",
+    ),
+    "the folder has another name": (
+        lambda run: (run / NEWEST).rename(run / "checkpoints/update-000007"),
+        "update-000007 is of update 2: give the folder its name back",
+    ),
+    "the manifest is gone": (lambda run: (run / NEWEST / "manifest.json").unlink(), "it has no manifest.json"),
+    "the manifest is empty": (
+        lambda run: (run / NEWEST / "manifest.json").write_text(""),
+        "manifest.json cannot be read",
+    ),
+    "the manifest is another thing": (
+        lambda run: (run / NEWEST / "manifest.json").write_text('{"files": [1], "run": {}}'),
+        "manifest.json cannot be read",
+    ),
+    "the manifest is a bomb": (
+        lambda run: (run / NEWEST / "manifest.json").write_text("[" * 100_000),
+        "manifest.json cannot be read",
+    ),
+    "garbage ends the metrics": (
+        lambda run: append(run / "metrics.jsonl", "\x00\x01garbage\n"),
+        "metrics.jsonl, line 3 is not JSON",
+    ),
+    "a bomb ends the metrics": (
+        lambda run: append(run / "metrics.jsonl", "[" * 100_000 + "\n"),
+        "metrics.jsonl, line 3 is not JSON",
+    ),
+    "bytes that are no text end the metrics": (
+        lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"),
+        "metrics.jsonl, line 1 is not JSON",
+    ),
+    "a row without its update": (
+        lambda run: append(run / "metrics.jsonl", '{"update": "2"}\n'),
+        "metrics.jsonl, line 3 has no update",
+    ),
+    "a row of the metrics is gone": (
+        lambda run: (run / "metrics.jsonl").write_text('{"update": 2}\n'),
+        "metrics.jsonl has no row of update 1, and the checkpoint is of update 2: bring the file back",
+    ),
+    "the metrics are gone": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no row of update 1"),
+    "garbage in the evaluations": (
+        lambda run: append(run / "evaluations.jsonl", "garbage\n"),
+        "evaluations.jsonl, line 1 is not JSON",
+    ),
+}
+
+CHANGES = {
+    "num_updates=1": "num_updates is 1, and",
+    "parallel.data=2": "parallel.data is 2, and was 1 in the checkpoint",
+    "model.dtype=bfloat16": "model.dtype is 'bfloat16', and was 'float32' in the checkpoint",
+    "seed=5": "the prompts cannot be resumed: the checkpoint's stream has seed=0 and this one seed=5",
+    "prompts.options.size=11": "the prompts cannot be resumed: the checkpoint's stream has size=10",
+}
+
+
+@pytest.fixture
+def run_folder(trained, tmp_path: Path) -> Path:
+    """A copy of a finished run of two updates."""
+    return Path(shutil.copytree(trained.folder / "run", tmp_path / "run"))
+
+
+def look(trained, folder: Path, *changes: str) -> list[str]:
+    run = load_recipe(f"{trained.recipe}:bare", ["num_updates=2", *changes])
+    return preflight(run, resume=folder)
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named(trained, run_folder: Path, name: str) -> None:
+    spoil, sentence = DAMAGE[name]
+    spoil(run_folder)
+    with pytest.raises(UserError) as caught:
+        look(trained, run_folder)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_does_not_fit_the_checkpoint_is_named(trained, run_folder: Path, change: str) -> None:
+    with pytest.raises(UserError) as caught:
+        look(trained, run_folder, change)
+    assert CHANGES[change] in str(caught.value)
+
+
+def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:
+    assert look(trained, run_folder) == []
+    append(run_folder / "metrics.jsonl", '{"update": 3, "reward/me')  # a kill cut it short
+    assert look(trained, run_folder) == []
+
+
+def test_differences_that_do_no_harm_are_said(trained, run_folder: Path) -> None:
+    assert look(trained, run_folder, "optimizer.lr=1e-4", "num_updates=3") == [
+        "num_updates is 3, and was 2",
+        "optimizer.lr is 0.0001, and was 0.001",
+    ]
+
+
+def test_both_commands_say_the_same(trained, run_folder: Path) -> None:
+    arguments = [f"{trained.recipe}:bare", "--set", "num_updates=2", "--resume", str(run_folder)]
+    flip(run_folder / NEWEST / "trainer/__0_0.distcp")
+    train, check = trained.run("train", *arguments), trained.run("launch", *arguments, "--check")
+    assert train.returncode == check.returncode == 2
+    assert train.stderr == check.stderr
+    assert train.stderr.count("\n") == 1 and "__0_0.distcp is not what was written" in train.stderr

@@ -1,0 +1,42 @@
+"""The end of a run: gone through again, it gives the same model; and a closed output does not bring it about."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.sinks import EVALUATIONS, read
+from tests.e2e.conftest import ROOT, Workshop
+
+pytestmark = pytest.mark.slow
+
+
+def digest(run: Path) -> str:
+    return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_finished_run_is_resumed_to_the_same_end(whole_run, tmp_path: Path) -> None:
+    """With several processes, only one of which has read that the last evaluation is done."""
+    reference, layout = whole_run
+    run = Path(shutil.copytree(reference.folder / "run", tmp_path / "run"))
+    before = digest(run)
+    for missing in ((), ("model",), ("evaluations.jsonl", "model")):
+        for name in missing:
+            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
+        done = reference.run("train", f"{reference.recipe}:{layout}", "--resume", str(run), timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert digest(run) == before
+        assert read(run / EVALUATIONS)[-1]["update"] == 6
+
+
+def test_a_closed_output_does_not_end_a_run(workshop: Workshop) -> None:
+    command = f"{sys.executable} -m megatron_sspo train {workshop.recipe}:bare --set num_updates=2"
+    for number, output in enumerate(("2>&1 | head -1", ">&- 2>&-")):
+        named = f"{command} --set name=run{number}"
+        subprocess.run(["bash", "-c", f"{named} {output}; exit ${{PIPESTATUS[0]}}"], cwd=ROOT, check=True, timeout=240)
+        run = workshop.folder / f"run{number}"
+        assert (run / "model").exists()
+        assert "update 2  reward" in (run / "log.txt").read_text()

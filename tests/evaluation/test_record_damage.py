@@ -1,0 +1,166 @@
+"""Folders of evaluations that are damaged: each is named in one sentence."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_sspo.__main__ import main
+from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.answers import Answer, Answers
+from megatron_sspo.evaluation.record import KeptInFiles, Record
+from megatron_sspo.evaluation.table import markdown
+
+SPECIAL = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a loop": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+SOUND = {"title": "A", "pass@1": 0.5, "pass@1/low": 0.25, "pass@1/high": 0.75, "reward": 1}
+CONTENT = {
+    "empty": b"",
+    "null": b"null",
+    "a list": b"[]",
+    "nested": b"[" * 100_000,
+    "not UTF-8": b'{"model": "\xff"}',
+    "NaN": b'{"model": "a", "sets": NaN}',
+    "cut": b'{"model": "a", "se',
+}
+
+
+def results(**changes: Any) -> bytes:
+    return json.dumps({"model": "m", "sets": {"a": SOUND | changes}}).encode()
+
+
+RESULTS = CONTENT | {
+    "no model": b'{"sets": {}}',
+    "a model of no text": b'{"model": 3, "sets": {}}',
+    "no sets": b'{"model": "m"}',
+    "sets in a list": b'{"model": "m", "sets": [1]}',
+    "a set of no object": b'{"model": "m", "sets": {"a": 3}}',
+    "no title": json.dumps({"model": "m", "sets": {"a": {"pass@1": 0.5}}}).encode(),
+    "a title of no text": results(title=None),
+    "a number of text": results(reward="high"),
+    "a number that is true": results(reward=True),
+    "a number that is null": results(**{"pass@1": None}),
+    "an interval without a number": results(**{"pass@1/low": [0]}),
+    "no interval": json.dumps({"model": "m", "sets": {"a": {"title": "A", "pass@1": 0.5}}}).encode(),
+    "a number without end": results(reward=10**400),
+}
+
+
+def placed(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+
+
+def assert_one_sentence(said: str) -> None:
+    assert "\n" not in said.rstrip("\n") and len(said) < 1000, said
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    placed(tmp_path / "a" / "results.json", RESULTS[name])
+    assert main(["table", str(tmp_path / "a")]) == 2
+    said = capsys.readouterr().err
+    assert "results.json" in said
+    assert_one_sentence(said)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["results.json", "a/results.json"])
+def test_results_that_are_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
+    SPECIAL[kind](tmp_path / name.partition("/")[0])
+    assert main(["table", str((tmp_path / name).parent)]) == 2
+    assert_one_sentence(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (".lock", "a folder"),
+        *itertools.product(("evaluation.json", "set/greedy.jsonl"), ("a pipe", "a folder", "a device")),
+    ],
+)
+def test_records_that_are_no_file(tmp_path: Path, kind: str, name: str) -> None:
+    with Record(tmp_path / "a", model="m", weights="w"):
+        pass
+    (tmp_path / "a" / "set").mkdir()
+    (tmp_path / "a" / name).unlink(missing_ok=True)
+    SPECIAL[kind](tmp_path / "a" / name)
+    with pytest.raises(UserError) as raised, Record(tmp_path / "a", model="m", weights="w"):
+        KeptInFiles(tmp_path / "a" / "set", [], None, 0)
+    assert_one_sentence(str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *CONTENT.values(),
+        b"{}",
+        b'{"model": 3, "sets": {}}',
+        b'{"model": {"name": "m", "weights": "w"}, "sets": []}',
+        b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": 3}}',
+        b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": {}}}',
+    ],
+)
+def test_settings(tmp_path: Path, content: bytes) -> None:
+    placed(tmp_path / "a" / "evaluation.json", content)
+    (tmp_path / "a" / ".lock").touch()
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(UserError, match=r"evaluation\.json") as raised:
+            Record(tmp_path / "a", model="m", weights="w")
+        assert_one_sentence(str(raised.value))
+
+
+ANSWER = {"text": "t", "tokens": 1, "turns": 1, "finish_reason": "stop", "reward": {"answer": 1.0}}
+ROW = {"id": "1", "prompt": "p", "gold": "g", "answers": [ANSWER]}
+
+
+def test_a_row_is_read_back() -> None:
+    found = Answers.from_row(ROW)
+    assert found.to_row() == ROW | {"answers": (ANSWER,)} and isinstance(found.answers[0], Answer)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"{}",
+        b"[]",
+        b"3",
+        b"null",
+        b"\0\0",
+        b"\xff",
+        b"[" * 100_000,
+        *(
+            json.dumps(ROW | {key: value}).encode()
+            for key, value in {"id": 3, "prompt": None, "gold": [], "x": 1}.items()
+        ),
+        *(json.dumps(ROW | {"answers": value}).encode() for value in (None, [], {}, "a", [3], [{}])),
+        *(
+            json.dumps(ROW | {"answers": [ANSWER | change]}).encode()
+            for change in (
+                {"text": 3},
+                {"tokens": "1"},
+                {"turns": None},
+                {"finish_reason": 0},
+                {"reward": []},
+                {"reward": {"answer": "1"}},
+                {"more": 1},
+            )
+        ),
+    ],
+)
+def test_answers(tmp_path: Path, row: bytes) -> None:
+    (tmp_path / "greedy.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + row + b"\n")
+    with pytest.raises(UserError, match="line 2 is damaged") as raised:
+        KeptInFiles(tmp_path, [], None, 0)
+    assert_one_sentence(str(raised.value))
+
+
+def test_names_that_would_break_a_table() -> None:
+    assert markdown(["a|b", "c\nd"], [["e", "f"]]) == "| a\\|b | c d |\n| --- | ---: |\n| e | f |\n"
