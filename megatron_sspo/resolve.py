@@ -15,6 +15,8 @@ from megatron_sspo.validation.hints import Unfit, fitted
 from megatron_sspo.validation.naming import named
 from megatron_sspo.validation.user_code import not_python, user_code
 
+FILE_MODULE = "_megatron_sspo_file_"  # how the names of modules begin that are loaded by their path
+
 _PACKAGE = Path(__file__).parent
 
 
@@ -119,7 +121,7 @@ def load_file(path: Path) -> Any:
     Raises:
         UserError: there is no such file, it is not Python, or it raises; the message has the line.
     """
-    name = module_name(path)
+    name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     try:
@@ -144,10 +146,10 @@ def load_file(path: Path) -> Any:
     return module
 
 
-def module_name(path: Path) -> str:
+def _module_name(path: Path) -> str:
     """The name in `sys.modules` of a file that is loaded by its path: files of equal names have different ones."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
-    return f"_megatron_sspo_file_{path.stem}_{digest}"
+    return f"{FILE_MODULE}{path.stem}_{digest}"
 
 
 def _add_to_path(folder: Path) -> None:

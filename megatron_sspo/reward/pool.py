@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -35,7 +36,7 @@ class DeadlinePool(Generic[Item, Result]):
 
     The workers are fresh interpreters (nothing is forked from a process that holds threads or a GPU, and `__main__` is
     not imported again). They get `function` and `prepare` by name, so both live at the top of a module that imports
-    little. Workers start with the pool, end with `close`, and are killed by the kernel when this process dies.
+    little; it may be a file that a run names by its path. Workers start with the pool, end with `close`, and are killed by the kernel when this process dies.
 
     Args:
         function: applied to each item, in a worker's main thread.
@@ -55,7 +56,7 @@ class DeadlinePool(Generic[Item, Result]):
     ) -> None:
         if num_workers < 1 or deadline_seconds <= 0:
             raise ValueError(f"{num_workers=} has to be 1 or more, and {deadline_seconds=} above 0")
-        self._job = pickle.dumps((function, prepare))
+        self._job = pickle.dumps((_files_of(function, prepare), pickle.dumps((function, prepare))))
         self._deadline_seconds = deadline_seconds
         self._failure_value = failure_value
         self._tasks: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
@@ -220,6 +221,16 @@ class _Worker:
             self._connection = None
 
 
+def _files_of(*functions: Callable[..., Any] | None) -> list[str]:
+    """The files that functions come from which no import would find: those that a run names by their paths."""
+    from megatron_sspo.resolve import FILE_MODULE
+
+    modules = [sys.modules.get(getattr(function, "__module__", "")) for function in functions]
+    return [
+        str(module.__file__) for module in modules if module is not None and module.__name__.startswith(FILE_MODULE)
+    ]
+
+
 _WORK = "from megatron_sspo.reward.pool import _work; _work()"
 
 
@@ -231,7 +242,13 @@ def _work() -> None:
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
     try:
-        function, prepare = pickle.loads(connection.recv_bytes())
+        files, job = pickle.loads(connection.recv_bytes())
+        if files:
+            from megatron_sspo.resolve import load_file
+
+            for file in files:
+                load_file(Path(file))
+        function, prepare = pickle.loads(job)
         if prepare is not None:
             prepare()
     except Exception:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.resolve import load_file
 from megatron_sspo.reward.pool import DeadlinePool
 from tests.reward import pool_jobs
 
@@ -231,3 +232,14 @@ def test_ctrl_c_ends_the_map_and_the_workers_say_nothing(tmp_path) -> None:
 def test_a_pool_without_workers_or_time_is_refused(num_workers, deadline) -> None:
     with pytest.raises(ValueError):
         make(num_workers, deadline)
+
+
+def test_a_function_of_a_file_that_is_named_by_its_path(tmp_path) -> None:
+    """And of what that file imports from beside itself, in workers that nobody has told of the folder."""
+    (tmp_path / "beside_a_job.py").write_text("def double(value):\n    return 2 * value\n")
+    (tmp_path / "job.py").write_text(
+        "from beside_a_job import double\n\ndef work(item):\n    return double(item) + 1\n"
+    )
+    module = load_file(tmp_path / "job.py")
+    with DeadlinePool(module.work, 2, 30.0, FAILED) as pool:
+        assert pool.map([1, 2, 3]) == [3, 5, 7]
