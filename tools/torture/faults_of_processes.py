@@ -1,11 +1,9 @@
 """Faults of the trainer's processes and of the sandbox's."""
 
-import contextlib
 import signal
 import time
 
-import psutil
-
+from tools.torture.leftovers import is_of_serve
 from tools.torture.processes import send
 from tools.torture.scene import Scene
 
@@ -31,25 +29,16 @@ def freeze(scene: Scene, *roles: str, seconds: float = 2.0) -> str:
 def ask(scene: Scene, name: str) -> str:
     """A signal that asks a run to end early: as Slurm sends it to all processes, or as a user does to the one started.
 
-    Slurm's reaches the sandbox's and the servers' processes too.
+    Slurm's reaches the sandbox's processes too, and those of servers that the run owns.
     """
     assert scene.life is not None
     number = signal.Signals[name]
     if scene.random.random() < 0.5:
         scene.life.ask(number)
         return f"{name} to the launcher"
-    everybody = [process for process in scene.processes.alive() if not _is_serve(process)]
+    everybody = [process for process in scene.processes.alive() if not is_of_serve(process)]
     send(everybody, number)
     return f"{name} to all {len(everybody)} processes"
-
-
-def _is_serve(process: psutil.Process) -> bool:
-    """Servers of another job do not get this one's signals."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return "MEGATRON_SSPO_SERVER_KEY" in process.environ() or any(
-            "megatron_sspo serve" in " ".join(parent.cmdline()) for parent in [process, *process.parents()]
-        )
-    return True
 
 
 def make_stop_file(scene: Scene) -> str:
@@ -59,9 +48,9 @@ def make_stop_file(scene: Scene) -> str:
 
 
 def kill_sandboxes(scene: Scene) -> str:
-    """SIGKILL to the first sandbox that shows up, or to a process in it, and to those of the next moments."""
+    """SIGKILL to the first sandbox that shows up, or to its judge, and to those of the next moments."""
     number = scene.random.randint(1, 3)
-    roles = scene.random.choice([("bwrap",), ("sandboxed",), ("bwrap", "sandboxed")])
+    roles = scene.random.choice([("bwrap",), ("judge",), ("bwrap", "judge")])
     killed = 0
     deadline = time.monotonic() + 20
     while killed < number and time.monotonic() < deadline:

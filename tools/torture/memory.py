@@ -15,7 +15,8 @@ import psutil
 from tools.torture.processes import Processes, role_of
 
 _EVERY_SECONDS = 2.0
-_ROLES = ("launcher", "rank 0", "rank 1", "serve", "server", "scheduler", "detokenizer", "router")
+_TRAINERS = ("launcher", "rank 0", "rank 1")
+_ROLES = (*_TRAINERS, "serve", "server", "scheduler", "detokenizer", "router")
 _SETTLED_SECONDS = 45.0  # of a server, after which what it imports and builds is there
 _SETTLED_UPDATES = 3  # of a trainer's life
 FEWEST = 16  # samples that make a judgement
@@ -37,7 +38,7 @@ class Sample:
     @property
     def is_settled(self) -> bool:
         """Whether what a process builds at its start is there."""
-        if self.role in ("launcher", "rank 0", "rank 1"):
+        if self.role in _TRAINERS:
             return self.updates >= _SETTLED_UPDATES
         return self.age >= _SETTLED_SECONDS
 
@@ -139,8 +140,9 @@ def flatness(samples: Sequence[Sample]) -> list[Flatness]:
 
 
 def _where(sample: Sample) -> str:
-    """Servers that outlive runs are the same in every phase."""
-    return sample.phase
+    """The kind of run that a process is of; servers that outlive runs are the same in all of them."""
+    is_trainer = sample.role in _TRAINERS
+    return sample.phase if is_trainer or sample.phase == "own" else "outside"
 
 
 def largest_by_hour(samples: Sequence[Sample]) -> dict[tuple[int, str], int]:

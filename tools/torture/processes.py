@@ -73,13 +73,13 @@ class Processes:
 
 
 def role_of(process: psutil.Process) -> str:
-    """launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, sandboxed; or ""."""
+    """launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge; or ""."""
     words = process.cmdline()
     line = " ".join(words)
     if "bwrap" in line and "--json-status-fd" in line:
         return "bwrap"
     if words and words[0].startswith("/python/bin"):
-        return "sandboxed"
+        return "judge" if _is_init(process.pid) else ""  # whoever kills the program itself could be the program
     if "sglang::scheduler" in line:
         return "scheduler"
     if "sglang::detokenizer" in line:
@@ -93,6 +93,12 @@ def role_of(process: psutil.Process) -> str:
         return "writer"
     rank = process.environ().get("RANK")
     return "launcher" if rank is None else f"rank {rank}"
+
+
+def _is_init(pid: int) -> bool:
+    """Whether it is the first process of a sandbox."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return status.partition("NSpid:")[2].partition("\n")[0].split()[-1] == "1"
 
 
 def _of_server(process: psutil.Process, line: str) -> str:
