@@ -21,9 +21,9 @@ from tools.torture.report import Findings
 from tools.torture.servers import Servers
 
 _SHORT = 400.0  # seconds, below which there is time for two runs
-_UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 24}
+_UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 20}
 _UPDATES_OF_SHORT = {"embedded": 16, "outside": 16}
-_ORDER = ("embedded", "outside", "own", "embedded", "router")
+_ORDER = ("embedded", "outside", "embedded", "router", "own")
 _SERVER_SECONDS = 300.0  # for the start of servers, on a busy machine
 
 
@@ -46,7 +46,7 @@ def main() -> int:
     phases: list[PhaseRecord] = []
     try:
         kinds = list(_kinds(options))
-        if any(kind in ("outside", "router") for kind in kinds) and torture.servers is not None:
+        if _is_short(options) and "outside" in kinds and torture.servers is not None:
             torture.servers.mind()  # they start while the first run is at work
         if "embedded" in kinds:
             torture.reference = _reference(torture, _updates(options, "embedded"))

@@ -8,7 +8,9 @@ from tools.torture import faults_of_disk, faults_of_processes, faults_of_servers
 from tools.torture.scene import Scene
 
 Moment = Literal["starting", "working", "ending", "down"]
-EVERYWHERE = ("embedded", "outside", "own", "router")
+# a life with servers of its own takes a minute to start: there, what concerns these servers, and three kinds more
+MOST = ("embedded", "outside", "router")
+EVERYWHERE = (*MOST, "own")
 SERVED = ("outside", "own", "router")
 OUTSIDE = ("outside", "router")
 
@@ -28,7 +30,7 @@ class Kind:
 
     name: str
     act: Callable[[Scene], str]
-    phases: tuple[str, ...] = EVERYWHERE
+    phases: tuple[str, ...] = MOST
     moments: tuple[Moment, ...] = ("working",)
     needs: Literal["", "mount", "shim"] = ""
     ends: bool = False
@@ -38,14 +40,14 @@ _p, _d, _s = faults_of_processes, faults_of_disk, faults_of_servers
 ANY: tuple[Moment, ...] = ("working", "working", "starting", "ending")
 
 KINDS = (
-    Kind("kill -9 of rank 0", lambda scene: _p.kill(scene, "rank 0"), moments=ANY, ends=True),
+    Kind("kill -9 of rank 0", lambda scene: _p.kill(scene, "rank 0"), EVERYWHERE, ANY, ends=True),
     Kind("kill -9 of rank 1", lambda scene: _p.kill(scene, "rank 1"), moments=ANY, ends=True),
-    Kind("kill -9 of the launcher", lambda scene: _p.kill(scene, "launcher"), moments=ANY, ends=True),
+    Kind("kill -9 of the launcher", lambda scene: _p.kill(scene, "launcher"), EVERYWHERE, ANY, ends=True),
     Kind("kill -9 of the checkpoint writer", lambda scene: _p.kill(scene, "writer", seconds=10)),
-    Kind("SIGSTOP, SIGCONT of a rank", lambda scene: _p.freeze(scene, "rank 0", "rank 1"), moments=("working",)),
+    Kind("SIGSTOP, SIGCONT of a rank", lambda scene: _p.freeze(scene, "rank 0", "rank 1"), EVERYWHERE),
     Kind("SIGSTOP, SIGCONT of the launcher", lambda scene: _p.freeze(scene, "launcher"), moments=("working",)),
     Kind("SIGSTOP, SIGCONT of the checkpoint writer", lambda scene: _p.freeze(scene, "writer", seconds=10)),
-    Kind("SIGTERM", lambda scene: _p.ask(scene, "SIGTERM"), moments=("working", "working", "starting"), ends=True),
+    Kind("SIGTERM", lambda scene: _p.ask(scene, "SIGTERM"), EVERYWHERE, ("working", "working", "starting"), ends=True),
     Kind("SIGUSR1", lambda scene: _p.ask(scene, "SIGUSR1"), ends=True),
     Kind("a file `stop`", _p.make_stop_file, ends=True),
     Kind("a clock that jumps", _d.jump, needs="shim"),
