@@ -5,15 +5,15 @@ import sys
 
 from megatron_sspo.cli.parser import parser
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.output import outlive_closed_output
+from megatron_sspo.processes.surroundings import prepare_process
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
-    outlive_closed_output()
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(arguments)
     try:
+        prepare_process()
+        options = parser().parse_args(arguments)
         return options.run(options, arguments)
     except UserError as error:
         from megatron_sspo.launch import local

@@ -9,6 +9,7 @@ from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
+from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.resuming import Resumable, check_resumable
 from megatron_sspo.reward.protocol import check_prompts
@@ -75,6 +76,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
+        check_open_files()
         resources.check_servers(run.rollouts.options.get("urls", ()))
     return checkpoint.differences if checkpoint is not None else []
 

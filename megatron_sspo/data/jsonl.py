@@ -44,9 +44,9 @@ def records(path: str | Path) -> Iterator[Record]:
                 continue
             place = f"{path}, line {number}"
             try:
-                values = json.loads(line.decode())
+                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # Windows marks the start
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{place}: not JSON ({error}): each line has to be one whole JSON object") from error
             yield Record(id=f"{path.name}:{number}", place=place, values=values)

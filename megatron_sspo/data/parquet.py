@@ -52,5 +52,7 @@ def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
             for number, values in enumerate(batch.to_pylist(), start=rows_before + 1):
                 yield Record(id=f"{path.name}:{number}", place=f"{path}, row {number}", values=values)
             rows_before += batch.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as Parquet ({error}): is it another format, or cut short?") from error
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be read as Parquet ({' '.join(str(error).split())}): is it another format, or cut short?"
+        ) from error

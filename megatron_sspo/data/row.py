@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,9 @@ def existing_file(path: str | Path) -> Path:
         UserError: there is no such file.
     """
     path = Path(path)
-    if not path.is_file():
+    with naming_the_file():
+        is_file = path.is_file()
+    if not is_file:
         raise UserError(f"there is no file {path}: check the path, which is relative to {Path.cwd()}")
     return path
 

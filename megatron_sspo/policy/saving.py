@@ -132,6 +132,8 @@ def reason(error: BaseException) -> str:
         for rank, (failure, _) in error.failures.items():
             return f"on rank {rank}: {reason(failure)}"
         return "on another rank"
+    if "weights_only" in str(error):  # torch advises to load without this protection, which would run the file's code
+        return "its common.pt holds something else than numbers and names, which may be code and is not loaded"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -6,12 +6,15 @@ import os
 import sys
 from typing import TextIO
 
+_ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
+
 
 def outlive_closed_output() -> None:
     """Makes this process survive a closed standard output or error, as behind `| head -1` or a closed terminal.
 
     What is printed from then on goes nowhere; a run's log file still has it. Descriptors 0 to 2 that were closed at the
-    start are opened on /dev/null, because the next file that is opened would otherwise get their number.
+    start are opened on /dev/null, because the next file that is opened would otherwise get their number. What a
+    terminal or file cannot encode is written with backslashes.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -35,6 +38,8 @@ class _Stream(io.TextIOWrapper):
         if type(stream) is not io.TextIOWrapper:
             return stream  # somebody else has replaced it already
         encoding, line_buffering = stream.encoding, stream.line_buffering
+        if encoding.lower() in _ASCII:
+            encoding = "utf-8"
         return cls(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
     def write(self, text: str) -> int:

@@ -1,0 +1,41 @@
+"""Files of prompts that are damaged."""
+
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from megatron_sspo.data import jsonl, parquet
+from megatron_sspo.errors import UserError
+
+LINE = '{"question": "é?", "answer": "1"}'
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_marks_and_ends_of_windows(tmp_path: Path, start: bytes, end: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(start + (LINE + end + LINE).encode())
+    assert [row.question for row in jsonl.rows(tmp_path / "a.jsonl")] == ["é?", "é?"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"\0", b"[" * 100_000, b"\xff", b"{", b"\xef\xbb\xbf{}", b'{"a": ' + b"1" * 5000 + b"}"]
+)
+def test_lines_that_are_none(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(LINE.encode() + b"\n" + line + b"\n")
+    with pytest.raises(UserError, match="line 2: not") as raised:
+        jsonl.rows(tmp_path / "a.jsonl")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_damaged_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"question": [f"q{n}" for n in range(2000)], "answer": [str(n) for n in range(2000)]})
+    pyarrow.parquet.write_table(table, path)
+    whole = path.read_bytes()
+    for content in (b"", whole[:-8], whole[: len(whole) // 2], b"PAR1" + bytes(100) + b"PAR1", whole[4:]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="cannot be read as Parquet") as raised:
+            parquet.rows(path)
+        assert "\n" not in str(raised.value)

@@ -1,0 +1,29 @@
+"""What is said of a checkpoint that cannot be loaded."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatron_sspo.policy.saving import reason
+
+
+class Acting:
+    """An object whose unpickling would run a command."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_a_file_that_acts_is_not_loaded_and_nobody_is_told_to_load_it_all_the_same(tmp_path: Path) -> None:
+    torch.save({"a": Acting(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
+    (tmp_path / "garbage.pt").write_bytes(b"garbage")
+    for name in ("common.pt", "garbage.pt"):
+        with pytest.raises(Exception, match="weights_only") as raised:
+            torch.load(tmp_path / name)
+        assert "weights_only" not in reason(raised.value) and "\n" not in reason(raised.value)
+    assert not (tmp_path / "hacked").exists()

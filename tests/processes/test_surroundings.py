@@ -1,0 +1,62 @@
+"""Folders that have gone, streams that are closed, and limits on open files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROGRAM = """
+import sys
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes.surroundings import check_open_files, prepare_process
+try:
+    prepare_process()
+    check_open_files()
+    import os
+    opened = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+    os.write(opened, b"%d" % opened)
+    print("\\u0394\\u00e9")
+except UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def run(tmp_path: Path, shell: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    """Runs the program in a shell that first does `shell`; "$@" is the program."""
+    command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "file")]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(["bash", "-c", shell, "_", *command], capture_output=True, env=variables, check=False)
+
+
+def test_a_sound_process(tmp_path: Path) -> None:
+    done = run(tmp_path, '"$@"', PYTHONUTF8="1")
+    assert done.returncode == 0 and done.stdout == "Δé\n".encode(), done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_file_does_not_get_the_number_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    assert run(tmp_path, f'"$@" {closed}').returncode == 0
+    assert int((tmp_path / "file").read_text(encoding="ascii")) > 2
+
+
+def test_a_folder_that_has_gone(tmp_path: Path) -> None:
+    done = run(tmp_path, f'mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; "$@"')
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"has gone: change into one that exists\n")
+
+
+@pytest.mark.parametrize(("encoding", "said"), [("ascii", "Δé".encode()), ("latin-1", b"\\u0394\xe9")])
+def test_what_a_stream_cannot_encode(tmp_path: Path, encoding: str, said: bytes) -> None:
+    done = run(tmp_path, '"$@"', PYTHONIOENCODING=encoding)
+    assert done.returncode == 0 and done.stdout == said + b"\n", done.stderr
+
+
+def test_the_limit_on_open_files(tmp_path: Path) -> None:
+    assert run(tmp_path, 'ulimit -Sn 64; "$@"').returncode == 0  # the hard limit is higher
+    done = run(tmp_path, 'ulimit -n 64; "$@"')
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"a process may open 64 files at a time, and a run needs 256: raise the limit")
