@@ -3,6 +3,8 @@ PYTHON ?= python3
 # 2.13.0: the release that the tests were written against. On a machine with GPUs any CUDA build from 2.6 on will do.
 TORCH ?= torch==2.13.0
 SEED ?= 0
+# For how long `make torture` makes faults.
+SECONDS ?= 600
 # Who generates the quickstart's responses: embedded (Transformers, in process) or sglang (after make install-sglang).
 ENGINE ?= embedded
 
@@ -11,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster torture benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -84,6 +86,10 @@ test-cluster: install install-sglang install-nemo-run
 	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
 	tests/cluster/up.sh
 	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
+
+# The real loop, hit by faults and resumed again and again: the table of docs/reliability.md
+torture: install install-sglang sandbox-there
+	$(BIN)/python -m tools.torture --seconds $(SECONDS) --seed $(SEED)
 
 # One global batch in 74 layouts: the table of docs/layouts.md
 test-layout: install

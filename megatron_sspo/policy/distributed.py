@@ -85,7 +85,7 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     if on_cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        store = _meet(rank, world_size, timeout)
+        store = meet(rank, world_size, timeout)
         backend = "nccl" if on_cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=agree.PATIENCE)
         agree.make_control_group()
@@ -102,7 +102,7 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     return device
 
 
-def _meet(rank: int, world_size: int, timeout: float) -> Any:
+def meet(rank: int, world_size: int, timeout: float) -> Any:
     """Returns the store by which all processes know of each other.
 
     Raises:

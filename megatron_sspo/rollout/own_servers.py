@@ -19,6 +19,10 @@ from megatron_sspo.rollout.sglang_options import Options
 _ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
+# A server that has lost one of its processes is to end at once. SGLang would wait a minute for dumps of its GPUs, asked
+# for or not.
+_WITHOUT_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
+
 _DTYPES = {
     **dict.fromkeys(("float32", "float"), torch.float32),
     **dict.fromkeys(("float16", "half"), torch.float16),
@@ -33,9 +37,18 @@ def dtype_of_servers(options: Options) -> torch.dtype | None:
 
 
 def own_router(options: Options, python: Path, key: str) -> ServerProcess:
-    """sglang-router, which is to know no servers yet."""
+    """sglang-router, which is to know no servers yet. It keeps its port, by which requests find it, for all starts."""
     arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
-    return _process(options, python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, "router", key)
+    return _process(
+        options,
+        python,
+        "sglang_router.launch_router",
+        arguments,
+        _CPU_ENVIRONMENT,
+        "router",
+        key,
+        free_port(options.address),
+    )
 
 
 def own_servers(
@@ -75,6 +88,7 @@ def own_servers(
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
             # SGLang's own limit on a look at its health: later it says that it is not well, however long we wait
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
+            **_WITHOUT_DUMPS,
         }
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"

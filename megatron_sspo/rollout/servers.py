@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class ServerProcess:
         self._python, self._module, self._arguments = python, module, arguments
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
+        self._tmp = ""  # TMPDIR of the process: SGLang leaves its sockets there
         self._log_start = 0  # what is before that is of an earlier process
         self.url = ""
 
@@ -58,12 +60,16 @@ class ServerProcess:
         # for the owner alone, as its environment is: SGLang writes its options there, the key among them
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._log_start = output.tell()
+            self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-")
             self._process = subprocess.Popen(
                 [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",  # pools of several threads spin on the cores that the trainer needs
+                    "TORCHINDUCTOR_CACHE_DIR": _compiled(),
                     **self._environment,
+                    "TMPDIR": self._tmp,
+                    serve.TMP: self._tmp,
                     serve.KEY: self._key,
                     serve.PARENT: str(os.getpid()),
                 },
@@ -77,6 +83,11 @@ class ServerProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and does not run any more."""
+        return self._process is not None and self._process.poll() is not None
 
     def ended(self) -> str:
         """How it ended, with the last lines of its log; "" while it runs."""
@@ -104,6 +115,13 @@ class ServerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
+        serve.clean_up(self._tmp)  # its own watcher may be gone, too
+
+
+def _compiled() -> str:
+    """Where torch keeps what it has compiled: where it would, had the server no TMPDIR of its own."""
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return given or os.path.join(tempfile.gettempdir(), f"torchinductor_{os.geteuid()}")
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:

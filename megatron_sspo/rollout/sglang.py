@@ -224,7 +224,7 @@ class SGLangEngine:
         options = self._options
         if options.router is not None:
             assert python is not None
-            self._router = Router(own_router(options, python, self.key), self.key)
+            self._router = Router(own_router(options, python, self.key), self.key, options.max_restarts)
         self.pool.start()
         self._run(self.pool.await_all())
         if self._router is not None:
@@ -232,9 +232,10 @@ class SGLangEngine:
             self.pool.router = self._router
 
     async def _make_requests(self, format: Format) -> Requests:
-        front = None if self._router is None else self._router.client
         options = self._options
-        return Requests(self.pool, format, front, max_in_flight=options.max_in_flight, seconds=options.request_seconds)
+        return Requests(
+            self.pool, format, self._router, max_in_flight=options.max_in_flight, seconds=options.request_seconds
+        )
 
     # ------------------------------------------------------------------ weights
 
@@ -302,6 +303,8 @@ class SGLangEngine:
     def _restart_failed(self) -> None:
         for failed in self.pool.restart_failed():
             self._submit(failed.close())
+        if self._router is not None and self._router.restart():
+            self._run(self._router.set_servers(self.pool.urls))
 
 
 async def _end_all_tasks() -> None:

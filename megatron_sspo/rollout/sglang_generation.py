@@ -15,6 +15,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.watchdog import beat
 from megatron_sspo.rollout.engine import NeedsWeights, Sampling
+from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.served_episodes import ServedEpisodes
 from megatron_sspo.rollout.server_pool import Server, ServerPool
 from megatron_sspo.rollout.sglang_client import Client, ServerError
@@ -31,17 +32,17 @@ class Requests:
     """How one response is had, of however many turns, whatever becomes of the servers meanwhile.
 
     Args:
-        front: a router, which chooses the server; None: we do.
+        router: chooses the server; None: we do.
         max_in_flight: requests at once, over all generations.
         seconds: after which a server is asked to hand back what it has of a response; the rest is then asked for again,
             as often as it takes. Time in its queue counts, so that this is no failure. Not to hand it back is one.
     """
 
     def __init__(
-        self, pool: ServerPool, format: Format, front: Client | None, *, max_in_flight: int, seconds: float
+        self, pool: ServerPool, format: Format, router: Router | None, *, max_in_flight: int, seconds: float
     ) -> None:
         self.pool, self.format = pool, format
-        self._front, self._seconds = front, seconds
+        self._router, self._seconds = router, seconds
         self._free = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_under_way, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
@@ -111,7 +112,7 @@ class Requests:
         pause, failures = _FIRST_PAUSE, 0
         while True:
             async with self._free:
-                server = await self.pool.pick(first + failures)
+                server = await self._pick(first + failures)
                 version = self.pool.version
                 began = time.monotonic()
                 try:
@@ -127,7 +128,7 @@ class Requests:
                     if error.is_final:
                         raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
                     await self.pool.suspect(server, str(error))
-                    if not server.is_up:
+                    if not server.is_up or not self._is_routed:
                         continue
                     failures += 1
                     if failures == _MOST_FAILURES:
@@ -135,13 +136,24 @@ class Requests:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    @property
+    def _is_routed(self) -> bool:
+        """Whether requests find their way: there is no router, or it is well."""
+        return self._router is None or self._router.is_well
+
+    async def _pick(self, turn: int) -> Server:
+        """One that holds the weights, in turn. Waits while there is none, and while the router is started again."""
+        while not self._is_routed:
+            await asyncio.sleep(_POLL_SECONDS)
+        return await self.pool.pick(turn)
+
     async def _ask(self, server: Server, prompt: Prompt, sampling: Sampling, part: Part) -> Part:
         """A server's answer. A server that is taken out meanwhile is not waited for."""
         # of its own for every try, since an earlier one may still be there; and the beginning of no other, since SGLang
         # gives up all that begin so
         id = f"{self._run}-{next(self._numbers):012d}"
         content = self.format.request(prompt, sampling, part, id=id)
-        client = self._front or server.client
+        client = server.client if self._router is None else self._router.client
         gone = asyncio.create_task(server.gone.wait())
         answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _HAND_BACK_SECONDS))
         late = asyncio.get_running_loop().call_later(self._seconds, self._give_up, id, server)
@@ -165,7 +177,7 @@ class Requests:
             with contextlib.suppress(ServerError):
                 await client.post("/abort_request", {"rid": id}, seconds=10.0)
 
-        for asked in self.pool.up() if self._front else [server]:
+        for asked in self.pool.up() if self._router else [server]:
             if asked.is_up:
                 task = asyncio.create_task(tell(asked.client))
                 self._telling.add(task)

@@ -200,6 +200,20 @@ class Box:
         found = re.search(rb'"exit-code": (-?\d+)', self._status_text)
         return int(found[1]) if found else None
 
+    def was_killed(self, cpu_seconds: int, *, has_judge: bool) -> bool:
+        """Whether somebody outside has killed bubblewrap, or the judge. After `end`.
+
+        Nothing in the sandbox can: the first process is init there, and takes SIGKILL from outside alone. Its limit of
+        CPU time, after which the kernel sends it too, is the exception.
+
+        Args:
+            has_judge: the first process is the judge; else it ends as the program did, which may kill itself.
+        """
+        exit_code = self.exit_code()
+        most_cpu_seconds = self._seconds * (os.cpu_count() or 1)
+        is_killed = has_judge and exit_code == 128 + signal.SIGKILL and most_cpu_seconds < cpu_seconds
+        return exit_code is None or is_killed
+
     def seconds(self) -> float:
         """From the start of the program to the death of the last process."""
         return self._seconds

@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,11 +69,7 @@ class Image:
 
     def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
         _sweep()
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self.folder.chmod(0o755)
-        # A lock tells `_sweep`, and the system's own cleaners of /tmp, that the folder is in use.
-        self._lock = os.open(self.folder, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.folder, self._lock = _make_folder()
         try:
             self._fill(python, packages)
         except OSError as error:
@@ -221,12 +216,25 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
     return {Path(path) for path in found}
 
 
+def _make_folder() -> tuple[Path, int]:
+    """A new folder, and a lock that tells `_sweep`, and the system's own cleaners of /tmp, that it is in use."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with contextlib.suppress(FileNotFoundError):  # swept away before it was locked: another one
+            folder.chmod(0o755)
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.fstat(lock).st_nlink:
+                return folder, lock
+            os.close(lock)
+
+
 def _sweep() -> None:
     """Removes what killed processes of this user have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()
-            if status.st_uid != os.geteuid() or folder.is_symlink() or time.time() - status.st_mtime < 600:
+            if status.st_uid != os.geteuid() or folder.is_symlink():
                 continue
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:

@@ -170,6 +170,8 @@ class Sandbox:
             if not channel.content.startswith(STARTED) and not out_of_memory:
                 said = stderr.decode(errors="replace").strip()[-500:] or f"not within {START_SECONDS:.0f} s"
                 raise SandboxBroken(f"the sandbox could not be made: {said}")
+            if not (cause or out_of_memory) and box.was_killed(self._limits.cpu_seconds, has_judge=mode != "run"):
+                raise SandboxBroken("the sandbox was killed by somebody else, such as the kernel for want of memory")
             return _Outcome(
                 stdout=bytes(streams["stdout"].content),
                 stderr=stderr,

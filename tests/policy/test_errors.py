@@ -10,10 +10,11 @@ from tiny_policy import make_run, read_batch, with_first
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective import sspo
-from megatron_sspo.policy.distributed import initialize
+from megatron_sspo.policy.distributed import initialize, meet
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import check_cuts
+from megatron_sspo.ports import free_port
 from megatron_sspo.run import Optimizer, Parallel
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import HFFolder
@@ -72,6 +73,13 @@ def test_weights_that_cannot_be_cut(folders, kind, parallel, words):
 def test_a_policy_checks_the_cuts_before_it_builds(folders, device):
     with pytest.raises(UserError, match="moe_intermediate_size 48 cannot be cut"):
         Policy(make_run(Parallel(tensor=2, sequence=True, expert_tensor=5)), folders["moe"], device)
+
+
+def test_processes_that_do_not_come(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    with pytest.raises(UserError, match=r"the 2 processes did not all meet at 127.0.0.1:\d+ within 1 s"):
+        meet(0, 2, 1.0)
 
 
 def test_options_of_megatron_win(folders):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,20 @@ def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: 
     text = log.read_text()
     assert "gives no sign of life" in text
     assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
+
+
+def test_a_job_that_is_suspended_and_resumed_goes_on(tmp_path: Path) -> None:
+    """All of its processes were stopped for longer than the limit."""
+    log = tmp_path / "log.txt"
+    with ranks("work_until_asked", log, timeout=4) as processes:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for process in processes:
+                process.send_signal(number)
+            time.sleep(10 if number is signal.SIGSTOP else 2)
+        processes[1].send_signal(signal.SIGTERM)
+        found = ends(processes)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert "rank 0 was stopped for 10 s" in log.read_text()
 
 
 def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:

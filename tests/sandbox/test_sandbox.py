@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -175,7 +176,6 @@ def test_a_killed_trainer_leaves_no_process_and_its_files_are_swept() -> None:
     trainer.communicate(timeout=60)
     wait_until(lambda: not alive())
     assert folder.exists()
-    os.utime(folder, (0, 0))
     Image().close()
     assert not folder.exists()
 
@@ -194,6 +194,43 @@ def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
         sandbox.run(program)
         sandbox.check(program, ["assert True"])
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (before, threads)
+
+
+@pytest.mark.parametrize("victim", ["bwrap", "judge"])
+@pytest.mark.parametrize("how", ["tests", "cases"])
+def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: Sandbox, victim: str, how: str) -> None:
+    """It is made once more; where each is killed, the sandbox is broken, and no program is wrong for it."""
+    program = "import time\ntime.sleep(1)\nprint(3)\ndef f(): return 3\n"
+    tests, cases = (["assert f() == 3"], ()) if how == "tests" else ((), (Case(stdin="", stdout="3"),))
+
+    def first() -> list[int]:
+        return [p.pid for p in psutil.Process().children(recursive=True) if _is_victim(p.pid, victim)]
+
+    def kill(times: int) -> None:
+        for _ in range(times):
+            wait_until(lambda: bool(first()))
+            time.sleep(0.3)  # the program has begun
+            (pid,) = first()
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: pid not in first())
+
+    with ThreadPoolExecutor(1) as killer:
+        done = killer.submit(kill, 1)
+        assert patient.check(program, tests, cases).reason == "passed"
+        done.result()
+        done = killer.submit(kill, 3)
+        with pytest.raises(SandboxBroken, match=r"killed by somebody else|could not be made"):
+            patient.check(program, tests, cases)
+        done.result()
+    wait_until(lambda: not processes_of(patient))  # what has lost its parent is for the machine's init to bury
+
+
+def _is_victim(pid: int, victim: str) -> bool:
+    with contextlib.suppress(OSError):
+        is_bwrap = "bwrap" in _command_line(Path(f"/proc/{pid}"))
+        numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].partition("\n")[0].split()
+        return is_bwrap and len(numbers) == 1 if victim == "bwrap" else not is_bwrap and numbers[1:] == ["1"]
+    return False
 
 
 @pytest.mark.parametrize("how", ["run", "tests", "cases", "session"])

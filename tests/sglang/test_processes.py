@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
+from tests.sglang.served import until
 
 
 def servers_of(folder):
@@ -24,8 +27,15 @@ def servers_of(folder):
     return found
 
 
+def shared_memory():
+    return set(Path("/dev/shm").glob("sglang_*"))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    before = shared_memory()
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
@@ -33,8 +43,10 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
         f"engine = sglang.engine(Path({str(model)!r}), run_folder=Path({str(tmp_path)!r}))\n"
         "print('up', flush=True); time.sleep(600)"
     )
-    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
     assert trainer.stdout.readline() == "up\n"
+    assert shared_memory() > before and list(temporary.glob("megatron-sspo-server-*"))
     started = servers_of(model)
     ports = {c.laddr.port for p in started for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
     assert len(started) >= 3 and ports
@@ -46,6 +58,23 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
     assert not [process for process in started if process.is_running()]
     listening = {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
     assert not ports & listening
+    until(lambda: not list(temporary.glob("megatron-sspo-server-*")) and not shared_memory() - before, 10)
+
+
+def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, monkeypatch):
+    """SGLang leaves sockets and shared memory where it is killed, and this is how servers are ended."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = shared_memory()
+    engine = sglang.engine(folders["dense"], run_folder=tmp_path / "run")
+    (server,) = engine.pool.servers
+    assert shared_memory() > before and list(tmp_path.glob("megatron-sspo-server-*/tmp*"))
+    other = shared_memory() - before
+    # a server that loses one of its processes ends by itself, and soon
+    worker = next(p for p in psutil.Process(server.process.pid).children() if "detokenizer" in " ".join(p.cmdline()))
+    worker.kill()
+    until(lambda: server.process.has_ended, 40)
+    engine.close()
+    assert not shared_memory() & other and not list(tmp_path.glob("megatron-sspo-server-*"))
 
 
 def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_path):

@@ -56,6 +56,29 @@ def test_a_router_before_two_servers(start, folders):
     assert urls_of(engine._router) == {second.client.url}
 
 
+def test_a_router_that_is_killed_is_started_again(start, folders):
+    engine = start(1, router={}, health_seconds=6.0, max_restarts=2)
+    (server,) = engine.pool.servers
+    router = engine._router._process
+    # while it is at work: what was asked through it is asked again, and each response counts once
+    in_the_middle(engine, server, lambda: os.kill(router.pid, signal.SIGKILL))
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
+    check(groups, {0})
+    check_log_probs(folders["dense"], groups)
+    assert urls_of(engine._router) == {server.client.url}
+    # while there is nothing to do
+    os.kill(router.pid, signal.SIGKILL)
+    until(lambda: router.has_ended, 10)
+    engine.load_weights(weights(folders["dense"], 1.3), 1)
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
+    check(groups, {1})
+    # once too often
+    os.kill(router.pid, signal.SIGKILL)
+    until(lambda: router.has_ended, 10)
+    with pytest.raises(UserError, match=r"the router of the rollout servers is gone: .* was killed by SIGKILL"):
+        engine.load_weights(weights(folders["dense"]), 2)
+
+
 def server_of(engine):
     (server,) = engine.pool.servers
     return server

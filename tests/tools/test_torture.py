@@ -1,0 +1,120 @@
+"""The harness of `make torture` sees what it is there to see: books that do not balance, memory that grows."""
+
+import json
+
+import pytest
+
+from tools.torture.books import audit, surviving
+from tools.torture.faults import KINDS
+from tools.torture.memory import Sample, flatness
+from tools.torture.plan import Plan
+
+PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # of each update
+
+
+def line(update, prompts, life=1, serial=None):
+    first = 1000 * life + 100 * update if serial is None else serial
+    groups = [
+        {
+            "prompt": prompt,
+            "rollouts": [
+                {"serial": first + 10 * place + n, "content": f"{first}-{place}-{n}", "tokens": 12, "version": 0}
+                for n in range(2)
+            ],
+        }
+        for place, prompt in enumerate(prompts)
+    ]
+    return {"life": life, "update": update, "groups": groups}
+
+
+@pytest.fixture
+def check(tmp_path):
+    def of(lines, metrics=(1, 2, 3), wrong=()):
+        journal = tmp_path / "journal.jsonl"
+        journal.write_text("".join(json.dumps(one) + "\n" for one in lines))
+        journal.with_name("verdicts.jsonl").write_text(
+            json.dumps({"life": 1, "judged": 9, "wrong": list(wrong)}) + "\n"
+        )
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"update": n}) + "\n" for n in metrics))
+        return audit(journal, tmp_path, PROMPTS, group_size=2, is_served=True)
+
+    return of
+
+
+def whole():
+    return [line(update, prompts) for update, prompts in enumerate(PROMPTS, start=1)]
+
+
+def test_books_that_balance(check):
+    found = check(whole())
+    assert not found.errors
+    assert (found.updates_lost, found.rollouts_lost, found.rollouts_doubled) == (0, 0, 0)
+
+
+def test_what_was_lost_in_a_kill_and_made_again_counts_once(check):
+    lines = [*whole()[:2], line(2, PROMPTS[1], life=2), line(3, PROMPTS[2], life=2)]
+    found = check(lines)
+    assert not found.errors
+    assert found.updates_lost == 1
+    assert surviving(lines)[2]["life"] == 2
+
+
+def test_a_life_that_goes_far_back_makes_what_was_later_void(check):
+    lines = [*whole(), line(1, PROMPTS[0], life=2)]
+    assert sorted(surviving(lines)) == [1]
+    assert check(lines).errors
+
+
+@pytest.mark.parametrize(
+    ("change", "lost", "doubled"),
+    [
+        (lambda lines: lines[1].update(line(2, ["c"])), 2, 0),  # a prompt skipped
+        (lambda lines: lines[1].update(line(2, ["c", "a"])), 2, 2),  # one drawn twice, another not at all
+        (lambda lines: lines.pop(), 4, 0),  # the last update missing
+        (lambda lines: lines[2]["groups"][0]["rollouts"].pop(), 1, 0),  # a response missing
+        (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(serial=1100), 0, 1),  # one of update 1 again
+        (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(content="1100-0-0"), 0, 1),
+    ],
+)
+def test_books_that_do_not(check, change, lost, doubled):
+    lines = whole()
+    change(lines)
+    found = check(lines)
+    assert found.errors
+    assert (found.rollouts_lost, found.rollouts_doubled) == (lost, doubled)
+
+
+def test_a_program_judged_wrong_and_rows_missing(check):
+    assert "crash for passed" in check(whole(), wrong=[["crash", "passed"]]).errors[0]
+    assert "metrics.jsonl" in check(whole(), metrics=(1, 3)).errors[0]
+
+
+def test_every_kind_comes_before_one_comes_again():
+    plan = Plan(3, ["mount", "shim"])
+    able = [kind for kind in KINDS if "outside" in kind.phases and "working" in kind.moments]
+    names = [plan.next("outside", {"working"})[0].name for _ in range(2 * len(able))]
+    assert sorted(names[: len(able)]) == sorted(names[len(able) :]) == sorted(kind.name for kind in able)
+    again = Plan(3, ["mount", "shim"])
+    assert names == [again.next("outside", {"working"})[0].name for _ in names]
+    without = Plan(3, [])
+    assert {kind.needs for kind in without.not_run} == {"mount", "shim"}
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.01])
+def test_memory_that_grows_shows(growth):
+    samples = [
+        Sample(
+            n,
+            "embedded",
+            "rank 0",
+            n // 20,
+            updates=n % 20,
+            age=n,
+            resident=10**9,
+            anonymous=int(1e9 * (1 + growth * n)),
+        )
+        for n in range(200)
+    ]
+    (found,) = flatness(samples)
+    assert found.ratio == pytest.approx(1.0) if growth == 0 else found.ratio > 1.3
+    assert found.num_samples == 170, "what a life has not built yet is no growth"

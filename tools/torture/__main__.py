@@ -1,0 +1,171 @@
+"""`python -m tools.torture`: the real loop under a seeded sequence of faults, and a table at the end."""
+
+import argparse
+import os
+import random
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tools.torture import machine, scenario
+from tools.torture.life import ROOT, Life
+from tools.torture.memory import Recorder
+from tools.torture.phase import Phase, Torture, run_environment
+from tools.torture.plan import Plan
+from tools.torture.processes import Processes
+from tools.torture.record import PhaseRecord
+from tools.torture.report import Findings
+from tools.torture.servers import Servers
+
+_SHORT = 400.0  # seconds, below which there is time for two runs
+_UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 20}
+_UPDATES_OF_SHORT = {"embedded": 16, "outside": 16}
+_ORDER = ("embedded", "outside", "embedded", "router", "own")
+_SERVER_SECONDS = 300.0  # for the start of servers, on a busy machine
+
+
+def main() -> int:
+    """Returns 1 where something hung, was lost, doubled or left."""
+    parser = argparse.ArgumentParser(prog="python -m tools.torture")
+    parser.add_argument("--seconds", type=float, default=600.0, help="in which faults are made")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "torture", help="is replaced")
+    parser.add_argument("--phases", default="", help="embedded,outside,own,router: these runs, again and again")
+    options = parser.parse_args()
+    output = options.output.resolve()
+    machine.enter_namespace(output)
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    machine.private_folders(output)
+    machine.be_reaper()
+    torture = _prepare(options, output)
+    recorder = Recorder(torture.processes, output / "memory.jsonl", lambda: torture.now)
+    phases: list[PhaseRecord] = []
+    try:
+        kinds = list(_kinds(options))
+        if _is_short(options) and "outside" in kinds and torture.servers is not None:
+            torture.servers.mind()  # they start while the first run is at work
+        if "embedded" in kinds:
+            torture.reference = _reference(torture, _updates(options, "embedded"))
+        until = torture.began + options.seconds
+        while time.monotonic() < until:
+            for kind in kinds:
+                if time.monotonic() >= until and phases:
+                    break
+                share = torture.began + 0.5 * options.seconds if _is_short(options) and kind == kinds[0] else until
+                phases.append(_phase(torture, len(phases) + 1, kind, _updates(options, kind), share))
+    finally:
+        recorder.close()
+        if torture.servers is not None:
+            torture.servers.close()
+        torture.processes.end_all()
+        command = f"make torture SECONDS={options.seconds:.0f} SEED={options.seed}"
+        seconds = time.monotonic() - torture.began
+        findings = Findings(command, seconds, torture.faults, phases, recorder.samples, torture.plan.not_run)
+        path = findings.write(output)
+        print(f"\n{findings.markdown()}\n{path}", flush=True)
+    return 1 if findings.failures() else 0
+
+
+def _prepare(options: argparse.Namespace, output: Path) -> Torture:
+    folder, tmp = output / "files", output / "tmp"
+    scenario.write(folder)
+    tmp.mkdir()
+    shim = machine.Shim(output)
+    able = ["mount"] * machine.may_mount() + ["shim"] * shim.works
+    token = secrets.token_hex(8)
+    processes = Processes(token, tmp)
+    torture = Torture(
+        output=output,
+        folder=folder,
+        token=token,
+        shim=shim,
+        processes=processes,
+        plan=Plan(options.seed, able),
+        random=random.Random(options.seed),
+        servers=None,
+        reference=None,
+        expected=lambda phase, updates: expected_prompts(folder, phase, updates),
+        faults=[],
+        began=time.monotonic(),
+        tmp=tmp,
+    )
+    place = output / "servers-tmp"
+    place.mkdir()
+    environment = {**run_environment(torture, output), "TMPDIR": str(place)}
+    torture.servers = Servers(output / "servers", environment)
+    return torture
+
+
+def _is_short(options: argparse.Namespace) -> bool:
+    return options.seconds < _SHORT
+
+
+def _kinds(options: argparse.Namespace) -> Iterator[str]:
+    if options.phases:
+        yield from options.phases.split(",")
+    elif _is_short(options):
+        yield from ("embedded", "outside")
+    else:
+        first = options.seed % len(_ORDER)
+        yield from (*_ORDER[first:], *_ORDER[:first])
+
+
+def _updates(options: argparse.Namespace, kind: str) -> int:
+    return (_UPDATES_OF_SHORT if _is_short(options) else _UPDATES).get(kind, _UPDATES[kind])
+
+
+def _phase(torture: Torture, number: int, kind: str, num_updates: int, until: float) -> PhaseRecord:
+    if kind in ("outside", "router"):
+        assert torture.servers is not None
+        if not torture.servers.await_up(_SERVER_SECONDS):
+            raise SystemExit(f"the servers do not answer: see {torture.servers.folder}")
+    record = Phase(torture, number, kind, num_updates).run(until)
+    seconds = time.monotonic() - torture.began
+    print(f"{seconds:7.0f} s  run {number} ({kind}) has ended: {_brief(record)}", flush=True)
+    return record
+
+
+def _brief(record: PhaseRecord) -> str:
+    if record.books is None:
+        return f"NOT COMPLETE: {record.error}"
+    found = [*record.books.errors, *record.differences, *(f"left: {path}" for path in record.files_left)]
+    return f"{record.lives} lives, {record.books.updates_lost} updates made again; " + ("; ".join(found) or "balanced")
+
+
+def _reference(torture: Torture, num_updates: int) -> Path:
+    """The embedded run that nobody interrupts."""
+    folder = torture.output / "reference"
+    folder.mkdir()
+    settings = ["--set", f"output={folder}", "--set", f"num_updates={num_updates}"]
+    arguments = ["train", "tools/torture/recipe.py:embedded", *settings]
+    life = Life(0, arguments, run_environment(torture, folder), folder / "out")
+    while (code := life.exit_code()) is None:
+        time.sleep(0.1)
+    if code:
+        raise SystemExit(f"the run without faults failed: {life.text()}")
+    print(f"{time.monotonic() - torture.began:7.0f} s  the run without faults has ended", flush=True)
+    return folder / "run"
+
+
+def expected_prompts(folder: Path, recipe: str, num_updates: int) -> Sequence[Sequence[str]]:
+    """The prompts that each update has to learn from: those of the stream, in its order, and none left out."""
+    os.environ["TORTURE_FOLDER"] = str(folder)
+    from megatron_sspo.preflight import prompt_stream
+    from megatron_sspo.recipe import load_recipe
+    from megatron_sspo.tokenizer import load_tokenizer
+
+    run = load_recipe(f"{ROOT}/tools/torture/recipe.py:{recipe}", [])
+    stream = prompt_stream(run.prompts, load_tokenizer(Path(run.model.path)), seed=run.seed, shuffle=True)
+    found: list[Sequence[str]] = []
+    while len(found) < num_updates:
+        cycle = [prompt.id for prompt in stream.take(run.rollouts.prompts_per_update * run.updates_per_sync)]
+        found += [cycle[number :: run.updates_per_sync] for number in range(run.updates_per_sync)]
+    return found[:num_updates]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

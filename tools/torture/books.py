@@ -1,0 +1,136 @@
+"""Whether the books of a finished run balance: each prompt drawn once, each response learned from at most once."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_LONG = 10  # tokens, from which on chance does not make the same response twice
+
+
+@dataclass
+class Books:
+    """What was found in a run that has ended by itself."""
+
+    updates: int = 0
+    updates_lost: int = 0  # made again, because a life ended before their checkpoint was whole
+    rollouts_lost: int = 0  # that a complete history would have learned from
+    rollouts_doubled: int = 0  # learned from twice
+    judged: int = 0  # programs that the sandbox has judged
+    judged_wrong: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_size: int, *, is_served: bool) -> Books:
+    """Goes through the history that counts in the end: of each update, the last time that it was made.
+
+    Args:
+        journal: what rank 0 has noted of each update, of all lives.
+        run: the run's folder.
+        expected: the prompts that each update has to learn from, in order: those of the stream, none left out.
+        is_served: responses come from servers and are not repeated by a seed, so that two equal ones are one.
+    """
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    books = Books(updates=len(expected), updates_lost=_count_lost(lines))
+    history = surviving(lines)
+    if sorted(history) != list(range(1, len(expected) + 1)):
+        books.errors.append(f"the updates that count are {_ranges(sorted(history))}, of {len(expected)}")
+    for update, wanted in enumerate(expected, start=1):
+        _check_update(books, update, history.get(update), wanted, group_size)
+    if is_served:
+        _check_responses(books, history)
+        _check_verdicts(books, journal.with_name("verdicts.jsonl"))
+    _check_metrics(books, run / "metrics.jsonl")
+    return books
+
+
+def surviving(lines: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Update -> its last line; what was made before a life went back behind it does not count."""
+    history: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        for later in [update for update in history if update >= line["update"]]:
+            del history[later]
+        history[line["update"]] = line
+    return history
+
+
+def _count_lost(lines: Sequence[dict[str, Any]]) -> int:
+    lost = 0
+    for before, after in pairwise(lines):
+        lost += max(0, before["update"] - after["update"] + 1)
+    return lost
+
+
+def _check_update(
+    books: Books, update: int, line: dict[str, Any] | None, wanted: Sequence[str], group_size: int
+) -> None:
+    found = Counter(group["prompt"] for group in line["groups"]) if line else Counter()
+    missing, twice = Counter(wanted) - found, found - Counter(wanted)
+    if missing or twice:
+        books.errors.append(f"update {update}: prompts left out {sorted(missing)}, not drawn for it {sorted(twice)}")
+    books.rollouts_lost += missing.total() * group_size
+    books.rollouts_doubled += twice.total() * group_size
+    for group in line["groups"] if line else ():
+        if len(group["rollouts"]) != group_size:
+            books.errors.append(f"update {update}: {len(group['rollouts'])} responses to {group['prompt']}")
+            books.rollouts_lost += max(0, group_size - len(group["rollouts"]))
+
+
+def _check_responses(books: Books, history: dict[int, dict[str, Any]]) -> None:
+    rollouts = [
+        (update, rollout) for update in history for group in history[update]["groups"] for rollout in group["rollouts"]
+    ]
+    for what, keys in {
+        "serial number": [rollout["serial"] for _, rollout in rollouts],
+        "content": [rollout["content"] for _, rollout in rollouts if rollout["tokens"] >= _LONG],
+    }.items():
+        twice = [key for key, count in Counter(keys).items() if count > 1]
+        if twice:
+            books.rollouts_doubled += len(twice)
+            books.errors.append(f"{len(twice)} responses were learned from twice, by their {what}: {twice[:3]}")
+    newer = [(update, rollout["version"]) for update, rollout in rollouts if rollout["version"] >= update]
+    if newer:
+        books.errors.append(f"responses of weights that were not there yet: {newer[:3]}")
+
+
+def _check_verdicts(books: Books, path: Path) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    wrong = [pair for row in rows for pair in row["wrong"]]
+    books.judged, books.judged_wrong = sum(row["judged"] for row in rows), len(wrong)
+    if wrong:
+        kinds = Counter(f"{found} for {wanted}" for found, wanted in wrong)
+        books.errors.append(f"programs judged wrong: {dict(kinds)}")
+
+
+def _check_metrics(books: Books, path: Path) -> None:
+    updates = [json.loads(line)["update"] for line in path.read_text().splitlines()]
+    if updates != list(range(1, books.updates + 1)):
+        books.errors.append(f"metrics.jsonl has the updates {_ranges(updates)}")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) if len(numbers) < 12 else f"{numbers[0]} ... {numbers[-1]} ({len(numbers)})"
+
+
+def differences(run: Path, reference: Path) -> list[str]:
+    """In what a run differs from the uninterrupted one; how long things took aside."""
+    found = []
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        pairs = zip(_rows(run / name), _rows(reference / name), strict=False)
+        different = [json.loads(ours)["update"] for ours, theirs in pairs if ours != theirs]
+        if different:
+            found.append(f"{name} differs from update {different[0]} on")
+        elif len(_rows(run / name)) != len(_rows(reference / name)):
+            found.append(f"{name} has another number of rows")
+    for name in ("model/model.safetensors", "evaluation_responses.jsonl"):
+        if (run / name).read_bytes() != (reference / name).read_bytes():
+            found.append(f"{name} differs")
+    return found
+
+
+def _rows(path: Path) -> list[str]:
+    parsed = [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.dumps({k: v for k, v in row.items() if not k.startswith("seconds/")}) for row in parsed]

@@ -1,0 +1,50 @@
+"""What a run has left: processes, and files under names of its own choosing."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tools.torture.processes import Processes, describe
+
+_SECONDS = 15.0  # in which everything has to be gone
+
+
+def processes_left(processes: Processes, is_others: Callable[[psutil.Process], bool]) -> list[str]:
+    """Processes that outlive a life that has ended, apart from those of servers that are meant to."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        left = [process for process in processes.alive() if not is_others(process)]
+        if not left or time.monotonic() > deadline:
+            return describe(left)
+        time.sleep(0.1)
+
+
+def is_of_serve(process: psutil.Process) -> bool:
+    """Whether it is `megatron-sspo serve`, or one that this has started."""
+    try:
+        lines = [" ".join(one.cmdline()) for one in (process, *process.parents())]
+        return any("megatron_sspo serve" in line for line in lines)
+    except psutil.Error:
+        return True
+
+
+def listing(*folders: Path) -> set[str]:
+    """Every name in these folders, but for that of torch's cache, which it keeps for the next program."""
+    return {str(path) for folder in folders for path in folder.glob("*") if "torchinductor" not in path.name}
+
+
+def files_of_run(run: Path) -> list[str]:
+    """Names in a finished run's folder that nobody is to see: those of files that were to be renamed."""
+    return [str(path) for path in run.rglob(".*") if not _is_wanted(path)]
+
+
+def _is_wanted(path: Path) -> bool:
+    return path.name == ".metadata"  # torch's index of a checkpoint
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm."""
+    return set(os.listdir("/dev/shm"))

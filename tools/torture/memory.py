@@ -1,0 +1,154 @@
+"""What each process of a run holds in memory, second after second."""
+
+import contextlib
+import json
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from tools.torture.processes import Processes, role_of
+
+_EVERY_SECONDS = 2.0
+_TRAINERS = ("launcher", "rank 0", "rank 1")
+_ROLES = (*_TRAINERS, "serve", "server", "scheduler", "detokenizer", "router")
+_SETTLED_SECONDS = 45.0  # of a server, after which what it imports and builds is there
+_SETTLED_UPDATES = 3  # of a trainer's life
+FEWEST = 16  # samples that make a judgement
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One process at one moment. Bytes are resident ones; `anonymous` are those that no file backs."""
+
+    seconds: float
+    phase: str
+    role: str
+    pid: int
+    updates: int  # of its life
+    age: float
+    resident: int
+    anonymous: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what a process builds at its start is there."""
+        if self.role in _TRAINERS:
+            return self.updates >= _SETTLED_UPDATES
+        return self.age >= _SETTLED_SECONDS
+
+
+class Recorder:
+    """Samples in a thread until `close`, and writes them as they come.
+
+    Args:
+        path: of the record.
+        now: (the phase's kind, updates of the present life).
+    """
+
+    def __init__(self, processes: Processes, path: Path, now: Callable[[], tuple[str, int]]) -> None:
+        self._processes, self._path, self._now = processes, path, now
+        self.samples: list[Sample] = []
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="memory", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops sampling."""
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ended.wait(_EVERY_SECONDS):
+            found = self._look()
+            self.samples += found
+            with self._path.open("a") as file:
+                file.writelines(json.dumps(asdict(sample)) + "\n" for sample in found)
+
+    def _look(self) -> list[Sample]:
+        phase, updates = self._now()
+        found = []
+        for process in self._processes.alive():
+            with contextlib.suppress(psutil.Error, OSError, ValueError):
+                role = role_of(process)
+                if role in _ROLES:
+                    resident, anonymous = _bytes_of(process.pid)
+                    age = time.time() - process.create_time()
+                    seconds = time.monotonic() - self._began
+                    found.append(Sample(seconds, phase, role, process.pid, updates, age, resident, anonymous))
+        return found
+
+
+def _bytes_of(pid: int) -> tuple[int, int]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    numbers = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    return numbers["Rss"], numbers["Anonymous"]
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """The memory of a role in a kind of phase, over its settled samples in the order of time."""
+
+    phase: str
+    role: str
+    num_samples: int
+    num_processes: int
+    largest_resident: int
+    second_quarter: float  # mean of the anonymous bytes
+    last_quarter: float
+
+    @property
+    def ratio(self) -> float:
+        """1 is flat."""
+        return self.last_quarter / self.second_quarter
+
+
+def flatness(samples: Sequence[Sample]) -> list[Flatness]:
+    """Each role of each kind of phase that has samples enough.
+
+    Lives are short, since they are killed, so that what is compared is not the beginning and the end of one process
+    alone: the settled samples of all of a role's processes stand in a row, and the row is cut into quarters.
+    """
+    rows: Mapping[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.is_settled:
+            rows[_where(sample), sample.role].append(sample)
+    found = []
+    for (phase, role), row in sorted(rows.items()):
+        if len(row) < FEWEST:
+            continue
+        quarter = len(row) // 4
+        second, last = row[quarter : 2 * quarter], row[-quarter:]
+        found.append(
+            Flatness(
+                phase=phase,
+                role=role,
+                num_samples=len(row),
+                num_processes=len({sample.pid for sample in row}),
+                largest_resident=max(sample.resident for sample in row),
+                second_quarter=statistics.fmean(sample.anonymous for sample in second),
+                last_quarter=statistics.fmean(sample.anonymous for sample in last),
+            )
+        )
+    return found
+
+
+def _where(sample: Sample) -> str:
+    """The kind of run that a process is of; servers that outlive runs are the same in all of them."""
+    is_trainer = sample.role in _TRAINERS
+    return sample.phase if is_trainer or sample.phase == "own" else "outside"
+
+
+def largest_by_hour(samples: Sequence[Sample]) -> dict[tuple[int, str], int]:
+    """(hour from 0, role) -> the most resident bytes of one such process."""
+    found: dict[tuple[int, str], int] = defaultdict(int)
+    for sample in samples:
+        key = int(sample.seconds // 3600), sample.role
+        found[key] = max(found[key], sample.resident)
+    return dict(sorted(found.items()))

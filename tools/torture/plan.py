@@ -1,0 +1,32 @@
+"""Which fault comes next: seeded, and each kind before one comes again."""
+
+import random
+from collections import defaultdict
+from collections.abc import Collection
+
+from tools.torture.faults import KINDS, Kind, Moment
+
+
+class Plan:
+    """A sequence of faults.
+
+    Args:
+        seed: with the same seed the same kinds are tried in the same order, as far as the same phases ask.
+        able: what the machine can do: "mount", "shim".
+    """
+
+    def __init__(self, seed: int, able: Collection[str]) -> None:
+        self._random = random.Random(f"plan:{seed}")
+        self.kinds = [kind for kind in KINDS if not kind.needs or kind.needs in able]
+        self.not_run = [kind for kind in KINDS if kind not in self.kinds]
+        self._order = {kind.name: self._random.random() for kind in self.kinds}
+        self.tried: defaultdict[str, float] = defaultdict(float)
+
+    def next(self, phase: str, moments: Collection[Moment]) -> tuple[Kind, Moment] | None:
+        """A kind that suits the phase and one of these moments, of those that were tried least; and the moment."""
+        fit = [kind for kind in self.kinds if phase in kind.phases and set(kind.moments) & set(moments)]
+        if not fit:
+            return None
+        least = min(fit, key=lambda kind: (self.tried[kind.name], self._order[kind.name]))
+        self.tried[least.name] += 1
+        return least, self._random.choice([moment for moment in least.moments if moment in moments])

@@ -1,0 +1,85 @@
+"""The rewards of the tortured recipes, found as /path/plugins.py:attribute."""
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatron_sspo.reward import code
+from megatron_sspo.reward.code import checks_of
+from megatron_sspo.types import Prompt
+
+_LIVES = 1_000_000  # serial numbers of a life; all of them are whole numbers that a float holds exactly
+
+# What each row's tests ask for, and what fails them.
+RIGHT, WRONG = "def f(x):\n    return 3 * x + 1\n", "def f(x):\n    return 3 * x - 1\n"
+TESTS = ["assert f(1) == 4", "assert [f(x) for x in range(3)] == [1, 4, 7]"]
+
+
+def _is_odd(response: str) -> bool:
+    """Whether a response has an odd number of odd digits: differs within most groups, so that there is a gradient."""
+    return bool(sum(map(response.count, "13579")) % 2)
+
+
+class Digits:
+    """Scores without help of another process, and alike wherever and whenever."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        return [
+            {"answer": float(_is_odd(response)), "length": 0.1 * sum(map(str.isalpha, response))}
+            for response in responses
+        ]
+
+    def close(self) -> None:
+        pass
+
+
+def digits() -> Digits:
+    return Digits()
+
+
+class Programs:
+    """Makes a program of each response, whose verdict is known beforehand, and has the sandbox judge it.
+
+    Each response gets a serial number when it is scored, as two parts of its reward whose sum is zero: the number goes
+    with the response wherever the run puts it.
+    """
+
+    def __init__(self) -> None:
+        self._judge = code.reward(concurrency=2)
+        self._life = int(os.environ.get("TORTURE_LIFE", "0"))
+        self._numbers = itertools.count(1)
+        self._verdicts = Path(os.environ["TORTURE_JOURNAL"]).with_name("verdicts.jsonl")
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
+        attempts = [
+            (f"# {response!r}\n{RIGHT if _is_odd(response) else WRONG}", checks_of(prompt))
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        found = self._judge.judge(attempts)
+        self._note(responses, found)
+        return [self._parts(reason) for reason in found]
+
+    def close(self) -> None:
+        self._judge.close()
+
+    def metrics(self) -> dict[str, float]:
+        return self._judge.metrics()
+
+    def _parts(self, reason: str) -> dict[str, float]:
+        serial = float(self._life * _LIVES + next(self._numbers))
+        return {"answer": float(reason == "passed"), "serial": serial, "serial_back": -serial}
+
+    def _note(self, responses: Sequence[str], found: Sequence[str]) -> None:
+        wrong = [
+            [reason, "passed" if _is_odd(response) else "failed"]
+            for response, reason in zip(responses, found, strict=True)
+            if (reason == "passed") != _is_odd(response) or reason not in ("passed", "failed")
+        ]
+        with self._verdicts.open("a") as file:
+            file.write(json.dumps({"life": self._life, "judged": len(found), "wrong": wrong}) + "\n")
+
+
+def programs() -> Programs:
+    return Programs()

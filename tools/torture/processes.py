@@ -1,0 +1,134 @@
+"""The processes of a run, found by a mark in their environment, and what each of them is."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+TOKEN = "TORTURE_TOKEN"
+
+
+class Processes:
+    """Everything that was started with a token, directly or not; and what is in the sandbox, which has no environment.
+
+    Args:
+        token: the mark.
+        tmp: TMPDIR of the run, where the sandbox's Python is: by that a process in the sandbox is known.
+    """
+
+    def __init__(self, token: str, tmp: Path) -> None:
+        self._mark = f"{TOKEN}={token}\0".encode()
+        self._tmp = str(tmp).encode()
+        self._known: dict[tuple[int, float], str] = {}  # (pid, start) -> role; also of those that rename themselves
+
+    def alive(self) -> list[psutil.Process]:
+        """All of them, zombies excluded."""
+        found, known = [], {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                key = (process.pid, process.create_time())
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if key in self._known or self._is_marked(process.pid):
+                    known[key] = self._known.get(key, "")
+                    found.append(process)
+        self._known = known
+        return found
+
+    def role(self, process: psutil.Process) -> str:
+        """What a process is; "" for helpers of no interest. Raises psutil.Error where it is gone."""
+        return role_of(process)
+
+    def of_role(self, *roles: str) -> list[psutil.Process]:
+        """Those that are of one of these roles, oldest first."""
+        found = []
+        for process in self.alive():
+            with contextlib.suppress(psutil.Error, OSError):
+                if role_of(process) in roles:
+                    found.append(process)
+        return sorted(found, key=lambda process: process.create_time())
+
+    def end_all(self) -> None:
+        """Kills whatever is left."""
+        for _ in range(3):
+            left = self.alive()
+            send(left, signal.SIGKILL)
+            if not left:
+                return
+            time.sleep(0.3)
+
+    def _is_marked(self, pid: int) -> bool:
+        folder = Path("/proc") / str(pid)
+        with contextlib.suppress(OSError):
+            if self._mark in (folder / "environ").read_bytes():
+                return True
+            if os.readlink(folder / "ns" / "pid") != os.readlink("/proc/self/ns/pid"):
+                return self._tmp in (folder / "mountinfo").read_bytes()
+            return self._tmp in (folder / "cmdline").read_bytes() and b"bwrap" in (folder / "cmdline").read_bytes()
+        return False
+
+
+def role_of(process: psutil.Process) -> str:
+    """launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge; or ""."""
+    words = process.cmdline()
+    line = " ".join(words)
+    if "bwrap" in line and "--json-status-fd" in line:
+        return "bwrap"
+    if words and words[0].startswith("/python/bin"):
+        return "judge" if _is_init(process.pid) else ""  # whoever kills the program itself could be the program
+    if "sglang::scheduler" in line:
+        return "scheduler"
+    if "sglang::detokenizer" in line:
+        return "detokenizer"
+    if "serve.py" in line and "sglang" in line:
+        return _of_server(process, line)
+    if "megatron_sspo" not in line or " train " not in f"{line} ":
+        return "serve" if "megatron_sspo serve" in line else ""
+    parent = process.parent()
+    if parent is not None and parent.cmdline() == words and "RANK" in parent.environ():
+        return "writer"
+    rank = process.environ().get("RANK")
+    return "launcher" if rank is None else f"rank {rank}"
+
+
+def _is_init(pid: int) -> bool:
+    """Whether it is the first process of a sandbox."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return status.partition("NSpid:")[2].partition("\n")[0].split()[-1] == "1"
+
+
+def _of_server(process: psutil.Process, line: str) -> str:
+    parent = process.parent()
+    if parent is not None and "serve.py" in " ".join(parent.cmdline()):
+        return ""  # the watcher that a server leaves
+    return "router" if "sglang_router" in line else "server"
+
+
+def with_children(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all that it has started."""
+    with contextlib.suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return [process]
+
+
+def send(processes: Iterable[psutil.Process], number: int) -> int:
+    """Sends a signal; returns to how many."""
+    count = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            process.send_signal(number)
+            count += 1
+    return count
+
+
+def describe(processes: Iterable[psutil.Process]) -> list[str]:
+    """Pid and command line of each, for the report."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            found.append(f"{process.pid} {' '.join(process.cmdline())[:160]}")
+    return found

@@ -1,0 +1,87 @@
+"""SGLang servers that outlive a run, as on nodes of their own: `megatron-sspo serve`, started again where it ends."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.torture.life import ROOT
+
+NUM_SERVERS = 2
+
+
+class Servers:
+    """Two servers and the process that minds them.
+
+    Args:
+        folder: for their logs and their `urls`.
+        environment: of the process.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.port = _free_pair()
+        self.key = secrets.token_urlsafe(16)
+        self._environment = {**os.environ, **environment, "MEGATRON_SSPO_SERVER_KEY": self.key}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.num_starts = 0
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.port + number}" for number in range(NUM_SERVERS)]
+
+    def mind(self) -> None:
+        """Starts the process where it does not run, as a job script or a user would."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = self.start(self.port)
+        self.num_starts += 1
+
+    def start(self, port: int) -> "subprocess.Popen[bytes]":
+        """`megatron-sspo serve` at a port."""
+        command = [sys.executable, "-m", "megatron_sspo", "serve", "tools/torture/recipe.py:served"]
+        with (self.folder / "serve.out").open("a") as output:
+            return subprocess.Popen(
+                [*command, "--folder", str(self.folder), "--port", str(port)],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def await_up(self, seconds: float) -> bool:
+        """Waits until all of them answer."""
+        deadline = time.monotonic() + seconds
+        while not (self.folder / "urls").exists():
+            self.mind()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True
+
+    def close(self) -> None:
+        """Ends them."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def _free_pair() -> int:
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        try:
+            for number in range(NUM_SERVERS):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port + number))
+        except OSError:
+            continue
+        return port
