@@ -13,7 +13,7 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.resolve import check_options, resolve
 from megatron_sspo.resuming import Resumable, check_resumable
 from megatron_sspo.reward.protocol import check_prompts
-from megatron_sspo.rollout.collect import resolve_advantage
+from megatron_sspo.rollout.collect import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Run, check
 from megatron_sspo.state import checkpoints
@@ -50,7 +50,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         check_policy(run, config, elsewhere=elsewhere)
     checkpoint = check_folder(run, resume)
     sinks.check(run.tracking)
-    resolve_advantage(run.advantage)
+    check_advantage(run.advantage, run.rollouts.group_size)
     build_reward = resolve("reward", run.reward, "reward")
     check_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
     check_rewards(run)

@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.validation.hints import Unfit, fitted
 from megatron_sspo.validation.naming import named
+from megatron_sspo.validation.tree import expected
 from megatron_sspo.validation.user_code import not_python, user_code
 
 FILE_MODULE = "_megatron_sspo_file_"  # how the names of modules begin that are loaded by their path
@@ -90,9 +91,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         try:
             fitted(value, Any if hint is inspect.Parameter.empty else hint)
         except Unfit:
-            raise UserError(
-                f"{what} takes for {name} a value of the type {_named(hint)}, and {named(value)} is none"
-            ) from None
+            raise UserError(f"{what} takes for {name} {_taken(hint)}, and {named(value)} is none") from None
     try:
         signature.bind(*[None] * num_given, **options)
     except TypeError as error:
@@ -108,8 +107,11 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda *arguments, **options: None)
 
 
-def _named(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("collections.abc.", "")
+def _taken(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return expected(hint)
+    name = hint.__name__ if isinstance(hint, type) else str(hint)
+    return f"a value of the type {name.replace('typing.', '').replace('collections.abc.', '')}"
 
 
 def load_file(path: Path) -> Any:

@@ -10,12 +10,13 @@ from megatron_sspo.reward.number import read_number
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.verify import equivalent, prepare
 from megatron_sspo.types import Prompt
+from megatron_sspo.validation.kinds import Count, Positive
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
 _MOST_REMEMBERED = 50_000  # verdicts of math-verify
 
 
-def reward(num_workers: int = 2, deadline: float = 5.0, exact: bool = False) -> "MathReward":
+def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False) -> "MathReward":
     """Builds the reward.
 
     Args:

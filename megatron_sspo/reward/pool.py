@@ -36,7 +36,8 @@ class DeadlinePool(Generic[Item, Result]):
 
     The workers are fresh interpreters (nothing is forked from a process that holds threads or a GPU, and `__main__` is
     not imported again). They get `function` and `prepare` by name, so both live at the top of a module that imports
-    little; it may be a file that a run names by its path. Workers start with the pool, end with `close`, and are killed by the kernel when this process dies.
+    little; it may be a file that a run names by its path. Workers start with the pool, end with `close`, and are killed
+    by the kernel when this process dies.
 
     Args:
         function: applied to each item, in a worker's main thread.

@@ -17,6 +17,8 @@ from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine, Sampling
 from megatron_sspo.types import Prompt, RolloutGroup
+from megatron_sspo.validation.naming import named
+from megatron_sspo.validation.user_code import user_code
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,27 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
         return replace(group, rollouts=[replace(r, advantage=a) for r, a in zip(group.rollouts, values, strict=True)])
 
     return [filled(group) for group in groups]
+
+
+def check_advantage(name: str, group_size: int) -> None:
+    """Tries an advantage function on a group of rewards.
+
+    Raises:
+        UserError: there is none of that name, it raises, or it does not return one finite number a reward.
+    """
+    function, what = resolve_advantage(name), f"the advantage {name!r}"
+    if not callable(function):
+        raise UserError(f"{what} is {named(function)}, and has to be a function")
+    rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
+    try:
+        with user_code(what, always=True):
+            found = function(rewards)
+    except UserError as error:
+        raise UserError(f"{what} cannot be taken of {group_size} rewards: {error}") from error
+    if not isinstance(found, torch.Tensor) or found.shape != rewards.shape or not found.isfinite().all():
+        raise UserError(
+            f"{what} returned {named(found)} for {group_size} rewards: it has to be a tensor of as many finite numbers"
+        )
 
 
 def resolve_advantage(name: str) -> Any:

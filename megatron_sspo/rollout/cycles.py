@@ -13,6 +13,7 @@ from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import UnderWay, begin, finish, score
 from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.rollout.open_engine import check_ahead, without_routes
 from megatron_sspo.run import Run
 from megatron_sspo.state import prompt_from_row, prompt_row
 from megatron_sspo.types import Prompt, RolloutGroup
@@ -44,17 +45,7 @@ class Cycles:
         environment: Environment | None = None,
     ) -> None:
         rollouts = run.rollouts
-        if engine.replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
-            what = "max_staleness" if rollouts.max_staleness else "oversampling"
-            raise UserError(
-                f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside of "
-                "the trainer, all at once: leave it out, or choose an engine of servers"
-            )
-        if rollouts.max_staleness and rollouts.options.get("release_memory"):
-            raise UserError(
-                f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
-                "works, and rollouts.options.release_memory would take their memory meanwhile: choose one"
-            )
+        check_ahead(rollouts, replicated=engine.replicated)
         self._run, self._engine, self._prompts, self._sync = run, engine, prompts, sync
         self._environment = environment
         self._num_groups = rollouts.prompts_per_update * run.updates_per_sync
@@ -80,10 +71,7 @@ class Cycles:
         if not self._begun:
             self._engine.rest()
         if self._run.routing_replay == "R3" and any(r.routes is None for group in groups for r in group.rollouts):
-            raise UserError(
-                f'routing_replay is "R3", and the engine {self._run.rollouts.engine!r} reports no routes: choose '
-                '"sglang", or "R2", which takes the routes of the trainer\'s own pass'
-            )
+            raise UserError(without_routes(self._run.rollouts.engine))
         return groups
 
     def state(self) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Dynami
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import attention
-from megatron_sspo.rollout.engine import Generation, InBatches, RolloutEngine, Sampling
+from megatron_sspo.rollout.engine import Generation, InBatches, Sampling
 from megatron_sspo.rollout.episodes import Episodes
 from megatron_sspo.rollout.named_weights import NamedWeights
 from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
 from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
+from megatron_sspo.validation.kinds import Count
 
 
 def engine(
@@ -26,8 +27,8 @@ def engine(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-    max_batch_size: int = 256,
-) -> RolloutEngine:
+    max_batch_size: Count = 256,
+) -> "EmbeddedEngine":
     """An engine for the architecture and the tokenizer in a Hugging Face folder. Its weights come by `load_weights`.
 
     Args:

@@ -2,16 +2,54 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import call_with_options, check_options, resolve
 from megatron_sspo.rollout.engine import RolloutEngine
-from megatron_sspo.run import Run
+from megatron_sspo.run import Rollouts, Run
 
 
 def check_engine(run: Run) -> None:
-    """Raises UserError where there is no such engine, or it has no such option."""
-    check_options(_builder(run), run.rollouts.options, _what(run), num_given=1)
+    """Finds what is wrong with a run's engine before it is opened.
+
+    Raises:
+        UserError: there is none of that name, it has no such option, or it cannot do what the run asks.
+    """
+    build = _builder(run)
+    check_options(build, run.rollouts.options, _what(run), num_given=1)
+    engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, where it is said
+    replicated = getattr(engine, "replicated", False) is True
+    check_ahead(run.rollouts, replicated=replicated)
+    if replicated and run.routing_replay == "R3" and "routes" not in inspect.signature(build).parameters:
+        raise UserError(without_routes(run.rollouts.engine))
+
+
+def check_ahead(rollouts: Rollouts, *, replicated: bool) -> None:
+    """Raises UserError where an engine cannot generate while the trainer works, and is to.
+
+    Args:
+        replicated: see `RolloutEngine`.
+    """
+    if replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
+        what = "max_staleness" if rollouts.max_staleness else "oversampling"
+        raise UserError(
+            f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside of "
+            "the trainer, all at once: leave it out, or choose an engine of servers"
+        )
+    if rollouts.max_staleness and rollouts.options.get("release_memory"):
+        raise UserError(
+            f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
+            "works, and rollouts.options.release_memory would take their memory meanwhile: choose one"
+        )
+
+
+def without_routes(engine: str) -> str:
+    """The message where R3 is wanted of an engine that does not report the experts of a token."""
+    return (
+        f'routing_replay is "R3", and the engine {engine!r} reports no routes: choose "sglang", or "R2", which takes '
+        "the routes of the trainer's own pass"
+    )
 
 
 def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.validation.kinds import Amount, Count, Positive
 
 Pause = Literal["retract", "abort", "in_place"]
 TransportName = Literal["tensor", "ipc", "disk", "distributed"]
@@ -18,7 +19,7 @@ TransportName = Literal["tensor", "ipc", "disk", "distributed"]
 class Options:
     """What `rollouts.options` may hold for this engine."""
 
-    num_servers: int = 1  # to start on this machine, where no urls are given; each gets its share of the GPUs
+    num_servers: Count = 1  # to start on this machine, where no urls are given; each gets its share of the GPUs
     python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
     server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
     address: str = "127.0.0.1"  # of this machine, as its servers and those at `urls` reach it
@@ -28,14 +29,14 @@ class Options:
     routes: bool = False  # servers report each token's experts; the loop sets it where R3 wants them
     pause: Pause = "retract"  # what becomes of responses under way when weights are replaced
     release_memory: bool = False  # give the servers' memory back while the trainer works on the same GPUs
-    max_in_flight: int = 1024  # responses that are asked for at once, over all servers
-    request_seconds: float = 600.0  # after which a server hands back what it has, to be asked for the rest
-    health_seconds: float = 60.0  # within which a server has to generate a token; else it is taken out
-    fewest_servers: int = 1  # with fewer the run ends
-    max_restarts: int = 5  # of each server that the run owns
+    max_in_flight: Count = 1024  # responses that are asked for at once, over all servers
+    request_seconds: Positive = 600.0  # after which a server hands back what it has, to be asked for the rest
+    health_seconds: Positive = 60.0  # within which a server has to generate a token; else it is taken out
+    fewest_servers: Count = 1  # with fewer the run ends
+    max_restarts: Amount = 5  # of each server that the run owns
     transport: TransportName = "tensor"  # how weights go to the servers
-    bucket_bytes: int = 256 * 1024**2  # of weights in one request or broadcast
-    verify_every: int = 10  # compare checksums after the first sync and every k-th; 0 never does
+    bucket_bytes: Count = 256 * 1024**2  # of weights in one request or broadcast
+    verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
     def tp_size(self) -> int:

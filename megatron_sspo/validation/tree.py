@@ -43,7 +43,7 @@ def checked(config: T, kind: type[T]) -> T:
         found = error.errors(include_url=False)[0]
     except RecursionError:
         raise UserError("the recipe's Run holds itself: write each part of it anew") from None
-    raise UserError(_sentence(found, kind))
+    raise UserError(_sentence(found, config, kind))
 
 
 def expected(hint: Any) -> str:
@@ -95,11 +95,14 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     )
 
 
-def _sentence(error: Any, kind: type) -> str:
-    place, value, context = list(error["loc"][1:]), error["input"], error.get("ctx", {})
+def _sentence(error: Any, config: Any, kind: type) -> str:
+    place, context = list(error["loc"][1:]), error.get("ctx", {})
     if place and place[-1] == "[key]":
         keys = typing.get_args(_plain(_hint(kind, place[:-2])))[0]
-        return f"{joined(place[:-2])} has the key {named(value)}: a key has to be {expected(keys)}"
+        return f"{joined(place[:-2])} has the key {named(error['input'])}: a key has to be {expected(keys)}"
+    value = config  # not the error's input: in some releases of pydantic that is converted already
+    for part in place:
+        value = value[part] if isinstance(value, (Mapping, tuple)) else getattr(value, part)
     if error["type"] == MISPLACED:
         return f"{joined([*place, *context['place']])} is {context['value']}: it has to be {context['what']}"
     what = context.get("what") or expected(_hint(kind, place))

@@ -44,7 +44,17 @@ REFUSED = {
     "reward='math:pi'": "the reward 'math:pi' is 3.14",
     "reward_options={'exakt': True}": "has no option exakt",
     "reward_options={'exact': 1}": "takes for exact a value of the type bool, and 1 is none",
-    "rollouts=Rollouts(options={'max_batch_size': 'a'})": "takes for max_batch_size a value of the type int",
+    "rollouts=Rollouts(options={'max_batch_size': 'a'})": "takes for max_batch_size a whole number of 1 or more",
+    "rollouts=Rollouts(options={'max_batch_size': 0})": "a whole number of 1 or more, and 0 is none",
+    "reward_options={'deadline': -1}": "the reward 'math' takes for deadline a finite number above 0, and -1 is none",
+    "reward_options={'num_workers': 2.5}": "takes for num_workers a whole number of 1 or more, and 2.5 is none",
+    "rollouts=Rollouts(max_staleness=2)": "rollouts.max_staleness is 2, and the engine 'embedded' generates inside",
+    "rollouts=Rollouts(oversampling=2)": "rollouts.oversampling is 2.0, and the engine 'embedded' generates inside",
+    "rollouts=Rollouts(engine='sglang', options={'num_servers': 0})": "takes for num_servers a whole number of 1 or",
+    "routing_replay='R3'": "and the engine 'embedded' reports no routes",
+    "advantage='math:pi'": "the advantage 'math:pi' is 3.14",
+    "advantage='math:isfinite'": "the advantage 'math:isfinite' cannot be taken",
+    "advantage='builtins:list'": "the advantage 'builtins:list' returned [tensor(0.",
     "prompts=Prompts(source='arithmetic', options={'size': 8}, template='no question')": "template",
 }
 
