@@ -5,18 +5,21 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.torture import machine, scenario
+from tools.torture.hang import stacks
+from tools.torture.leftovers import is_of_serve
 from tools.torture.life import ROOT, Life
 from tools.torture.memory import Recorder
-from tools.torture.phase import Phase, Torture, run_environment
+from tools.torture.phase import HANG_SECONDS, Phase, Torture, run_environment
 from tools.torture.plan import Plan
-from tools.torture.processes import Processes
-from tools.torture.record import PhaseRecord
+from tools.torture.processes import Processes, send
+from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.report import Findings
 from tools.torture.servers import Servers
 
@@ -24,6 +27,7 @@ _SHORT = 400.0  # seconds, below which there is time for two runs
 _UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 20}
 _UPDATES_OF_SHORT = {"embedded": 16, "outside": 16}
 _ORDER = ("embedded", "outside", "embedded", "router", "own")
+_ATTEMPTS = 3  # at the run without faults
 _SERVER_SECONDS = 300.0  # for the start of servers, on a busy machine
 
 
@@ -137,18 +141,38 @@ def _brief(record: PhaseRecord) -> str:
 
 
 def _reference(torture: Torture, num_updates: int) -> Path:
-    """The embedded run that nobody interrupts."""
-    folder = torture.output / "reference"
-    folder.mkdir()
-    settings = ["--set", f"output={folder}", "--set", f"num_updates={num_updates}"]
-    arguments = ["train", "tools/torture/recipe.py:embedded", *settings]
-    life = Life(0, arguments, run_environment(torture, folder), folder / "out")
+    """The embedded run that nobody interrupts. One that hangs without a fault is noted, and made again."""
+    for attempt in range(_ATTEMPTS):
+        folder = torture.output / "reference" / str(attempt)
+        folder.mkdir(parents=True)
+        settings = ["--set", f"output={folder}", "--set", f"num_updates={num_updates}"]
+        arguments = ["train", "tools/torture/recipe.py:embedded", *settings]
+        life = Life(0, arguments, run_environment(torture, folder), folder / "out")
+        if _comes_to_its_end(life, torture, folder):
+            print(f"{time.monotonic() - torture.began:7.0f} s  the run without faults has ended", flush=True)
+            return folder / "run"
+        if (code := life.exit_code()) and code > 0:
+            raise SystemExit(f"the run without faults failed: {life.text()}")
+    raise SystemExit(f"the run without faults hung {_ATTEMPTS} times: see {torture.output / 'reference'}")
+
+
+def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
+    size, heard = 0, time.monotonic()
     while (code := life.exit_code()) is None:
+        if (now := life.output.stat().st_size) != size:
+            size, heard = now, time.monotonic()
+        if time.monotonic() - heard > HANG_SECONDS:
+            is_run = [p for p in torture.processes.alive() if not is_of_serve(p)]
+            (folder / "hang.txt").write_text(stacks(is_run))
+            send(is_run, signal.SIGKILL)
+            record = FaultRecord(0, "none", "embedded", "", time.monotonic() - torture.began, outcome="hang")
+            record.what = f"without any fault: see {folder / 'hang.txt'}"
+            torture.faults.append(record)
+            print(f"{record.seconds_in:7.0f} s  {record.line()}", flush=True)
+            life.await_end()
+            return False
         time.sleep(0.1)
-    if code:
-        raise SystemExit(f"the run without faults failed: {life.text()}")
-    print(f"{time.monotonic() - torture.began:7.0f} s  the run without faults has ended", flush=True)
-    return folder / "run"
+    return code == 0
 
 
 def expected_prompts(folder: Path, recipe: str, num_updates: int) -> Sequence[Sequence[str]]:

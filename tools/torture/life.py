@@ -75,6 +75,11 @@ class Life:
         """SIGKILL to what was started."""
         self.ask(signal.SIGKILL)
 
+    def await_end(self) -> None:
+        """Waits for the processes that were started."""
+        for process in self.processes:
+            process.wait()
+
     def text(self) -> str:
         """What it has printed."""
         return self.output.read_text(errors="replace")
