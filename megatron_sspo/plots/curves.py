@@ -12,8 +12,8 @@ from megatron_sspo.errors import UserError, shown
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.reading import read_json
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
-_INK, _FAINT = "#333333", "#dddddd"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
+INK, FAINT = "#333333", "#dddddd"
 _WINDOW = 0.08  # of the run: what a smoothed curve is the mean over; the raw curve stays visible behind it
 _WIDE = 30.0  # largest over smallest value, from which on an axis is logarithmic where that is allowed
 
@@ -116,15 +116,15 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
         ]
         _dress(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
-            lines = [Line2D([], [], color=_INK, marker=_marker(place)) for place in range(len(sets))]
-            axis.legend(lines, map(_plain, sets), frameon=False, fontsize=8.5)
+            lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
+            axis.legend(lines, map(plain, sets), frameon=False, fontsize=8.5)
     last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
-        axis.set_xlabel("update", color=_INK)
+        axis.set_xlabel("update", color=INK)
     handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    names = [_plain(label) for label in runs]
+    names = [plain(label) for label in runs]
     size = 12 if len(runs) <= 8 else 8
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
@@ -145,7 +145,7 @@ def _styles(count: int) -> list[_Style]:
         on, off = _DASH * (levels - level), _DASH * level
         found.append(
             _Style(
-                colour=_COLOURS[number % len(_COLOURS)],
+                colour=COLOURS[number % len(COLOURS)],
                 dashes=(0, (on, off)) if level else "-",
                 width=1.8 + 0.8 * ((count - 1) // levels - group),
                 marker=4 + 1.5 * (levels - 1 - level),
@@ -198,7 +198,7 @@ def _marker(place: int) -> str:
     return _MARKERS[place % len(_MARKERS)]
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name as matplotlib prints it letter by letter; a pair of dollars would be a formula."""
     return name.replace("$", r"\$")
 
@@ -211,11 +211,11 @@ def _sets(row: Row) -> list[str]:
 def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-    axis.set_title(panel.title, fontsize=11, loc="left", color=_INK)
+    axis.set_title(panel.title, fontsize=11, loc="left", color=INK)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=_INK, labelsize=9, length=3)
-    axis.grid(color=_FAINT, linewidth=0.6)
+    axis.tick_params(colors=INK, labelsize=9, length=3)
+    axis.grid(color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     if not values:
         axis.set(xticks=[], yticks=[])
