@@ -24,9 +24,14 @@ SBATCH = "--nodes=1 --gpus-per-node=2 --time=30"
 def megatron_sspo(workplace, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        **{"SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        **{"PYTHON": sys.executable, "RANKS_PER_NODE": "1", "OMP_NUM_THREADS": "1"},
-        **{"NEMO_RUN_PYTHON": str(NEMO_RUN_PYTHON), "NEMORUN_HOME": f"{workplace.folder}/nemo"},
+        "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHON": sys.executable,
+        "RANKS_PER_NODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "NEMO_RUN_PYTHON": str(NEMO_RUN_PYTHON),
+        "NEMORUN_HOME": f"{workplace.folder}/nemo",
         **variables,
     }
     command = [sys.executable, "-m", "megatron_sspo", *words]
