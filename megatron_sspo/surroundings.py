@@ -1,5 +1,6 @@
 """What a process finds itself in: its folder, its streams, how many files it may open."""
 
+import io
 import os
 import resource
 import sys
@@ -25,7 +26,7 @@ def prepare_process() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
             is_ascii = stream.encoding.lower() in ("ascii", "ansi_x3.4-1968", "us-ascii")
             stream.reconfigure(encoding="utf-8" if is_ascii else None, errors="backslashreplace")
     try:
