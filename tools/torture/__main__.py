@@ -163,7 +163,7 @@ def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
             size, heard = now, time.monotonic()
         if time.monotonic() - heard > HANG_SECONDS:
             is_run = [p for p in torture.processes.alive() if not is_of_serve(p)]
-            (folder / "hang.txt").write_text(stacks(is_run))
+            (folder / "hang.txt").write_text(stacks(is_run), encoding="utf-8")
             send(is_run, signal.SIGKILL)
             record = FaultRecord(0, "none", "embedded", "", time.monotonic() - torture.began, outcome="hang")
             record.what = f"without any fault: see {folder / 'hang.txt'}"

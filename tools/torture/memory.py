@@ -68,7 +68,7 @@ class Recorder:
         while not self._ended.wait(_EVERY_SECONDS):
             found = self._look()
             self.samples += found
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(sample)) + "\n" for sample in found)
 
     def _look(self) -> list[Sample]:
@@ -86,7 +86,7 @@ class Recorder:
 
 
 def _bytes_of(pid: int) -> tuple[int, int]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
     numbers = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     return numbers["Rss"], numbers["Anonymous"]
 
