@@ -60,7 +60,11 @@ def main() -> int:
             for kind in kinds:
                 if time.monotonic() >= until and phases:
                     break
-                share = torture.began + 0.5 * options.seconds if _is_short(options) and kind == kinds[0] else until
+                share = (
+                    torture.began + 0.5 * options.seconds
+                    if _is_short(options) and len(kinds) > 1 and not phases
+                    else until
+                )
                 phases.append(_phase(torture, len(phases) + 1, kind, _updates(options, kind), share))
     finally:
         recorder.close()
