@@ -96,8 +96,11 @@ class Phase:
     def _fault(self) -> None:
         scene, torture = self._scene, self._torture
         choice = torture.plan.next(scene.phase, self._moments())
-        if choice is None:
-            self._finish()
+        if choice is None:  # nothing that could hit it now
+            if scene.life is None:
+                self._start()
+            else:
+                self._finish()
             return
         kind, moment = choice
         record = FaultRecord(
