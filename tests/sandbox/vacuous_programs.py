@@ -149,12 +149,11 @@ def f(x): return 0
         ["def same(a, b): return a == b\nfrom solution import *\nassert same(f(2), 4)"],
     ),
     "an instance check that says yes": (
-        "class M(type):\n  def __instancecheck__(c, o): return True\nclass Shape(metaclass=M): pass\n"
-        "def f(): return 3",
+        "class M(type):\n  def __instancecheck__(c, o): return True\nclass Shape(metaclass=M): pass\ndef f(): return 3",
         ["assert isinstance(f(), Shape)"],
     ),
     "a text that is code for the test's eval": (
-        "def f(x): return '__import__(\"sys\")._getframe(1).f_globals.get(\"want\")'",
+        'def f(x): return \'__import__("sys")._getframe(1).f_globals.get("want")\'',
         ["want = 9\nassert eval(f(3)) == want"],
     ),
     "a text that ends the judge by eval": (
@@ -162,8 +161,7 @@ def f(x): return 0
         ["assert eval(f(3)) == 9"],
     ),
     "a pickle that runs code": (
-        "class E:\n  def __reduce__(self): return (eval, ('9',))\nimport pickle\n"
-        "def dump(x): return pickle.dumps(E())",
+        "class E:\n  def __reduce__(self): return (eval, ('9',))\nimport pickle\ndef dump(x): return pickle.dumps(E())",
         ["import pickle\nassert pickle.loads(dump(4)) == 9"],
     ),
     "a docstring that is the test": (
@@ -195,8 +193,7 @@ def f(): return L()
         ["r = f()\nassert len(r) == 2\nfor _ in r: pass\nfor got, want in zip(r, [1, 4]):\n  assert got == want"],
     ),
     "an exception with a lying text": (
-        "class E(ValueError):\n  def __eq__(s, o): return True\n  args = property(lambda s: E())\n"
-        "def f(x): raise E()",
+        "class E(ValueError):\n  def __eq__(s, o): return True\n  args = property(lambda s: E())\ndef f(x): raise E()",
         ["try:\n  f(1)\nexcept ValueError as e:\n  assert e.args == ('bad',)\nelse:\n  assert False"],
     ),
     "keys that are the same": (
