@@ -1,5 +1,6 @@
 """The judge's side of the conversation with the program."""
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from megatron_sspo.sandbox.inside import errors, mirror, shared, wire
+from megatron_sspo.sandbox.inside.files import OwnFiles
 from megatron_sspo.sandbox.inside.peer import Peer, has_real_name, is_importable
 
 # Modules that a program may have imported for its tests: none in which a value could become code.
@@ -18,6 +20,10 @@ SHARED_MODULES = frozenset(
     )
 )
 _OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
+
+
+class NoReplay(BaseException):
+    """An expression that is evaluated again asks the program for something else."""
 
 
 class Client(Peer):
@@ -33,7 +39,10 @@ class Client(Peer):
         super().__init__(receiving, sending, parity=0)
         self._report = report
         self.is_broken = False
-        self.num_asked = 0
+        self.is_called_back = 0
+        self.files: OwnFiles | None = None
+        self._logs: list[list[Any]] = []
+        self._replay: Iterator[Any] | None = None
         self.raised_by_program: list[BaseException] = []
         self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the items that the test gave them
 
@@ -48,16 +57,55 @@ class Client(Peer):
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Has the program do something; once the conversation is broken it stays so."""
+        if self._replay is not None and operation != "name":
+            return self._replayed_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
-        self.num_asked += 1
+        logs, self._logs = self._logs, []  # what a function of the tests asks meanwhile is not logged
         try:
-            return super().ask(operation, *arguments, **keywords)
+            with self.files.hidden((arguments, keywords)) if self.files else contextlib.nullcontext():
+                value = super().ask(operation, *arguments, **keywords)
+            for log in logs if operation != "name" else ():
+                log.append((operation, value, None))
+            return value
         except wire.Broken:
             self.is_broken = True
             raise
         except wire.Unsendable as error:
             raise self.unsendable(str(error)) from None
+        except Exception as error:
+            for log in logs:
+                log.append((operation, None, error))
+            raise
+        finally:
+            self._logs = logs
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[list[Any]]:
+        """Gives the list of the program's answers within the context."""
+        log: list[Any] = []
+        self._logs.append(log)
+        try:
+            yield log
+        finally:
+            self._logs = [other for other in self._logs if other is not log]
+
+    @contextlib.contextmanager
+    def replayed(self, log: list[Any]) -> Iterator[None]:
+        """Has the answers of a log given again, in place of the program's."""
+        self._replay = iter(log)
+        try:
+            yield
+        finally:
+            self._replay = None
+
+    def _replayed_answer(self, operation: str) -> Any:
+        asked, value, error = next(self._replay or iter(()), (None, None, None))
+        if asked != operation:
+            raise NoReplay
+        if error is not None:
+            raise error
+        return value
 
     def raised(self, error: BaseException) -> BaseException:
         """Returns the exception for one of the program's; what would end a loop of the test's quietly is an error."""
@@ -83,7 +131,11 @@ class Client(Peer):
         target = arguments[0] if arguments else None
         if id(target) not in self._numbers or not _may(operation, target, arguments[1:]):
             raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
-        return super().perform(operation, arguments, keywords)
+        self.is_called_back += 1
+        try:
+            return super().perform(operation, arguments, keywords)
+        finally:
+            self.is_called_back -= 1
 
     # ------------------------------------------------------------------ functions and modules
 

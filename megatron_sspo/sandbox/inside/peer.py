@@ -71,7 +71,13 @@ class Peer:
         with self._lock:
             changes = self._shared.changes()
             dropped = self._shared.drop()
-            wire.write(self._sending, [dropped, changes, make()])
+            described = set(self._described)
+            try:
+                wire.write(self._sending, [dropped, changes, make()])
+            except BaseException:
+                self._described = described
+                self._shared.disagree()
+                raise
             self._shared.agree()
 
     def receive(self) -> Any:
@@ -113,7 +119,7 @@ class Peer:
             make = lambda: ["ok", self.encode(value)]  # noqa: E731
         try:
             self.send(make)
-        except (wire.Unsendable, RecursionError) as error:
+        except Exception as error:
             text = f"{type(error).__name__}: {error}"[:500]
             self.send(lambda: ["unsendable", text])
         return None
@@ -211,7 +217,8 @@ class Peer:
             return ["yours", theirs.number]
         number = self.export(error)
         fields = errors.fields_of(error)
-        parts = [self.encode_all(error.args), self.encode_named({str(name): part for name, part in fields.items()})]
+        given = BaseException.args.__get__(error)  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [self.encode_all(given), self.encode_named({str(name): part for name, part in fields.items()})]
         causes = [
             self._encode_error(part) if part is not None and id(part) not in self._numbers else None
             for part in (error.__cause__, error.__context__)

@@ -155,6 +155,13 @@ class SharedContainers:
             entry.agreed = items_of(entry.container, entry.tag)
         self._fresh.clear()
 
+    def disagree(self) -> None:
+        """Forgets what belongs to a message that could not be sent."""
+        for number, entry in list(self._entries.items()):
+            if entry.agreed is None:
+                self.forget(number)
+        self._fresh.clear()
+
     # ------------------------------------------------------------------ content
 
     def _content(self, value: Any, tag: str) -> list[Any]:
