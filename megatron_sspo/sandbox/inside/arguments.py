@@ -6,7 +6,7 @@ became of the argument by a check of its own, as tests of functions that work in
 """
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from megatron_sspo.sandbox.inside.client import Client, NoReplay, Pristine
@@ -39,9 +39,11 @@ class ChangedArguments:
         self._judge(set(changed), is_independent=not others)
 
     def look_at_sides(
-        self, thunks: tuple[Thunk, Thunk], sides: list[Any], logs: list[Any], depends: tuple[bool, bool]
+        self, thunks: tuple[Thunk, Thunk], sides: list[Any], logs: tuple[Any, Any], depends: tuple[bool, bool]
     ) -> None:
         """Evaluates the two sides again that have been equal."""
+        if not self._client.changed:
+            return
         found = [self._changed_in(thunk) for thunk in thunks]
         changed = found[0][0] | found[1][0]
         if not changed:
@@ -61,7 +63,7 @@ class ChangedArguments:
             self._judge(set(changed), is_independent=is_computed_alike or not depends[1 - place])
             return True
 
-        if not self._again(list(thunks), logs, changed, compare):
+        if not self._again(thunks, logs, changed, compare):
             self._judge(set(changed), is_independent=False)
 
     def _judge(self, group: set[int], is_independent: bool) -> None:
@@ -71,7 +73,11 @@ class ChangedArguments:
             self._doubtful.append(group)
 
     def _again(
-        self, thunks: list[Thunk], logs: list[Any], changed: dict[int, Any], judge: Callable[[list[Any]], bool]
+        self,
+        thunks: Sequence[Thunk],
+        logs: Sequence[list[Any]],
+        changed: dict[int, Any],
+        judge: Callable[[list[Any]], bool],
     ) -> bool:
         """Evaluates expressions with the former arguments. The program's answers are those that it has given."""
         with Pristine(list(changed.values())):

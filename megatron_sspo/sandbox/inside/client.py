@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -41,14 +40,27 @@ class Client(Peer):
         self.is_broken = False
         self.is_called_back = 0
         self.files: OwnFiles | None = None
-        self._logs: list[list[Any]] = []
+        self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
         self._replay: Iterator[Any] | None = None
         self.raised_by_program: list[BaseException] = []
         self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the items that the test gave them
 
-    def load(self, program: str) -> None:
-        """Has the program executed; raises what it raised."""
-        self.ask("load", program)
+    def send_program(self, program: str) -> None:
+        """Has the program executed."""
+        try:
+            self.send(lambda: ["ask", "load", [program], {}])
+        except wire.Broken:
+            self.is_broken = True
+
+    def wait_for_program(self) -> None:
+        """Waits until the program has been executed; raises what it raised."""
+        try:
+            if self.is_broken:
+                raise wire.Broken("the program has ended")
+            self.wait("load")
+        except wire.Broken:
+            self.is_broken = True
+            raise
 
     def name(self, name: str) -> tuple[bool, Any]:
         """Returns whether the program has a global of that name, and the global."""
@@ -61,11 +73,14 @@ class Client(Peer):
             return self._replayed_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
-        logs, self._logs = self._logs, []  # what a function of the tests asks meanwhile is not logged
+        log, self.log = self.log, None  # what a function of the tests asks meanwhile is not logged
         try:
-            with self.files.hidden((arguments, keywords)) if self.files else contextlib.nullcontext():
+            if self.files is not None and self.files.has_any:
+                with self.files.hidden((arguments, keywords)):
+                    value = super().ask(operation, *arguments, **keywords)
+            else:
                 value = super().ask(operation, *arguments, **keywords)
-            for log in logs if operation != "name" else ():
+            if log is not None and operation != "name":
                 log.append((operation, value, None))
             return value
         except wire.Broken:
@@ -74,21 +89,11 @@ class Client(Peer):
         except wire.Unsendable as error:
             raise self.unsendable(str(error)) from None
         except Exception as error:
-            for log in logs:
+            if log is not None:
                 log.append((operation, None, error))
             raise
         finally:
-            self._logs = logs
-
-    @contextlib.contextmanager
-    def recorded(self) -> Iterator[list[Any]]:
-        """Gives the list of the program's answers within the context."""
-        log: list[Any] = []
-        self._logs.append(log)
-        try:
-            yield log
-        finally:
-            self._logs = [other for other in self._logs if other is not log]
+            self.log = log
 
     @contextlib.contextmanager
     def replayed(self, log: list[Any]) -> Iterator[None]:
@@ -156,6 +161,8 @@ class Client(Peer):
         return None
 
     def _encode_function(self, function: types.FunctionType) -> list[Any]:
+        import inspect  # takes long to load, and few tests pass functions
+
         declared: list[str] = []
         passed: list[str] = []
         defaults: list[Any] = []

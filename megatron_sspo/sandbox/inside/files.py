@@ -27,6 +27,11 @@ class OwnFiles:
         if self._read:
             sys.addaudithook(self._look)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a file to hide."""
+        return bool(self._written)
+
     def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes)):
             return

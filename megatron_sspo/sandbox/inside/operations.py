@@ -1,6 +1,5 @@
 """The operations that one process asks of the other."""
 
-import asyncio
 import builtins
 import copy
 import math
@@ -8,11 +7,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-_loop: list[asyncio.AbstractEventLoop] = []
+_loop: list[Any] = []
 
 
 def _run(awaitable: Any) -> Any:
     """Runs an awaitable to its end, on one event loop for all of them."""
+    import asyncio  # takes long to load, and few programs need it
+
     if not _loop:
         _loop.append(asyncio.new_event_loop())
         asyncio.set_event_loop(_loop[0])

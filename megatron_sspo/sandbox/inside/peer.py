@@ -36,6 +36,7 @@ class Peer:
         self._exported: dict[int, Any] = {}  # kept alive, so that a number stays its object's own
         self._numbers: dict[int, int] = {}
         self._described: set[int] = set()
+        self._describing: set[int] = set()  # by the message that is being made
         self._proxies: dict[int, Any] = {}
         self._classes: dict[int, type] = {}
 
@@ -45,9 +46,10 @@ class Peer:
         """Has the other side do something, and returns or raises what comes of it."""
         with self._lock:
             self.send(lambda: ["ask", operation, self.encode_all(arguments), self.encode_named(keywords)])
-            return self._wait(operation)
+            return self.wait(operation)
 
-    def _wait(self, operation: str) -> Any:
+    def wait(self, operation: str) -> Any:
+        """Returns or raises what comes of an operation, and meanwhile serves the other side."""
         while True:
             match self.receive():
                 case ["ask", str(asked), [*arguments], dict(keywords)]:
@@ -71,11 +73,11 @@ class Peer:
         with self._lock:
             changes = self._shared.changes()
             dropped = self._shared.drop()
-            described = set(self._described)
+            self._describing.clear()
             try:
                 wire.write(self._sending, [dropped, changes, make()])
             except BaseException:
-                self._described = described
+                self._described -= self._describing
                 self._shared.disagree()
                 raise
             self._shared.agree()
@@ -238,6 +240,7 @@ class Peer:
         if number in self._described:
             return ["class", number]
         self._described.add(number)
+        self._describing.add(number)
         is_own = not is_importable(kind)
         bases = [base for base in kind.__bases__ if not is_importable(base)]
         base = _base_of(kind) if is_own else None

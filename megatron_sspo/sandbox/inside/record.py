@@ -74,17 +74,18 @@ class Record:
         """Evaluates an assert statement that compares two expressions."""
         site = self._sites[number]
         sides: list[Any] = []
-        logs: list[Any] = []
+        length = 0
 
         def compare() -> Any:
-            for side in (left, right):
-                with self._client.recorded() as log:
-                    sides.append(side())
-                logs.append(log)
+            nonlocal length
+            sides.append(left())
+            length = len(self._client.log or ())
+            sides.append(right())
             return sides[0] == sides[1]
 
-        value, _ = self._evaluate(site, compare)
+        value, log = self._evaluate(site, compare)
         if self._has_passed(site, value):
+            logs = log[:length], log[length:]
             self._arguments.look_at_sides((left, right), sides, logs, (left_depends, right_depends))
         return value
 
@@ -111,11 +112,15 @@ class Record:
     def _evaluate(self, site: Site, thunk: Thunk) -> tuple[Any, list[Any]]:
         site.num_reached += 1
         self._counts.append([])
+        log: list[Any] = []
+        outer, self._client.log = self._client.log, log
         try:
-            with self._client.recorded() as log:
-                value = thunk()
+            value = thunk()
         finally:
+            self._client.log = outer
             counts = self._counts.pop()
+        if outer is not None:
+            outer += log
         if counts:
             site.num_full += any(counts)
             site.num_empty += not any(counts)
