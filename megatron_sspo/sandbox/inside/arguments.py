@@ -5,15 +5,21 @@ with the arguments as they were before the program changed them. It has to hold 
 became of the argument by a check of its own, as tests of functions that work in place do.
 """
 
+from __future__ import annotations
+
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from megatron_sspo.sandbox.inside.client import Client, NoReplay, Pristine
 from megatron_sspo.sandbox.inside.flow import Flow
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    Thunk = Callable[[], Any]
+
 _MOST = 10_000  # objects that are looked at for each check
-Thunk = Callable[[], Any]
 
 
 class ChangedArguments:

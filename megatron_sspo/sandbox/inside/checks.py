@@ -5,7 +5,6 @@ a branch that was not taken or an exception caught half way leave a block that w
 """
 
 import ast
-import copy
 
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
 from megatron_sspo.sandbox.inside.items import ItemCounter
@@ -17,7 +16,6 @@ from megatron_sspo.sandbox.inside.trees import (
     last_name,
     only_tells,
     record_call,
-    sides_of,
     statement,
 )
 
@@ -45,10 +43,9 @@ class Rewriter(ItemCounter):
         site.is_real = not isinstance(node.test, ast.Constant)
         self._look_at(site, node.test)
         self._check = site
-        parts = (
-            node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]
-        )
-        made = [self._part(site, self.visit(copy.deepcopy(part)), part) for part in parts]
+        test = node.test
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+        made = [self._part(site, part) for part in parts]
         self._check = None
         for part in made[:-1]:
             part.keywords.append(ast.keyword("is_last", ast.Constant(False)))
@@ -57,15 +54,18 @@ class Rewriter(ItemCounter):
             node.msg = self.visit(node.msg)
         return node
 
-    def _part(self, site: Site, rewritten: ast.expr, original: ast.expr) -> ast.Call:
+    def _part(self, site: Site, part: ast.expr) -> ast.Call:
+        """Returns the call that evaluates a condition, or one of several that `and` joins."""
         number = ast.Constant(site.number)
-        if not can_be_delayed(original) or not self._can_delay():
-            return record_call("value", number, rewritten)
-        if isinstance(rewritten, ast.Compare) and len(rewritten.ops) == 1 and isinstance(rewritten.ops[0], ast.Eq):
-            sides = rewritten.left, rewritten.comparators[0]
-            flags = [ast.Constant(self._flow.mentions(side)) for side in sides_of(original)]
-            return record_call("equal", number, *(delayed(side) for side in sides), *flags)
-        return record_call("check", number, delayed(rewritten))
+        if not can_be_delayed(part) or not self._can_delay():
+            return record_call("value", number, self.visit(part))
+        match part:
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                flags = [ast.Constant(self._flow.mentions(side)) for side in (left, right)]
+                rewritten = self.visit(part)
+                sides = rewritten.left, rewritten.comparators[0]
+                return record_call("equal", number, *(delayed(side) for side in sides), *flags)
+        return record_call("check", number, delayed(self.visit(part)))
 
     def _can_delay(self) -> bool:
         return not (self._parameters and self._parameters[-1] == {"<class>"})
@@ -75,12 +75,11 @@ class Rewriter(ItemCounter):
             return self.generic_visit(node)
         site = self._site(node, "check")
         self._look_at(site, node.value)
+        can_delay = can_be_delayed(node.value)
         self._check = site
         call = self.visit(node.value)
         self._check = None
-        node.value = (
-            record_call("calls", ast.Constant(site.number), delayed(call)) if can_be_delayed(node.value) else call
-        )
+        node.value = record_call("calls", ast.Constant(site.number), delayed(call)) if can_delay else call
         return node
 
     def _is_check_call(self, call: ast.Call) -> bool:

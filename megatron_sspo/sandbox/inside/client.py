@@ -1,15 +1,21 @@
 """The judge's side of the conversation with the program."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from megatron_sspo.sandbox.inside import errors, mirror, shared, wire
-from megatron_sspo.sandbox.inside.files import OwnFiles
 from megatron_sspo.sandbox.inside.peer import Peer, has_real_name, is_importable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    from megatron_sspo.sandbox.inside.files import OwnFiles
 
 # Modules that a program may have imported for its tests: none in which a value could become code.
 SHARED_MODULES = frozenset(

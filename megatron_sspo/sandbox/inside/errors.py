@@ -1,11 +1,16 @@
 """Exceptions of the other process."""
 
+from __future__ import annotations
+
 import builtins
 import contextlib
 import sys
-from typing import Any
 
 from megatron_sspo.sandbox.inside import mirror
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _BUILTIN_FIELDS = ("filename", "filename2", "name", "path")  # of OSError, ImportError and others: not in `args`
 

@@ -4,12 +4,17 @@ A file that a test has written and reads again itself, and that it has not told 
 the program runs.
 """
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _READING = ("read_text", "read_bytes")
 

@@ -3,10 +3,15 @@
 Python tells an audit hook whenever source code is compiled or a pickle looks for a class.
 """
 
+from __future__ import annotations
+
 import ast
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _EXECUTING = ("doctest", "code", "codeop", "timeit", "runpy", "pdb", "bdb", "trace", "cProfile", "profile")
 _HARMLESS = (

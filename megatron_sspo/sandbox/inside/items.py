@@ -1,7 +1,6 @@
 """Counts the items that a check looks at: `all(x > 0 for x in got)` says nothing of an empty list."""
 
 import ast
-import copy
 
 from megatron_sspo.sandbox.inside.flow import Flow
 from megatron_sspo.sandbox.inside.sites import Site
@@ -67,13 +66,11 @@ class ItemCounter(ast.NodeTransformer):
         argument = node.args[0]
         if isinstance(argument, COMPREHENSIONS) or not self._flow.mentions(argument):
             return self.generic_visit(node)
-        base = copy.deepcopy(argument)
+        if isinstance(argument, ast.Call) and last_name(argument.func) in _OVER_ITEMS:
+            node.args[0] = self._count_base(argument)
+            return self.generic_visit(node)
         self.generic_visit(node)
-        if not isinstance(base, ast.Call) or last_name(base.func) not in _OVER_ITEMS:
-            method = "source" if isinstance(node.func, ast.Name) else "sized"
-            node.args[0] = self._source(node.args[0], method)
-            return node
-        node.args[0] = self._count_base(base)
+        node.args[0] = self._source(node.args[0], "source" if isinstance(node.func, ast.Name) else "sized")
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:

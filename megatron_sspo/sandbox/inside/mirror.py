@@ -7,9 +7,24 @@ numpy, and whatever else looks for the protocols of arrays and buffers, finds no
 those in `_READABLE` are answered, and those only with plain data.
 """
 
+from __future__ import annotations
+
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any, Protocol
+
+    class Asks(Protocol):
+        """The conversation that a mirrored object belongs to."""
+
+        trusts_all: bool
+
+        def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+            """Has the other side do something."""
+            ...
+
 
 # Special methods that a mirrored class has where its original has them, by the name of the operation.
 UNARY = {
@@ -53,16 +68,6 @@ _INTERPRETER = {
         *(types.AsyncGeneratorType, types.MappingProxyType, map, zip, filter, enumerate, reversed, memoryview),
     )
 }
-
-
-class Asks(Protocol):
-    """The conversation that a mirrored object belongs to."""
-
-    trusts_all: bool
-
-    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """Has the other side do something."""
-        ...
 
 
 class Handle:

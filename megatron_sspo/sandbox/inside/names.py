@@ -5,14 +5,19 @@ has a function of the same name. Where the test is about that function, the name
 uses it to look at the result of another function, the name is the library's, and no program can stand in for it.
 """
 
+from __future__ import annotations
+
 import ast
 import builtins
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from megatron_sspo.sandbox.inside.client import Client
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "dt": "datetime", "it": "itertools"}
 _MODULES = frozenset(

@@ -1,11 +1,16 @@
 """The operations that one process asks of the other."""
 
+from __future__ import annotations
+
 import builtins
-import copy
+import importlib
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _loop: list[Any] = []
 
@@ -57,8 +62,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "irshift": operator.irshift,
     **{name: getattr(math, name) for name in ("trunc", "floor", "ceil")},
     "fspath": lambda value: value.__fspath__(),
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
+    "copy": lambda value: importlib.import_module("copy").copy(value),
+    "deepcopy": lambda value: importlib.import_module("copy").deepcopy(value),
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *(*error, None)[:3]),
     "send": lambda value, item: value.send(item),

@@ -1,15 +1,20 @@
 """One side of the conversation between the judge and the program: values, objects, and calls in both directions."""
 
+from __future__ import annotations
+
 import importlib
 import sys
-import threading
 import types
+from _thread import RLock  # without the rest of `threading`, which takes longer to load
 from collections.abc import Callable
-from typing import Any
 
 from megatron_sspo.sandbox.inside import errors, mirror, values, wire
 from megatron_sspo.sandbox.inside.operations import OPERATIONS, STOPPING
 from megatron_sspo.sandbox.inside.shared import SharedContainers, tag_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 # Plain data that classes may be derived from, besides containers.
 _DATA: tuple[type, ...] = (int, float, complex, str, bytes, tuple, frozenset)
@@ -31,7 +36,7 @@ class Peer:
     def __init__(self, receiving: int, sending: int, parity: int) -> None:
         self._receiving = receiving
         self._sending = sending
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._shared = SharedContainers(parity, self.encode, self.decode, self.on_change)
         self._exported: dict[int, Any] = {}  # kept alive, so that a number stays its object's own
         self._numbers: dict[int, int] = {}

@@ -1,8 +1,9 @@
 """What the tests have checked: the rewritten tests (checks.py) report to it while they run."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
 
 from megatron_sspo.sandbox.inside.arguments import ChangedArguments
 from megatron_sspo.sandbox.inside.client import Client
@@ -11,7 +12,11 @@ from megatron_sspo.sandbox.inside.flow import Flow
 from megatron_sspo.sandbox.inside.mirror import Proxy
 from megatron_sspo.sandbox.inside.sites import Site
 
-Thunk = Callable[[], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    Thunk = Callable[[], Any]
 
 
 class Record:

@@ -6,13 +6,18 @@ argument that the program changes in place is changed in the tests, `f() is f()`
 keeps, and a list that the test appends to is longer for the program too.
 """
 
+from __future__ import annotations
+
 import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import Any
 
 from megatron_sspo.sandbox.inside import values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind for kind in (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
@@ -172,9 +177,10 @@ class SharedContainers:
             return values.encode_array(value, encode)
         if tag in _MAPPINGS:
             factory = [encode(value.default_factory)] if tag == "defaultdict" else []
-            return [*factory, *(encode(part) for item in _KINDS[tag].items(value) for part in item)]
+            parts = (part for item in _KINDS[tag].items(value) for part in item)
+            return [*factory, *values.encode_items(parts, encode)]
         length = [value.maxlen] if tag == "deque" else []
-        return [*length, *map(encode, _KINDS[tag].__iter__(value))]
+        return [*length, *values.encode_items(_KINDS[tag].__iter__(value), encode)]
 
     def _fill(self, value: Any, tag: str, content: list[Any]) -> None:
         if tag == "bytearray":
@@ -185,7 +191,7 @@ class SharedContainers:
                 value.resize(array.shape, refcheck=False)
             value[...] = array
         else:
-            parts = [self._decode(part) for part in content]
+            parts = values.decode_items(content, self._decode)
             if tag == "defaultdict":
                 value.default_factory = parts.pop(0)
             refill(value, tag, parts[1:] if tag == "deque" else parts)

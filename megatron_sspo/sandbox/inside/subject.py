@@ -3,15 +3,20 @@
 It has neither the tests nor a way to the verdict: nothing that happens here can do more than answer wrongly.
 """
 
+from __future__ import annotations
+
 import importlib
 import operator
 import os
 import sys
-from typing import Any
 
 from megatron_sspo.sandbox.inside import wire
 from megatron_sspo.sandbox.inside.peer import Peer
 from megatron_sspo.sandbox.inside.program import execute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _MODULE = "solution"
 

@@ -1,7 +1,6 @@
 """Parts of the tests' syntax trees."""
 
 import ast
-from collections.abc import Sequence
 
 RECORD = "__record__"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -46,12 +45,6 @@ def can_be_delayed(node: ast.AST) -> bool:
         or (isinstance(part, ast.Name) and part.id in names)
         for part in ast.walk(node)
     )
-
-
-def sides_of(node: ast.expr) -> Sequence[ast.expr]:
-    """Returns the two sides of a comparison."""
-    assert isinstance(node, ast.Compare)
-    return node.left, node.comparators[0]
 
 
 def last_name(node: ast.AST) -> str:

@@ -1,15 +1,23 @@
 """Immutable plain data as JSON, and back. A list's first item names the type; nothing that arrives is executed."""
 
+from __future__ import annotations
+
 import importlib
 import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    Convert = Callable[[Any], Any]
 
 _EXACT = 2**53  # a larger integer travels in hexadecimal, which takes linear time to read
 _DTYPE = re.compile(r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?")
 
-Convert = Callable[[Any], Any]
+_ATOMS = frozenset((str, float, bool, type(None)))
+
 
 # Types of the standard library that pass by value: the arguments that build the value again.
 _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
@@ -70,7 +78,7 @@ def encode(value: Any, convert: Convert) -> Any:
     if kind is int:
         return value if -_EXACT < value < _EXACT else ["int", hex(value)]
     if kind is tuple or kind is frozenset:
-        return [kind.__name__, *map(convert, value)]
+        return [kind.__name__, *encode_items(value, convert)]
     if kind is bytes:
         return ["bytes", value.hex()]
     if value is Ellipsis or value is NotImplemented:
@@ -81,6 +89,19 @@ def encode(value: Any, convert: Convert) -> Any:
     if kind.__module__ == "numpy" and is_numpy_scalar(value):
         return ["scalar", value.dtype.str, value.tobytes().hex()]
     return NotImplemented
+
+
+def encode_items(items: Iterable[Any], convert: Convert) -> list[Any]:
+    """Encodes each of many values; those that JSON has are passed over quickly."""
+    return [
+        item if (kind := type(item)) in _ATOMS or (kind is int and -_EXACT < item < _EXACT) else convert(item)
+        for item in items
+    ]
+
+
+def decode_items(parts: Iterable[Any], convert: Convert) -> list[Any]:
+    """Decodes each of many messages."""
+    return [convert(part) if type(part) is list else part for part in parts]
 
 
 def _is_real(name: str, kind: type) -> bool:
@@ -109,9 +130,9 @@ def decode(message: list[Any], convert: Convert) -> Any:
     """
     match message:
         case ["tuple", *parts]:
-            return tuple(map(convert, parts))
+            return tuple(decode_items(parts, convert))
         case ["frozenset", *parts]:
-            return frozenset(map(convert, parts))
+            return frozenset(decode_items(parts, convert))
         case ["int", str(digits)]:
             return int(digits, 16)
         case ["bytes", str(digits)]:

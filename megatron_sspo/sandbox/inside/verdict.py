@@ -1,7 +1,6 @@
 """Runs the tests against the program, and finds the verdict."""
 
 import ast
-import traceback
 
 from megatron_sspo.sandbox.inside import guard, wire
 from megatron_sspo.sandbox.inside.checks import Rewriter
@@ -68,6 +67,8 @@ def _ends_well(error: BaseException, client: Client) -> bool:
 
 
 def _describe(name: str, error: BaseException) -> str:
+    import traceback  # takes long to load, and right programs do not need it
+
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     line = f", {frames[-1].line}" if frames else ""
     return f"{name}{line}: {type(error).__name__}: {error}"

@@ -1,11 +1,16 @@
 """The pipes between the judge and the program that it judges: one JSON text for each message."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import struct
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _LONGEST = 64 * 1024**2  # bytes of a message
 
