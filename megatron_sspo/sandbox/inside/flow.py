@@ -67,16 +67,24 @@ class Flow:
 
     def mentions(self, node: ast.AST) -> bool:
         """Whether an expression depends on what the program computes."""
-        return any(isinstance(part, ast.Name) and part.id in self.functions | self.results for part in ast.walk(node))
+        names = names_of(node)
+        return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
 
     def touches(self, node: ast.AST) -> bool:
         """Whether an expression depends on what the program computes or is given."""
-        return self.mentions(node) or bool(names_of(node) & self.passed)
+        return self.mentions(node) or not names_of(node).isdisjoint(self.passed)
 
 
-def names_of(node: ast.AST) -> set[str]:
+_names: dict[ast.AST, frozenset[str]] = {}
+
+
+def names_of(node: ast.AST) -> frozenset[str]:
     """Returns the names in a part of a test."""
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    found = _names.get(node)
+    if found is None:
+        found = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        _names[node] = found
+    return found
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

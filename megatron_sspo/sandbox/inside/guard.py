@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Set
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module takes long to load
@@ -35,14 +35,20 @@ _BUILTINS = (
 )
 
 
-def install(texts: Sequence[str], report: Callable[[str], None]) -> None:
+def install(trees: Iterable[ast.Module], report: Callable[[str], None]) -> None:
     """Begins to refuse.
 
     Args:
-        texts: the tests; what stands in them may be executed.
+        trees: the tests; a text that stands in them may be executed.
         report: is told of what was refused.
     """
     is_looking = False
+    texts = {
+        node.value.strip()
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal is_looking
@@ -66,14 +72,14 @@ def install(texts: Sequence[str], report: Callable[[str], None]) -> None:
     sys.addaudithook(hook)
 
 
-def _is_allowed(source: Any, caller: str, texts: Sequence[str]) -> bool:
+def _is_allowed(source: Any, caller: str, texts: Set[str]) -> bool:
     if caller not in _EXECUTING and caller != "tests":
         return True  # the standard library compiles what it has made itself
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
     if not isinstance(text, str):
         return False
-    if any(text.strip() in own for own in texts):
-        return bool(text.strip()) or True
+    if text.strip() in texts or (caller != "tests" and any(text.strip() in own for own in texts)):
+        return True  # an example is part of a docstring
     try:
         return all(isinstance(node, _HARMLESS) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,6 +1,7 @@
 """The checks of the tests and the blocks around them: what each of them looks at."""
 
 import ast
+from collections.abc import Set
 
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
 from megatron_sspo.sandbox.inside.trees import COMPREHENSIONS, TYPE_TESTS, is_empty, last_name
@@ -18,8 +19,8 @@ class Site:
 
     def __init__(self, number: int, text: int, line: int, kind: str) -> None:
         self.number, self.text, self.line, self.kind = number, text, line, kind
-        self.keys: set[str] = set()
-        self.covers: set[str] = set()
+        self.keys: Set[str] = set()
+        self.covers: Set[str] = set()
         self.blocks: list[int] = []
         self.is_excused = False
         self.uses_parameters = False
@@ -47,7 +48,7 @@ class Sites(list[Site]):
         self.append(site)
         return site
 
-    def look_at(self, site: Site, expression: ast.expr, parameters: set[str]) -> None:
+    def look_at(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
         """Takes note of what a check looks at."""
         site.uses_parameters = bool(names_of(expression) & parameters)
         site.covers = self._covers(expression)
@@ -58,7 +59,7 @@ class Sites(list[Site]):
         site.keys = self._keys(expression)
         site.is_excused = self._has_empty_input(expression)
 
-    def _keys(self, expression: ast.AST) -> set[str]:
+    def _keys(self, expression: ast.AST) -> Set[str]:
         names = names_of(expression) & (self._flow.results | self._flow.passed) - self._flow.functions
         calls = {
             ast.unparse(part)
@@ -67,7 +68,7 @@ class Sites(list[Site]):
         }
         return names | calls
 
-    def _covers(self, expression: ast.expr) -> set[str]:
+    def _covers(self, expression: ast.expr) -> Set[str]:
         """Returns what an assert says the content of: not what it only tells the type or the order of."""
         match expression:
             case ast.BoolOp(op=ast.And(), values=values):
@@ -82,7 +83,7 @@ class Sites(list[Site]):
                 return self._keys_outside(expression)
         return set()
 
-    def _keys_outside(self, expression: ast.AST) -> set[str]:
+    def _keys_outside(self, expression: ast.AST) -> Set[str]:
         if isinstance(expression, COMPREHENSIONS):
             return set()
         if isinstance(expression, ast.Call) and last_name(expression.func) in (*TYPE_TESTS, "all", "any", "sum"):

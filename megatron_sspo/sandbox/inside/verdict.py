@@ -43,8 +43,8 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
     client.files = OwnFiles(trees)
     sites = Sites(flow)
     record = namespace[RECORD] = Record(client, flow, sites)
+    guard.install(trees, report)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
-    guard.install(tests, report)
     for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
         name = f"test {number}"
         remember_lines(name, test)
