@@ -4,6 +4,7 @@ import pytest
 
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import Case
+from tests.sandbox.corners import CORNERS
 from tests.sandbox.tasks import FUNCTIONS, SCRIPTS, Task
 
 TASKS = FUNCTIONS + SCRIPTS
@@ -22,3 +23,10 @@ def test_a_right_program_passes_and_a_wrong_one_does_not(patient: Sandbox, task:
     assert verdict.passed, verdict
     verdict = patient.check(wrong, tests, cases)
     assert not verdict.passed and verdict.reason in ("failed", "error"), verdict
+
+
+@pytest.mark.parametrize("number", range(len(CORNERS)))
+def test_a_corner_is_judged_rightly(patient: Sandbox, number: int) -> None:
+    program, tests, passes = CORNERS[number]
+    verdict = patient.check(program, tests)
+    assert verdict.passed == bool(passes), (program, tests, verdict)

@@ -72,6 +72,12 @@ class ChangedArguments:
         if not self._again(thunks, logs, changed, compare):
             self._judge(set(changed), is_independent=False)
 
+    def look_at_loop(self, value: Any) -> None:
+        """Takes note of a loop over an argument from which the program has removed items."""
+        _, tag, items = self._client.changed.get(id(value), (None, "", []))
+        if tag in ("list", "set") and len(value) < len(items):
+            self._doubtful.append({id(value)})
+
     def _judge(self, group: set[int], is_independent: bool) -> None:
         if is_independent:
             self._inspected |= group

@@ -123,8 +123,8 @@ class Rewriter(ItemCounter):
                 self._sites.look_at_header(site, header)
             self._blocks.append(site.number)
             before = [statement(record_call("reach", ast.Constant(site.number)), node)]
-        if isinstance(node, (ast.For, ast.AsyncFor)) and holds and isinstance(node, ast.For):
-            self._count_items(node)
+        if isinstance(node, ast.For):
+            self._look_at_loop(node, holds)
         self.generic_visit(node)
         if is_counted:
             self._blocks.pop()
@@ -143,6 +143,15 @@ class Rewriter(ItemCounter):
             return [statement(record_call("passed", ast.Constant(site.number)), node)]
         return []
 
+    def _look_at_loop(self, node: ast.For, holds: bool) -> None:
+        iterable = node.iter
+        if holds:
+            self._count_items(node)
+            if isinstance(iterable, ast.Name) and iterable.id in self._flow.passed:
+                node.iter = ast.copy_location(record_call("over", iterable), iterable)
+        elif self._owner and self._flow.computes(iterable):
+            node.iter = self._count_base(iterable, "helps")  # a function of the test's that looks at a result
+
     def _count_items(self, node: ast.For) -> None:
         """Has a loop over the program's indices tell which of the test's lists it has not covered."""
         iterable = node.iter
@@ -151,7 +160,7 @@ class Rewriter(ItemCounter):
             return
         name = last_name(iterable.func)
         is_length = name == "range" and len(iterable.args) == 1 and ast.unparse(iterable.args[0]).startswith("len(")
-        if not (is_length or name == "enumerate") or not self._flow.mentions(iterable):
+        if not (is_length or name == "enumerate") or not self._flow.computes(iterable):
             return
         lists = {
             part.value.id: part.value
@@ -161,7 +170,7 @@ class Rewriter(ItemCounter):
             and isinstance(part.value, ast.Name)
             and isinstance(part.slice, ast.Name)
             and part.slice.id == target.id
-            and not self._flow.mentions(part.value)
+            and not self._flow.computes(part.value)
         }
         if lists:
             covered = ast.Tuple([ast.Name(name, ast.Load()) for name in sorted(lists)], ast.Load())

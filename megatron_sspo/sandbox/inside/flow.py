@@ -12,7 +12,8 @@ class Flow:
 
     Attributes:
         functions: names that stand for functions of the program, or for functions of the tests that call them.
-        results: names that hold what the program returned, or what it may have changed.
+        results: names that hold what the program returned.
+        in_place: names that are handed to the program by a statement that is only a call, and so may be its results.
         passed: names that are handed to the program.
         defined: functions of the tests, by name.
     """
@@ -27,6 +28,7 @@ class Flow:
         self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
         self.functions |= set(_imported_from_solution(self._nodes))
         self.results: set[str] = set()
+        self.in_place: set[str] = set()
         self.passed: set[str] = set()
         while self._spread():
             pass
@@ -42,7 +44,7 @@ class Flow:
             if isinstance(node, ast.Call):
                 self._follow(node)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.mentions(node.value.func):
-                self.results |= {arg.id for arg in node.value.args if isinstance(arg, ast.Name)} & self.bound
+                self.in_place |= {arg.id for arg in node.value.args if isinstance(arg, ast.Name)} & self.bound
         return before != (len(self.functions), len(self.results), len(self.passed))
 
     def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -69,6 +71,10 @@ class Flow:
         """Whether an expression depends on what the program computes."""
         names = names_of(node)
         return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
+
+    def computes(self, node: ast.AST) -> bool:
+        """Whether an expression depends on what the program computes or may have changed."""
+        return self.mentions(node) or not names_of(node).isdisjoint(self.in_place)
 
     def touches(self, node: ast.AST) -> bool:
         """Whether an expression depends on what the program computes or is given."""

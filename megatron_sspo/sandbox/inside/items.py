@@ -34,7 +34,7 @@ class ItemCounter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = last_name(node.func)
         if name == "zip" and isinstance(node.func, ast.Name) and not node.keywords and len(node.args) > 1:
-            flags = [self._flow.mentions(argument) for argument in node.args]
+            flags = [self._flow.computes(argument) for argument in node.args]
             if any(flags) and not all(flags) and not any(isinstance(arg, ast.Starred) for arg in node.args):
                 self.generic_visit(node)
                 known = ast.Tuple([ast.Constant(flag) for flag in flags], ast.Load())
@@ -50,12 +50,12 @@ class ItemCounter(ast.NodeTransformer):
                 return node
             if name in ("all", "any") or (isinstance(node.func, ast.Attribute) and name in _OF_ARRAYS):
                 return self._count_argument(node)
-            if name == "issubset" and isinstance(node.func, ast.Attribute) and self._flow.mentions(node.func.value):
+            if name == "issubset" and isinstance(node.func, ast.Attribute) and self._flow.computes(node.func.value):
                 self.generic_visit(node)
                 node.func.value = self._source(node.func.value, "sized")
                 return node
         elif self._check is not None and isinstance(node.func, ast.Attribute) and name in _OF_ARRAYS:
-            mentions = self._flow.mentions(node.func.value)
+            mentions = self._flow.computes(node.func.value)
             self.generic_visit(node)
             if mentions:
                 node.func.value = self._source(node.func.value, "sized")
@@ -64,7 +64,7 @@ class ItemCounter(ast.NodeTransformer):
 
     def _count_argument(self, node: ast.Call) -> ast.AST:
         argument = node.args[0]
-        if isinstance(argument, COMPREHENSIONS) or not self._flow.mentions(argument):
+        if isinstance(argument, COMPREHENSIONS) or not self._flow.computes(argument):
             return self.generic_visit(node)
         if isinstance(argument, ast.Call) and last_name(argument.func) in _OVER_ITEMS:
             node.args[0] = self._count_base(argument)
@@ -80,7 +80,7 @@ class ItemCounter(ast.NodeTransformer):
             "frozenset",
         )
         is_in_text = isinstance(operator, ast.In) and isinstance(node.comparators[0], ast.Constant)
-        is_counted = self._check is not None and self._flow.mentions(left) and (is_subset or is_in_text)
+        is_counted = self._check is not None and self._flow.computes(left) and (is_subset or is_in_text)
         self.generic_visit(node)
         if is_counted:
             node.left = self._source(node.left, "sized")
@@ -99,7 +99,7 @@ class ItemCounter(ast.NodeTransformer):
 
     visit_GeneratorExp = visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
-    def _count_base(self, node: ast.expr) -> ast.expr:
+    def _count_base(self, node: ast.expr, method: str = "source") -> ast.expr:
         """Has the items counted that an iterable is made from: those of `got` for `enumerate(filter(g, got))`."""
         name = last_name(getattr(node, "func", node))
         if (
@@ -113,9 +113,9 @@ class ItemCounter(ast.NodeTransformer):
             first = 1 if name in ("map", "filter") else 0
             for place in range(first, len(node.args)):
                 if self._flow.touches(node.args[place]):
-                    node.args[place] = self._count_base(node.args[place])
+                    node.args[place] = self._count_base(node.args[place], method)
             return node
-        return self._source(node) if self._flow.touches(node) else node
+        return self._source(node, method) if self._flow.touches(node) else node
 
     def _source(self, node: ast.expr, method: str = "source") -> ast.expr:
         return ast.copy_location(record_call(method, node), node)

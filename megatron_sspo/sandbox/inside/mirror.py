@@ -42,12 +42,23 @@ INPLACE = {f"__i{name.strip('_')}__": f"i{name.strip('_')}" for name in BINARY i
 REFLECTED = {f"__r{name.strip('_')}__": BINARY[name] for name in BINARY if name not in _NOT_COMBINING}
 OTHER = {
     **{f"__{name}__": name for name in ("call", "getitem", "setitem", "delitem", "exit", "round", "format")},
+    "__missing__": "missing",
     **{f"__{name}__": name for name in ("str", "repr")},
 }
 ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
 SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
 # What an object that is also plain data asks the other side for: not what it would be compared or searched by.
-_OF_DATA = ("__call__", "__getitem__", "__setitem__", "__delitem__", "__enter__", "__exit__", "__str__", "__repr__")
+_OF_DATA = (
+    "__call__",
+    "__missing__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__enter__",
+    "__exit__",
+    "__str__",
+    "__repr__",
+)
 _READABLE: dict[str, tuple[type, ...]] = {
     "__name__": (str,),
     "__qualname__": (str,),

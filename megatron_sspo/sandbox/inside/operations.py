@@ -64,6 +64,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "fspath": lambda value: value.__fspath__(),
     "copy": lambda value: importlib.import_module("copy").copy(value),
     "deepcopy": lambda value: importlib.import_module("copy").deepcopy(value),
+    "missing": lambda value, key: type(value).__missing__(value, key),
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *(*error, None)[:3]),
     "send": lambda value, item: value.send(item),

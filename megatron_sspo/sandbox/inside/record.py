@@ -32,6 +32,7 @@ class Record:
         self._flow = flow
         self._arguments = ChangedArguments(client, flow)
         self._counts: list[list[int]] = []  # of items, for each check that is being evaluated
+        self._is_comparing = False
         self.failures: list[str] = []
         self._failed_checks: list[str] = []
 
@@ -88,7 +89,11 @@ class Record:
             sides.append(right())
             return sides[0] == sides[1]
 
-        value, log = self._evaluate(site, compare)
+        was_comparing, self._is_comparing = self._is_comparing, True
+        try:
+            value, log = self._evaluate(site, compare)
+        finally:
+            self._is_comparing = was_comparing
         if self._has_passed(site, value):
             logs = log[:length], log[length:]
             self._arguments.look_at_sides((left, right), sides, logs, (left_depends, right_depends))
@@ -204,6 +209,15 @@ class Record:
         for item in value:
             counts[place] += 1
             yield item
+
+    def helps(self, value: Any) -> Any:
+        """Counts the items that a function of the test's looks at, unless what it makes of them is compared."""
+        return value if self._is_comparing else self.source(value)
+
+    def over(self, value: Any) -> Any:
+        """Takes note of a loop over an argument."""
+        self._arguments.look_at_loop(value)
+        return value
 
     def sized(self, value: Any) -> Any:
         """Counts the items that a value has."""
