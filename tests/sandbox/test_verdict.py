@@ -5,7 +5,8 @@ import pytest
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import Case
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs
-from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, RIGHT, RIGHT_NUMPY, SEARCHES, WRONG
+from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, SEARCHES, WRONG
+from tests.sandbox.right_programs import RIGHT, RIGHT_NUMPY
 
 
 @pytest.mark.parametrize("name", HONEST)
