@@ -4,7 +4,7 @@ import os
 import sys
 
 from megatron_sspo.cli.parser import parser
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.processes.surroundings import prepare_process
 
 
@@ -12,9 +12,12 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        prepare_process()
-        options = parser().parse_args(arguments)
-        return options.run(options, arguments)
+        with naming_the_file():
+            prepare_process()
+            options = parser().parse_args(arguments)
+            code = options.run(options, arguments)
+            sys.stdout.flush()
+            return code
     except UserError as error:
         from megatron_sspo.launch import local
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from megatron_sspo.errors import naming_the_file
-from megatron_sspo.manifest import Entry, Manifest, checksums, checksums_of_rank, files_of, write_manifest
+from megatron_sspo.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.saving import Saving
 from megatron_sspo.processes import agree
@@ -45,7 +43,7 @@ class Checkpoints:
     ) -> None:
         self._folder, self._run, self._kept, self._in_background = folder, run, kept, in_background
         self._watchdog, self._on_saved = watchdog, on_saved
-        self._in_progress: _InProgress | None = None  # with a Saving
+        self._in_progress: _InProgress | None = None
         self.newest: int | None = None
 
     def save(self, policy: Policy, state: State, extra: dict[str, Any]) -> None:
@@ -58,39 +56,33 @@ class Checkpoints:
         started = time.perf_counter()
         with self._watchdog.patience():
             temporary = agree.on_main(lambda: self._begin(state, extra))
-            if self._in_background:
-                saving = policy.begin_save(temporary / "trainer")
-            else:
-                saving = None
-                policy.save(temporary / "trainer")
+            saving = policy.begin_save(temporary / "trainer")
         self.newest = state.update
-        waited = time.perf_counter() - started
-        one = _InProgress(saving, temporary, state.update, started, waited)
-        if saving is None:
-            self._finish(one)
-        else:
-            self._in_progress = one
+        self._in_progress = _InProgress(saving, temporary, state.update, started, time.perf_counter() - started)
+        if not self._in_background:
+            self.wait()
 
     def poll(self) -> None:
         """Finishes the checkpoint in progress where it is written. A collective, which raises what `save` raises."""
         one = self._in_progress
-        if one is not None and one.saving is not None and one.saving.is_done():
+        if one is not None and one.saving.is_done():
             self._in_progress = None
             self._finish(one)
 
     def wait(self) -> None:
         """Waits for the checkpoint in progress and finishes it. A collective, which raises what `save` raises."""
         one = self._in_progress
-        if one is not None and one.saving is not None:
+        if one is not None:
             began = time.perf_counter()
-            one.saving.wait()
+            with self._watchdog.patience():
+                one.saving.wait()
             one.waited += time.perf_counter() - began
             self._in_progress = None
             self._finish(one)
 
     def close(self) -> None:
         """Cancels the save in progress and leaves its temporary folder. Not a collective, so safe after an error."""
-        if self._in_progress is not None and self._in_progress.saving is not None:
+        if self._in_progress is not None:
             self._in_progress.saving.cancel()
         self._in_progress = None
 
@@ -102,8 +94,7 @@ class Checkpoints:
 
     def _finish(self, one: "_InProgress") -> None:
         with self._watchdog.patience():
-            trainer = one.temporary / "trainer"
-            parts = agree.gather(one.saving.checksums() if one.saving else checksums_of_rank(dist.get_rank(), trainer))
+            parts = agree.gather(one.saving.checksums())
             agree.on_main(lambda: self._publish(one.temporary, parts))
         self._on_saved(one.update, one.waited, time.perf_counter() - one.started)
 
@@ -117,7 +108,7 @@ class Checkpoints:
 
 @dataclass
 class _InProgress:
-    saving: Saving | None  # None: the trainer has waited
+    saving: Saving
     temporary: Path
     update: int
     started: float

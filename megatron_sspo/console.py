@@ -73,7 +73,7 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a") as file:
+            with self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
 
 

@@ -47,7 +47,7 @@ def short_names(folder: str, attribute: str) -> list[str]:
     return sorted(
         path.stem
         for path in (_PACKAGE / folder).glob("*.py")
-        if any(line.startswith(definitions) for line in path.read_text().splitlines())
+        if any(line.startswith(definitions) for line in path.read_text(encoding="utf-8").splitlines())
     )
 
 

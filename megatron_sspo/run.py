@@ -189,7 +189,7 @@ class Run:
     optimizer: Optimizer = Optimizer()
     warm_start: WarmStart | None = None
     evaluation: Evaluation | None = None
-    checkpoint_every: Amount = 0  # updates; 0 keeps only the finished model
+    checkpoint_every: Amount = 0  # updates; 0 keeps the last state alone, from which a finished run resumes
     checkpoints_kept: Count = 2
     checkpoint_in_background: bool = False  # written while the trainer goes on, from a copy in the host's memory
     distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung

@@ -14,7 +14,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, naming_the_file
 
-_LOCK, _HOLDER = "run.lock", "run.holder"
+_LOCK, _HOLDER = ".run.lock", ".run.holder"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _BEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0

@@ -124,8 +124,13 @@ def _remove(checkpoint: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("update-*") if (match := _NAME.fullmatch(path.name))]
+    """The complete checkpoints of a run, oldest first.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    names = os.listdir(folder) if folder.exists() else []
+    found = [(int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))]
     return [path for _, path in sorted(found)]
 
 
@@ -142,8 +147,8 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
     if missing:
         raise UserError(f"the checkpoint {path} has no {missing[0]}: delete that folder to resume from an older one")
     try:
-        extra = json.loads((path / "state.json").read_text())
-        rows = [json.loads(line) for line in (path / "batches.jsonl").read_text().splitlines()]
+        extra = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        rows = [json.loads(line) for line in (path / "batches.jsonl").read_text(encoding="utf-8").splitlines()]
         update, sizes = extra.pop("update"), extra.pop("batch_sizes")
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")

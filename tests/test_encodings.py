@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Not looked at yet.
-LATER = (
-    *("console.py", "preflight.py", "resolve.py", "state.py", "sandbox/inside/judge.py"),
-    *(f"sandbox/{name}.py" for name in ("box", "cgroup", "identity", "image", "probe")),
-)
+LATER = ("sandbox/inside/judge.py",)
 FILES = [
     file
     for folder in ("megatron_sspo", "tools", "benchmarks")

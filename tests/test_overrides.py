@@ -119,8 +119,14 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("inner=3", ["inner is a group of fields", "inner.number="]),
         ("objective=sspo", ["objective is the function sspo, not called", "an objective, such as sspo()"]),
         ("objective=Clip(0.1, 0.2)", ["objective is Clip(eps_low=0.1, eps_high=0.2)", "an objective, such as sspo()"]),
-        ("objective.token_gate=SigLog", ["token_gate is the class SigLog, and must be a gate, such as AtanLog()"]),
-        ("objective.token_gate=geometric", ["token_gate is the function geometric, and must be a gate"]),
+        (
+            "objective.token_gate=SigLog",
+            ["SequenceObjective.token_gate is the class SigLog, and must be a gate, such as AtanLog()"],
+        ),
+        (
+            "objective.token_gate=geometric",
+            ["SequenceObjective.token_gate is the function geometric, and must be a gate"],
+        ),
         ("objective.pool=Clip(0.1, 0.2)", ["pool is Clip(", "must be a function, such as geometric"]),
         ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is refused", "above 0"]),
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),

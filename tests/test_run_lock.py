@@ -105,7 +105,7 @@ class TestNotes:
     """What counts as dead where there is no kernel's lock."""
 
     def note(self, folder: Path, **fields: object) -> Path:
-        path = folder / "run.holder"
+        path = folder / ".run.holder"
         path.write_text(json.dumps({**run_lock._myself(), "token": "t", "beat": "0", **fields}))
         return path
 
@@ -116,12 +116,12 @@ class TestNotes:
         """A number that is free or somebody else's by now, an earlier boot, a machine that is silent."""
         self.note(tmp_path, **changes)
         with RunLock(tmp_path, watch_seconds=0.5):
-            assert json.loads((tmp_path / "run.holder").read_text())["pid"] == os.getpid()
-        assert not list(tmp_path.glob("run.holder*"))
+            assert json.loads((tmp_path / ".run.holder").read_text())["pid"] == os.getpid()
+        assert not list(tmp_path.glob(".run.holder*"))
 
     @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{"])
     def test_notes_that_say_nothing(self, tmp_path: Path, flock: str, content: bytes) -> None:
-        (tmp_path / "run.holder").write_bytes(content)
+        (tmp_path / ".run.holder").write_bytes(content)
         with RunLock(tmp_path, watch_seconds=0.5):
             pass
 
@@ -139,9 +139,9 @@ class TestNotes:
 
 def test_folders_that_cannot_be_locked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (tmp_path / "odd" / "run.lock").mkdir(parents=True)
+    (tmp_path / "odd" / ".run.lock").mkdir(parents=True)
     (tmp_path / "link").mkdir()
-    (tmp_path / "link" / "run.lock").symlink_to(tmp_path / "file")
+    (tmp_path / "link" / ".run.lock").symlink_to(tmp_path / "file")
     for folder in (tmp_path / "file", tmp_path / "odd", tmp_path / "link"):
         with pytest.raises(UserError, match=r"cannot use .*: "):
             RunLock(folder).__enter__()
@@ -150,4 +150,4 @@ def test_folders_that_cannot_be_locked(tmp_path: Path) -> None:
 def test_the_lock_is_on_the_disk_of_a_run_whose_folder_is_no_evaluation(tmp_path: Path) -> None:
     """`evaluate --output` knows its own folders by the name of their lock."""
     with RunLock(tmp_path):
-        assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+        assert [path.name for path in tmp_path.iterdir()] == [".run.lock"]

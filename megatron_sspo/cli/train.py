@@ -19,8 +19,10 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, starts its processes where there are to be several, and trains."""
     from megatron_sspo.launch import local
     from megatron_sspo.preflight import preflight
+    from megatron_sspo.processes.output import outlive_full_disk
     from megatron_sspo.recipe import load_recipe
 
+    outlive_full_disk()
     run = load_recipe(options.recipe, options.set)
     if not local.is_child():  # what `launch` starts has been checked; what torchrun or srun starts has not
         preflight(run, resume=options.resume)

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any
 
 from megatron_sspo import stop
+from megatron_sspo.errors import UserError
 from megatron_sspo.parent import die_with
 from megatron_sspo.ports import free_port
 
 _REPORT_SECONDS = 60.0  # within which one that has reported is stopped
 _POLL_SECONDS = 0.1
+_MOST_PROCESSES_PER_CORE = 32  # of a run on one machine
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # set for the processes that `launch` starts: where they report to
 
 
@@ -36,7 +38,16 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     When one fails the others are stopped, and all of them die with this process. A signal that asks a run to end early
     is passed on to them. torchrun would do, but it wraps every failure in a report of its own. Each process gets its
     share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
+
+    Raises:
+        UserError: there are far more processes than cores.
     """
+    most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if num_processes > most:
+        raise UserError(
+            f"the layout has {num_processes:,} processes, and this machine has {os.cpu_count()} cores: lower "
+            "parallel.*, or start the run on a cluster by launch --on slurm"
+        )
     ours, theirs = os.pipe()
     environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}
     processes: list[subprocess.Popen[bytes]] = []
@@ -91,7 +102,7 @@ def _place(rank: int) -> dict[str, str]:
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "megatron_sspo", *arguments]
+    return [sys.executable, "-P", "-m", "megatron_sspo", *arguments]
 
 
 def report(message: str, exit_code: int = 2) -> None:

@@ -15,6 +15,8 @@ and each method is a row:
     | SSPO | AtanLog (default), SigLog, ExpSig, ExpAtan,     | geometric           | –               |
     |      | Gumbel                                          |                     |                 |
 
+`Pessimistic(gate)` wraps a gate so that it acts only where ρ has moved the way that the advantage pushes it.
+
 An objective returns the sum over the sequences of a microbatch. The one division, by the global number of sequences,
 is the caller's. An objective that is not a gate and a pooling is a callable of the same signature in a file of its own.
 """
@@ -23,6 +25,7 @@ from megatron_sspo.objective.advantages import group_centered, group_relative, l
 from megatron_sspo.objective.correction import Correction
 from megatron_sspo.objective.gates import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, Identity, SigLog, Sigmoid
 from megatron_sspo.objective.penalties import Penalties, kl
+from megatron_sspo.objective.pessimistic import Pessimistic
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sequence import SequenceObjective, gmpo, grpo, gspo, sapo, sspo
@@ -40,6 +43,7 @@ __all__ = [
     "Identity",
     "Objective",
     "Penalties",
+    "Pessimistic",
     "Pool",
     "Segments",
     "SequenceObjective",

@@ -20,6 +20,20 @@ def check_number(owner: object, name: str, fits: Callable[[float], bool], what: 
         raise ValueError(f"{type(owner).__name__}.{name} is {shown(value)}, and must be {what}")
 
 
+def check_gate(owner: object, name: str) -> None:
+    """Checks one field of a dataclass that is a gate.
+
+    Raises:
+        ValueError: it has not the two methods of a gate, or is a class.
+    """
+    gate = getattr(owner, name)
+    methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
+    if isinstance(gate, type) or not all(map(callable, methods)):
+        raise ValueError(
+            f"{type(owner).__name__}.{name} is {shown(gate)}, and must be a gate, such as AtanLog() or SigLog(0.6, 0.5)"
+        )
+
+
 def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
     """Checks one field of a dataclass that is one of some names.
 

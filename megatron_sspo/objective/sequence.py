@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
-from megatron_sspo.objective.numbers import shown
+from megatron_sspo.objective.numbers import check_gate, shown
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -29,10 +29,7 @@ class SequenceObjective:
 
     def __post_init__(self) -> None:
         for name in ("token_gate", "sequence_gate"):
-            gate = getattr(self, name)
-            methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
-            if isinstance(gate, type) or not all(map(callable, methods)):
-                raise ValueError(f"{name} is {shown(gate)}, and must be a gate, such as AtanLog() or SigLog(0.6, 0.5)")
+            check_gate(self, name)
         if isinstance(self.pool, type) or not callable(self.pool):
             raise ValueError(f"pool is {shown(self.pool)}, and must be a function, such as geometric")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megatron_sspo.objective import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, SigLog, Sigmoid
+from megatron_sspo.objective import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, Pessimistic, SigLog, Sigmoid
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ _GATES: list[tuple[str, Gate, dict]] = [
     ("SigLog", SigLog(), {"color": "#1d4ed8"}),
     ("ExpSig", ExpSig(), {"color": "#38bdf8"}),
     ("Gumbel", Gumbel(), {"color": "#2a9d8f"}),
+    ("AtanLog, pessimistic", Pessimistic(AtanLog()), {"color": "#c1121f", "linestyle": ":", "linewidth": 2.2}),
     ("Sigmoid (SAPO)", Sigmoid(), {"color": "#6b7280"}),
     ("Clip (GRPO)", Clip(), {"color": "#111827", "linewidth": 1.4}),
 ]
@@ -47,7 +48,7 @@ def plot_gates(path: Path) -> None:
         for bottom in axes[1]:
             bottom.set_xlabel("importance ratio  $\\rho$")
         figure.suptitle(_title(), fontsize=11)
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
         write_picture(figure, path, dpi=150)
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import queue
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.saving import Results, Saving, reason, writers_that_die_with_this_process, writing
+from megatron_sspo.policy.saving import Results, Saving, reason, writing
 
 # newer releases would hand the writing to another package
 _OWN_WRITERS: dict[str, Any] = (
@@ -36,19 +35,14 @@ def check_requirements() -> None:
         raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
 
 
-def save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-    """Writes a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
+def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> Saving:
+    """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
+
+    Processes of their own write it, also where the trainer waits for them.
 
     Raises:
         UserError: it cannot be written.
     """
-    # a save that is waited for needs no more than a queue
-    with writing(path), _results_through(queue.Queue()), writers_that_die_with_this_process():
-        dist_checkpointing.save(_state(chunks, optimizer, scheduler, is_loading=False), str(path))
-
-
-def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> Saving:
-    """The same, written by processes of their own while this one goes on. A collective."""
     results = Results()
     with writing(path), _results_through(results):
         state = _state(chunks, optimizer, scheduler, is_loading=False)

@@ -153,13 +153,11 @@ class Policy:
         agree.barrier()
 
     def save(self, path: Path) -> None:
-        """Model, optimizer, schedule and random states into `path`, and what a converter has to know of the model."""
-        self._finish_step()
-        checkpoint.save(path, self.chunks, self.optimizer, self.scheduler)
-        self._describe(path)
+        """Writes model, optimizer, schedule and random states into `path`, and the model's configuration."""
+        self.begin_save(path).wait()
 
     def begin_save(self, path: Path) -> Saving:
-        """The same, of the policy as it is now, written in the background."""
+        """Begins to save the policy as it is now, in the background."""
         self._finish_step()
         saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler)
         self._describe(path)

@@ -3,6 +3,8 @@
 import contextlib
 import multiprocessing
 import os
+import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +20,9 @@ from megatron_sspo.manifest import Entry, checksums_of_rank
 from megatron_sspo.parent import die_with
 from megatron_sspo.processes import agree
 
-_LONGEST_SECONDS = 3600.0  # of writing; whoever takes longer hangs
+_STALLED_SECONDS = 600.0  # without a byte more in the files, after which a writer hangs
+_START_SECONDS = 30.0  # for a forked process to begin its work
+_STARTS = 3
 _POLL_SECONDS = 0.05
 
 
@@ -27,6 +31,10 @@ class Saving:
 
     Megatron-Core has classes for this (`AsyncCallsQueue`), which want CUDA. What is done here is the same: tensors are
     copied to the host, a process is forked, which sees memory as it was, and it writes by further ones.
+
+    A process that is forked from one with threads may deadlock before it executes a line of Python (in CPython up to
+    3.11.7 by a lock of its own, gh-112275; in any release by a lock of a library). So the writer says when it begins,
+    and one that does not is killed and forked again.
 
     Args:
         request: of `dist_checkpointing.save`.
@@ -37,7 +45,7 @@ class Saving:
     def __init__(self, request: Any, results: "Results", path: Path) -> None:
         self._request, self._results, self._path = request, results, path
         self._rank = dist.get_rank()
-        self._started = time.monotonic()
+        self._size, self._grown = -1, time.monotonic()  # bytes of this rank's files, and when there were more
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksums")
         self._checksums: Future[dict[str, Entry]] | None = None
         self._process: Any = None
@@ -46,10 +54,7 @@ class Saving:
         arguments = list(request.async_fn_args)
         if request.preload_fn is not None:
             arguments[1] = _on_the_host(arguments[1])
-        context: Any = multiprocessing.get_context("fork")
-        self._process = context.Process(target=request.async_fn, args=arguments, kwargs=request.async_fn_kwargs)
-        with writers_that_die_with_this_process():
-            self._process.start()
+        self._process = _start(request.async_fn, arguments, request.async_fn_kwargs, path)
         results.come_from_elsewhere()
 
     def is_done(self) -> bool:
@@ -86,11 +91,14 @@ class Saving:
         self._results.collect()
         if self._process is None or not self._process.is_alive():
             return True
-        if time.monotonic() - self._started > _LONGEST_SECONDS:
+        size = sum(path.stat().st_size for path in self._path.glob(f"__{self._rank}_*.distcp"))
+        if size != self._size:
+            self._size, self._grown = size, time.monotonic()
+        if time.monotonic() - self._grown > _STALLED_SECONDS:
             self._process.kill()
             raise UserError(
-                f"the checkpoint {self._path} is not written after {_LONGEST_SECONDS:.0f} s: look at the disk, and "
-                "resume from the checkpoint before it"
+                f"the checkpoint {self._path} has not grown for {_STALLED_SECONDS:.0f} s: look at the disk, and resume "
+                "from the checkpoint before it"
             )
         return False
 
@@ -110,6 +118,44 @@ class Saving:
         with writing(self._path):
             for finalize in self._request.finalize_fns:
                 finalize()
+
+
+def _start(function: Any, arguments: list[Any], keywords: dict[str, Any], path: Path) -> Any:
+    """Forks the process that writes.
+
+    Raises:
+        UserError: it does not begin its work.
+    """
+    context: Any = multiprocessing.get_context("fork")
+    for _ in range(_STARTS):
+        begun, tell = Pipe(duplex=False)
+        process = context.Process(target=_write, args=(tell, function, arguments, keywords))
+        with writers_that_die_with_this_process():
+            process.start()
+        tell.close()
+        if begun.poll(_START_SECONDS):
+            return process
+        process.kill()
+        process.join()
+    raise UserError(
+        f"the process that writes the checkpoint {path} does not start: look at the memory of {socket.gethostname()}, "
+        "and resume from the checkpoint before it"
+    )
+
+
+def _write(tell: Any, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> None:
+    """What the writing process does: says that it has begun, and calls Megatron's function."""
+    tell.send_bytes(b"+")
+    tell.close()
+    signal.signal(signal.SIGCHLD, _end_with_a_worker)
+    function(*arguments, **keywords)
+
+
+def _end_with_a_worker(*_: object) -> None:
+    """Ends the writing process where one of its workers was killed: Megatron would wait for it for ever (0.16)."""
+    workers = list(multiprocessing.process._children)  # pyright: ignore[reportAttributeAccessIssue]
+    if any(worker.exitcode for worker in workers):  # None: it works; 0: it is done
+        os._exit(1)
 
 
 @contextlib.contextmanager

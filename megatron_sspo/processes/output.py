@@ -1,12 +1,14 @@
 """Standard output that may be closed while a run goes on."""
 
 import contextlib
+import errno
 import io
 import os
 import sys
 from typing import TextIO
 
 _ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
+_CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
 def outlive_closed_output() -> None:
@@ -25,8 +27,19 @@ def outlive_closed_output() -> None:
     sys.stderr = _Stream.replacing(sys.stderr, 2)
 
 
+def outlive_full_disk() -> None:
+    """Makes this process survive a disk without room for its standard output, which a run's log file has as well."""
+    _Stream.ignored = (*_CLOSED, errno.ENOSPC, errno.EDQUOT)
+
+
 class _Stream(io.TextIOWrapper):
-    """A standard stream that turns to /dev/null when nobody reads it any more."""
+    """A standard stream that turns to /dev/null when nobody reads it any more.
+
+    Attributes:
+        ignored: the errors after which it does so.
+    """
+
+    ignored: tuple[int, ...] = _CLOSED
 
     @classmethod
     def replacing(cls, stream: TextIO | None, descriptor: int) -> TextIO:
@@ -46,18 +59,20 @@ class _Stream(io.TextIOWrapper):
         """Writes, to nowhere where the stream is closed."""
         try:
             return super().write(text)
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
             return len(text)
 
     def flush(self) -> None:
         """Flushes, to nowhere where the stream is closed."""
         try:
             super().flush()
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: OSError) -> None:
+        if error.errno not in self.ignored:
+            raise error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)

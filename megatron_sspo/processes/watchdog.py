@@ -23,7 +23,7 @@ HUNG = 87  # exit code of a run that made no progress any more
 _FAILED = 2  # exit code of a rank that ends because another one has failed
 _LOOK_SECONDS = 0.25
 _FROZEN_SECONDS = 8.0  # without a sign of life, after which a process counts as frozen
-_GRACE_SECONDS = 5.0  # for the end that rank 0 has announced, or for the launcher, where rank 0 is gone
+_GRACE_SECONDS = 5.0  # for a rank that fails to end, and for the launcher to see which rank that was
 _LAST_SECONDS = 8.0  # of the time after SIGTERM, kept for writing stacks and for ending
 
 _beats = itertools.count(1)
@@ -283,6 +283,7 @@ class Watchdog:
     def _end(self, kind: str, why: str) -> None:
         """Ends this process; in the rank that found the reason, after the others have written their stacks."""
         if kind == "failed":
+            time.sleep(_GRACE_SECONDS)
             self._say(f"rank {self._ranks.rank} ends, because {why}")
             os._exit(_FAILED)
         self._dump()

@@ -93,7 +93,7 @@ def _mapped_files() -> Iterator[str]:
             for descriptor in os.listdir(f"{process}/fd"):  # opened, and not mapped yet
                 with contextlib.suppress(OSError):
                     yield os.readlink(f"{process}/fd/{descriptor}")
-        with contextlib.suppress(OSError), open(f"{process}/maps", errors="replace") as lines:
+        with contextlib.suppress(OSError), open(f"{process}/maps", errors="replace", encoding="utf-8") as lines:
             yield from (line.split(maxsplit=5)[5].rstrip("\n") for line in lines if "/dev/shm/" in line)
 
 

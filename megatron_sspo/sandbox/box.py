@@ -55,7 +55,7 @@ def find_bubblewrap() -> str:
             "the sandbox needs bubblewrap, and there is no bwrap in PATH: apt-get install bubblewrap "
             "(dnf install bubblewrap), or name a remote sandbox by its url"
         )
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", timeout=60, check=False)
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     if not found or (int(found[1]), int(found[2])) < _OLDEST_BUBBLEWRAP:
         raise UserError(

@@ -43,14 +43,14 @@ class Cgroup:
         for folder in self._folders:
             for name in ("memory.events", "memory.oom_control"):
                 if (folder / name).exists():
-                    found = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)
+                    found = re.search(r"^oom_kill (\d+)$", (folder / name).read_text(encoding="utf-8"), re.MULTILINE)
                     total += int(found[1]) if found else 0
         return total
 
     def kill(self) -> None:
         """Kills what is left in the group, however it got away."""
         for _ in range(100):
-            pids = [int(pid) for name in self.entrances for pid in Path(name).read_text().split()]
+            pids = [int(pid) for name in self.entrances for pid in Path(name).read_text(encoding="utf-8").split()]
             if not pids:
                 return
             for pid in pids:
@@ -102,13 +102,13 @@ class Cgroups:
 def _own_groups() -> list[Path]:
     """The folders of the groups that this process is in, one a hierarchy."""
     mounts: list[tuple[str, Path, set[str]]] = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind in ("cgroup", "cgroup2"):
             mounts.append((before.split()[3], Path(before.split()[4]), {kind, *options.split(",")}))
     found: list[Path] = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         wanted = set(controllers.split(",")) if controllers else {"cgroup2"}
         if not wanted & {"memory", "pids", "cgroup2"}:
@@ -145,4 +145,4 @@ def _sweep(parent: Path) -> None:
 def _write(folder: Path, names: tuple[str, ...], value: int) -> None:
     for name in names:
         if (folder / name).exists():
-            (folder / name).write_text(str(value))
+            (folder / name).write_text(str(value), encoding="utf-8")

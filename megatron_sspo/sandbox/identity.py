@@ -56,7 +56,9 @@ class Identity:
 
 def _candidates() -> Iterator[int]:
     """Ids that are valid in this user namespace, from the highest; none that the user database knows."""
-    lines = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    lines = [
+        list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
+    ]
     end = min(_HIGHEST, max(first + length for first, _, length in lines))
     known = {entry.pw_uid for entry in pwd.getpwall()} | {65534}
     return (uid for uid in range(end - 1, max(end - 20_000, 1000), -1) if uid not in known)

@@ -129,7 +129,7 @@ class Image:
             (self.root / "dev" / name).symlink_to(target)
         for name, target in (("lib64", "lib"), ("usr/lib", "../lib"), ("usr/lib64", "../lib")):
             (self.root / name).symlink_to(target)
-        (self.root / "etc" / "passwd").write_text("sandbox:x:1000:1000::/tmp:/nologin\n")
+        (self.root / "etc" / "passwd").write_text("sandbox:x:1000:1000::/tmp:/nologin\n", encoding="utf-8")
         self._make_readable()
 
     def _copy_inside(self) -> None:
@@ -177,7 +177,7 @@ def _base_interpreter() -> str:
 def _facts_of(python: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", _FACTS], capture_output=True, text=True, timeout=60, check=True, env={}
+            [python, "-I", "-S", "-c", _FACTS], capture_output=True, encoding="utf-8", timeout=60, check=True, env={}
         )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -206,7 +206,9 @@ def _copy_distribution(name: str, destination: Path) -> None:
 def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
     """What these load, by the loader's own search."""
     try:
-        done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            ["ldd", *map(str, binaries)], capture_output=True, encoding="utf-8", timeout=120, check=False
+        )
     except OSError as error:
         raise UserError(
             f"the sandbox asks ldd for the libraries that its Python loads, and it does not run: {error}; "

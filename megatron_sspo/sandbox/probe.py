@@ -133,7 +133,7 @@ def _reach(runner: Runner) -> list[str]:
         local.bind(abstract)
         local.listen()
         secret, target = Path(folder, "secret"), Path(folder, "written")
-        secret.write_text("a secret of the host")
+        secret.write_text("a secret of the host", encoding="utf-8")
         os.chmod(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)  # so that nothing but the sandbox is in the way
         job["targets"] = [["127.0.0.1", listener.getsockname()[1]]]
         found = _reached(

@@ -19,6 +19,7 @@ def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whol
     run = made.folder / "run"
     names = {path.name for path in run.iterdir()}
     assert names == {
+        ".run.lock",
         "config.json",
         "metrics.jsonl",
         "evaluations.jsonl",
@@ -171,7 +172,9 @@ def test_a_checkpoint_without_one_of_its_files(trained, tmp_path) -> None:
     done = trained.run("train", f"{trained.recipe}:bare", "--resume", str(run))
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("megatron-sspo: the checkpoint ") and "resume from an older checkpoint" in last
+    assert (
+        last.startswith("megatron-sspo: the checkpoint ") and "delete that folder to resume from an older one" in last
+    )
     assert "Traceback" not in done.stderr
 
 

@@ -103,7 +103,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a row without its update": (
         lambda run: append(run / "metrics.jsonl", '{"update": "2"}\n'),
-        "metrics.jsonl, line 3 has no update",
+        "metrics.jsonl, line 3 has update '2'",
     ),
     "a row of the metrics is gone": (
         lambda run: (run / "metrics.jsonl").write_text('{"update": 2}\n'),

@@ -39,7 +39,7 @@ def test_a_reward_of_nan_on_one_of_two_processes_stops_both_with_one_line(worksh
     assert "a response to prompt 'arithmetic/train/0:3' is nan" in done.stderr
     workshop.assert_nobody_left()
     left = {path.name for path in (workshop.folder / "run").iterdir()}
-    assert left <= {"config.json", "initial_model", "log.txt", "metrics.jsonl"}
+    assert left <= {".run.lock", "config.json", "initial_model", "log.txt", "metrics.jsonl"}
 
 
 @pytest.mark.parametrize("layout", [[], ["--set", "parallel.data=2", "--set", "parallel.expert=2"]])

@@ -22,6 +22,7 @@ from megatron_sspo.objective import (
     ExpSig,
     Gumbel,
     Penalties,
+    Pessimistic,
     SigLog,
     Sigmoid,
     gmpo,
@@ -181,6 +182,7 @@ def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
     gates = [Clip(0.2, 0.2), Sigmoid(), AtanLog(), SigLog(), ExpSig(), ExpAtan(), Gumbel()]
     table = {"GRPO": grpo(), "GSPO": gspo(), "GMPO": gmpo(), "SAPO": sapo()}
     table |= {f"SSPO {type(gate).__name__}": sspo(gate) for gate in gates}
+    table["SSPO AtanLog, pessimistic"] = sspo(Pessimistic(AtanLog(), cap=3.0))
     found = {name: (objective, Penalties(), Correction()) for name, objective in table.items()}
     penalties = Penalties(kl_coef=0.1, kl_estimator="k2", entropy_coef=0.02)
     return found | {"SSPO, penalties, correction": (sspo(), penalties, Correction(mode="truncated"))}

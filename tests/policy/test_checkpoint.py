@@ -7,14 +7,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import resume
 import torch
 from launcher import launch
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from tiny_policy import read_batch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
+from megatron_sspo.policy import saving as saving_module
 from megatron_sspo.policy.saving import Results
 from megatron_sspo.run import Model
 
@@ -57,6 +60,41 @@ def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders
     saving._process.kill()
     with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
         saving.wait()
+
+
+def test_a_worker_of_the_writer_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
+    """Megatron's writer would wait for it for ever; the kernel kills one where memory runs out."""
+    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", lambda *_, **__: time.sleep(600))
+    policy = make(folders["dense"])
+    resume.train(policy, read_batch(batches["dense"]), updates=1)
+    saving = policy.begin_save(tmp_path)
+    writer = psutil.Process(saving._process.pid)
+    until_it_has_workers = time.monotonic() + 60
+    while not writer.children() and time.monotonic() < until_it_has_workers:
+        time.sleep(0.01)
+    writer.children()[0].kill()
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+        saving.wait()
+
+
+def test_a_writer_that_deadlocks_as_it_is_forked_is_forked_again(make, folders, batches, tmp_path, monkeypatch):
+    """A thread of the trainer may hold a lock at that moment; the forked process never gets it."""
+    real, deadlocked = saving_module._write, tmp_path / "deadlocked"
+
+    def write(*arguments):
+        if not deadlocked.exists():
+            deadlocked.touch()
+            time.sleep(600)
+        real(*arguments)
+
+    monkeypatch.setattr(saving_module, "_write", write)
+    monkeypatch.setattr(saving_module, "_START_SECONDS", 1.0)
+    policy = make(folders["dense"])
+    resume.train(policy, read_batch(batches["dense"]), updates=1)
+    (tmp_path / "checkpoint").mkdir()
+    policy.save(tmp_path / "checkpoint")
+    assert deadlocked.exists()
+    make(folders["dense"]).load(tmp_path / "checkpoint")
 
 
 def test_a_writer_that_is_killed_while_it_tells_what_it_has_written():

@@ -41,6 +41,15 @@ def patient() -> Iterator[Sandbox]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def with_numpy() -> Iterator[Sandbox]:
+    """A patient sandbox in which programs and tests may import numpy."""
+    limits = dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120, memory_bytes=2048 * MEBIBYTE)
+    made = Sandbox(limits, packages=["numpy"])
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="module")
 def public_path() -> Iterator[Path]:
     """A folder that every user of the machine may read and write, unlike pytest's own."""

@@ -6,6 +6,7 @@ from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import Case
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs
 from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, SEARCHES, WRONG
+from tests.sandbox.right_programs import RIGHT, RIGHT_NUMPY
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -14,6 +15,18 @@ def test_an_honest_program_passes(patient: Sandbox, name: str) -> None:
     verdict = patient.check(program, tests)
     assert verdict.passed and verdict.reason == "passed", verdict
     assert_nothing_runs(patient)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_program_passes(patient: Sandbox, name: str) -> None:
+    verdict = patient.check(*RIGHT[name])
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("name", RIGHT_NUMPY)
+def test_a_right_program_with_numpy_passes(with_numpy: Sandbox, name: str) -> None:
+    verdict = with_numpy.check(*RIGHT_NUMPY[name])
+    assert verdict.passed, verdict
 
 
 @pytest.mark.parametrize("name", WRONG)

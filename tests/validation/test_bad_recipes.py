@@ -36,7 +36,7 @@ RAISES = {
     ),
     "def recipe():\n    return run(objective=sspo(AtanLog))": (
         "return run(objective=sspo(AtanLog))",
-        "ValueError: token_gate is the class AtanLog, and must be a gate, such as AtanLog()",
+        "ValueError: SequenceObjective.token_gate is the class AtanLog, and must be a gate, such as AtanLog()",
     ),
     "def recipe():\n    return run(objective=SequenceObjective(AtanLog(), 'geometric'))": (
         "return run(objective=SequenceObjective(AtanLog(), 'geometric'))",

@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "torture", help="is replaced")
     parser.add_argument("--phases", default="", help="embedded,outside,own,router: these runs, again and again")
+    parser.add_argument("--only", default="", help="a regular expression for the kinds of faults, such as disk|corrupt")
     options = parser.parse_args()
     output = options.output.resolve()
     machine.enter_namespace(output)
@@ -59,7 +60,11 @@ def main() -> int:
             for kind in kinds:
                 if time.monotonic() >= until and phases:
                     break
-                share = torture.began + 0.5 * options.seconds if _is_short(options) and kind == kinds[0] else until
+                share = (
+                    torture.began + 0.5 * options.seconds
+                    if _is_short(options) and len(kinds) > 1 and not phases
+                    else until
+                )
                 phases.append(_phase(torture, len(phases) + 1, kind, _updates(options, kind), share))
     finally:
         recorder.close()
@@ -88,7 +93,7 @@ def _prepare(options: argparse.Namespace, output: Path) -> Torture:
         token=token,
         shim=shim,
         processes=processes,
-        plan=Plan(options.seed, able),
+        plan=Plan(options.seed, able, options.only),
         random=random.Random(options.seed),
         servers=None,
         reference=None,
@@ -163,7 +168,7 @@ def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
             size, heard = now, time.monotonic()
         if time.monotonic() - heard > HANG_SECONDS:
             is_run = [p for p in torture.processes.alive() if not is_of_serve(p)]
-            (folder / "hang.txt").write_text(stacks(is_run))
+            (folder / "hang.txt").write_text(stacks(is_run), encoding="utf-8")
             send(is_run, signal.SIGKILL)
             record = FaultRecord(0, "none", "embedded", "", time.monotonic() - torture.began, outcome="hang")
             record.what = f"without any fault: see {folder / 'hang.txt'}"

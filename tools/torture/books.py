@@ -33,7 +33,7 @@ def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_siz
         expected: the prompts that each update has to learn from, in order: those of the stream, none left out.
         is_served: responses come from servers and are not repeated by a seed, so that two equal ones are one.
     """
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     books = Books(updates=len(expected), updates_lost=_count_lost(lines))
     history = surviving(lines)
     if sorted(history) != list(range(1, len(expected) + 1)):
@@ -97,7 +97,7 @@ def _check_responses(books: Books, history: dict[int, dict[str, Any]]) -> None:
 
 
 def _check_verdicts(books: Books, path: Path) -> None:
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     wrong = [pair for row in rows for pair in row["wrong"]]
     books.judged, books.judged_wrong = sum(row["judged"] for row in rows), len(wrong)
     if wrong:
@@ -106,7 +106,7 @@ def _check_verdicts(books: Books, path: Path) -> None:
 
 
 def _check_metrics(books: Books, path: Path) -> None:
-    updates = [json.loads(line)["update"] for line in path.read_text().splitlines()]
+    updates = [json.loads(line)["update"] for line in path.read_text(encoding="utf-8").splitlines()]
     if updates != list(range(1, books.updates + 1)):
         books.errors.append(f"metrics.jsonl has the updates {_ranges(updates)}")
 
@@ -132,5 +132,5 @@ def differences(run: Path, reference: Path) -> list[str]:
 
 
 def _rows(path: Path) -> list[str]:
-    parsed = [json.loads(line) for line in path.read_text().splitlines()]
+    parsed = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [json.dumps({k: v for k, v in row.items() if not k.startswith("seconds/")}) for row in parsed]

@@ -40,7 +40,7 @@ class Life:
         if port is not None:
             shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        with output.open("w") as file:
+        with output.open("w", encoding="utf-8") as file:
             self.processes = [
                 subprocess.Popen(
                     [sys.executable, "-m", "megatron_sspo", *arguments],
@@ -82,7 +82,7 @@ class Life:
 
     def text(self) -> str:
         """What it has printed."""
-        return self.output.read_text(errors="replace")
+        return self.output.read_text(encoding="utf-8", errors="replace")
 
     def error(self) -> str:
         """The sentence that it ended with; "" without one."""

@@ -68,7 +68,7 @@ class Recorder:
         while not self._ended.wait(_EVERY_SECONDS):
             found = self._look()
             self.samples += found
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(sample)) + "\n" for sample in found)
 
     def _look(self) -> list[Sample]:
@@ -86,14 +86,14 @@ class Recorder:
 
 
 def _bytes_of(pid: int) -> tuple[int, int]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
     numbers = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     return numbers["Rss"], numbers["Anonymous"]
 
 
 @dataclass(frozen=True)
 class Flatness:
-    """The memory of a role in a kind of phase, over its settled samples in the order of time."""
+    """The memory of a role's processes in a kind of run, over the settled samples of those that lived long enough."""
 
     phase: str
     role: str
@@ -110,32 +110,32 @@ class Flatness:
 
 
 def flatness(samples: Sequence[Sample]) -> list[Flatness]:
-    """Each role of each kind of phase that has samples enough.
+    """Each role of each kind of run that has processes with samples enough.
 
-    Lives are short, since they are killed, so that what is compared is not the beginning and the end of one process
-    alone: the settled samples of all of a role's processes stand in a row, and the row is cut into quarters.
+    Two processes of a role may differ by some percent from their start on, so that one life is not compared with
+    another: the settled samples of each process are cut into quarters, and the means are taken over processes.
     """
-    rows: Mapping[tuple[str, str], list[Sample]] = defaultdict(list)
+    rows: Mapping[tuple[str, str], dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         if sample.is_settled:
-            rows[_where(sample), sample.role].append(sample)
+            rows[_where(sample), sample.role][sample.pid].append(sample)
     found = []
-    for (phase, role), row in sorted(rows.items()):
-        if len(row) < FEWEST:
-            continue
-        quarter = len(row) // 4
-        second, last = row[quarter : 2 * quarter], row[-quarter:]
-        found.append(
-            Flatness(
-                phase=phase,
-                role=role,
-                num_samples=len(row),
-                num_processes=len({sample.pid for sample in row}),
-                largest_resident=max(sample.resident for sample in row),
-                second_quarter=statistics.fmean(sample.anonymous for sample in second),
-                last_quarter=statistics.fmean(sample.anonymous for sample in last),
+    for (phase, role), by_process in sorted(rows.items()):
+        long = [row for row in by_process.values() if len(row) >= FEWEST]
+        second = [sample for row in long for sample in row[len(row) // 4 : len(row) // 4 * 2]]
+        last = [sample for row in long for sample in row[-(len(row) // 4) :]]
+        if long:
+            found.append(
+                Flatness(
+                    phase=phase,
+                    role=role,
+                    num_samples=sum(map(len, long)),
+                    num_processes=len(long),
+                    largest_resident=max(sample.resident for row in by_process.values() for sample in row),
+                    second_quarter=statistics.fmean(sample.anonymous for sample in second),
+                    last_quarter=statistics.fmean(sample.anonymous for sample in last),
+                )
             )
-        )
     return found
 
 

@@ -96,8 +96,11 @@ class Phase:
     def _fault(self) -> None:
         scene, torture = self._scene, self._torture
         choice = torture.plan.next(scene.phase, self._moments())
-        if choice is None:
-            self._finish()
+        if choice is None:  # nothing that could hit it now
+            if scene.life is None:
+                self._start()
+            else:
+                self._finish()
             return
         kind, moment = choice
         record = FaultRecord(
@@ -282,7 +285,7 @@ class Phase:
         record.outcome = "hang"
         processes = self._torture.processes.alive()
         path = self._folder / f"hang-{record.number}.txt"
-        path.write_text(stacks(processes))
+        path.write_text(stacks(processes), encoding="utf-8")
         life.ask(signal.SIGTERM)
         deadline = time.monotonic() + _ASKED_SECONDS
         while life.exit_code() is None and time.monotonic() < deadline:
@@ -336,7 +339,7 @@ class Phase:
     def _tell(self, record: FaultRecord) -> None:
         passed = time.monotonic() - self._torture.began
         print(f"{passed:7.0f} s  {record.number:3d}  {record.line()}", flush=True)
-        with (self._torture.output / "faults.jsonl").open("a") as file:
+        with (self._torture.output / "faults.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(vars(record)) + "\n")
 
 

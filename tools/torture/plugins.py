@@ -77,7 +77,7 @@ class Programs:
             for response, reason in zip(responses, found, strict=True)
             if (reason == "passed") != _is_odd(response) or reason not in ("passed", "failed")
         ]
-        with self._verdicts.open("a") as file:
+        with self._verdicts.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"life": self._life, "judged": len(found), "wrong": wrong}) + "\n")
 
 

@@ -97,7 +97,7 @@ def role_of(process: psutil.Process) -> str:
 
 def _is_init(pid: int) -> bool:
     """Whether it is the first process of a sandbox."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return status.partition("NSpid:")[2].partition("\n")[0].split()[-1] == "1"
 
 

@@ -98,7 +98,7 @@ def _keep_books() -> None:
             }
             for group in batch
         ]
-        with journal.open("a") as file:
+        with journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"life": life, "update": self.state.update, "groups": groups}) + "\n")
         after_update(self, batch, record)
 

@@ -60,9 +60,9 @@ class Findings:
             "not_run": [kind.name for kind in self.not_run],
             "failures": self.failures(),
         }
-        (folder / "report.json").write_text(json.dumps(content, indent=1))
+        (folder / "report.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
         path = folder / "report.md"
-        path.write_text(self.markdown())
+        path.write_text(self.markdown(), encoding="utf-8")
         return path
 
     def markdown(self) -> str:

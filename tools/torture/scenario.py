@@ -24,7 +24,7 @@ def write(folder: Path) -> None:
     model.mkdir(parents=True)
     for file in (ROOT / "examples" / "tiny_moe").iterdir():
         (model / file.name).write_bytes(file.read_bytes())
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | _SMALL))
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps(config | _SMALL), encoding="utf-8")
     rows = [{"question": f"{n}+{n}=", "answer": str(2 * n), "tests": TESTS} for n in range(_NUM_PROMPTS)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

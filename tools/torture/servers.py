@@ -46,7 +46,7 @@ class Servers:
     def start(self, port: int) -> "subprocess.Popen[bytes]":
         """`megatron-sspo serve` at a port."""
         command = [sys.executable, "-m", "megatron_sspo", "serve", "tools/torture/recipe.py:served"]
-        with (self.folder / "serve.out").open("a") as output:
+        with (self.folder / "serve.out").open("a", encoding="utf-8") as output:
             return subprocess.Popen(
                 [*command, "--folder", str(self.folder), "--port", str(port)],
                 cwd=ROOT,

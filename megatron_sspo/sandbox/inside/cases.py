@@ -1,6 +1,6 @@
-"""Runs a program once for each input, in a fresh process each, and hands on what it printed.
+"""Runs a program once for each input, in a fresh process each, and passes on its output.
 
-What it should have printed is not here: that is compared outside of the sandbox.
+The expected output is not here: it is compared outside of the sandbox.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import sys
 
 from megatron_sspo.sandbox.inside import wire
 from megatron_sspo.sandbox.inside.program import execute, print_exception, read_job
-from megatron_sspo.sandbox.inside.start import forget_us
+from megatron_sspo.sandbox.inside.signals import prepare_for_program
 
 
 def run_cases(job: int, channel: int) -> None:
     """Writes a line for each input into the channel: the nonce, the exit code, the output. Stops at the first error."""
-    wire.hide_from_relatives()
+    wire.forbid_inspection()
     work = read_job(job)
     room = work["output_bytes"]
     for stdin in work["inputs"]:
@@ -41,8 +41,8 @@ def _run_case(program: str, stdin: str, room: int) -> tuple[int, bytes, bool]:
         os.dup2(given, 0)
         os.dup2(writing, 1)
         wire.close_all_but({0, 1, 2})
-        forget_us()
-        _be_program(program)
+        prepare_for_program()
+        _execute_and_exit(program)
     os.close(given)
     os.close(writing)
     end = os.pidfd_open(child)
@@ -57,7 +57,7 @@ def _run_case(program: str, stdin: str, room: int) -> tuple[int, bytes, bool]:
     return os.waitstatus_to_exitcode(status), output, is_whole
 
 
-def _be_program(program: str) -> None:
+def _execute_and_exit(program: str) -> None:
     exit_code = 1
     try:
         execute(program, "__main__")
@@ -74,7 +74,7 @@ def _be_program(program: str) -> None:
 
 
 def _read(descriptor: int, end: int, room: int) -> tuple[bytes, bool]:
-    """What the program prints until it ends, and whether that is all of it. What it leaves behind is not waited for."""
+    """Returns the output until the program ends, and whether that is all of it. Its children are not waited for."""
     os.set_blocking(descriptor, False)
     content = bytearray()
     while True:

@@ -1,14 +1,19 @@
 """An interpreter that executes one cell after another, as a notebook does."""
 
+from __future__ import annotations
+
 import ast
 import json
 import os
 import signal
 import sys
 import types
-from typing import Any
 
 from megatron_sspo.sandbox.inside.program import format_exception, read_job, remember_lines, write_files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 
 class CellTimeout(BaseException):

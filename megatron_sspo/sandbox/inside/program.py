@@ -1,12 +1,16 @@
 """Runs a program as Python would, in this very process."""
 
+from __future__ import annotations
+
 import json
 import linecache
 import os
 import sys
-import traceback
 import types
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 NAME = "program.py"
 _OURS = os.path.dirname(__file__)
@@ -58,6 +62,8 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: type
 
 def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
     """The traceback from the first frame on that is not ours; none where the program did not even compile."""
+    import traceback  # takes long to load, and right programs do not need it
+
     if isinstance(error, SyntaxError) and error.filename in linecache.cache:
         trace = None
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<string>")):

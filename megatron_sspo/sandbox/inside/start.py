@@ -6,16 +6,17 @@ JOB is a file descriptor with what there is to do, CHANNEL one for what is found
 Python's `resource`.
 """
 
-import contextlib
 import json
 import os
 import resource
 import signal
 import sys
 
+from megatron_sspo.sandbox.inside.signals import prepare_for_program
+
 
 def main() -> None:
-    """Never returns in the process that it is called in, which is the sandbox's init: all others end with it."""
+    """Starts what the mode says. Never returns in the calling process, which is the sandbox's init."""
     mode, job, channel, limits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     for name, value in limits.items():
         soft_first = name == "RLIMIT_CPU"  # a signal that tells why, and a second later the one that cannot be ignored
@@ -33,49 +34,21 @@ def main() -> None:
 
         run_cases(job, channel)
     else:
-        _leave_init_behind()
+        _continue_in_child()
         if mode == "run":
             from megatron_sspo.sandbox.inside.program import run
 
-            forget_us()
+            prepare_for_program()
             run(job, channel)
         else:
             from megatron_sspo.sandbox.inside.cells import serve
 
-            forget_us()
+            prepare_for_program()
             serve(job, channel)
 
 
-def forget_us() -> None:
-    """Makes this process ready for a program that is not ours."""
-    sys.path.remove("/sandbox")
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _be_deaf()
-
-
-def _be_deaf() -> None:
-    """Has this process do nothing on the signals that Slurm sends to every process of a job, which are not for it.
-
-    Those that it starts do what everybody does: a program may end its children so.
-    """
-
-    def do_nothing(*_: object) -> None:
-        pass
-
-    def turn(old: object, new: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            if signal.getsignal(number) is old:  # else the program has a handler of its own
-                with contextlib.suppress(ValueError):  # in a thread that is not the first
-                    signal.signal(number, new)  # pyright: ignore[reportArgumentType]
-
-    turn(signal.SIG_IGN, do_nothing)  # which goes with exec, and with fork by this
-    os.register_at_fork(
-        before=lambda: turn(do_nothing, signal.SIG_DFL), after_in_parent=lambda: turn(signal.SIG_DFL, do_nothing)
-    )
-
-
-def _leave_init_behind() -> None:
-    """Returns in a child. Its parent buries the dead, and ends as the child does."""
+def _continue_in_child() -> None:
+    """Returns in a child process. Its parent reaps dead processes, and ends as the child does."""
     child = os.fork()
     if child == 0:
         return

@@ -1,50 +1,56 @@
-"""The process of the program that is judged: loads it, and then does what the judge asks of it.
+"""The process of the program that is judged: loads the program, and then does what the judge asks of it.
 
 It has neither the tests nor a way to the verdict: nothing that happens here can do more than answer wrongly.
 """
 
-import builtins
+from __future__ import annotations
+
+import importlib
 import operator
 import os
 import sys
-import types
-from collections.abc import Callable
-from typing import Any
 
 from megatron_sspo.sandbox.inside import wire
+from megatron_sspo.sandbox.inside.peer import Peer
 from megatron_sspo.sandbox.inside.program import execute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
 
 _MODULE = "solution"
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, *arguments, **keywords: function(*arguments, **keywords),
-    "getattr": getattr,
-    "setattr": setattr,
-    **{name: getattr(builtins, name) for name in ("len", "iter", "next", "str", "repr", "int", "float", "bool", "abs")},
-    "isinstance": isinstance,
-    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "neg", "index")},
-    **{name: getattr(operator, name) for name in ("eq", "lt", "le", "gt", "ge", "contains", "add", "sub", "mul")},
-    **{name: getattr(operator, name) for name in ("truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "matmul")},
-}
 
-
-class Subject:
-    """The program's objects, by the numbers under which the judge knows them."""
+class Subject(Peer):
+    """The program's side of the conversation."""
 
     def __init__(self, receiving: int, sending: int) -> None:
-        self._receiving = receiving
-        self._sending = sending
-        self._objects: dict[int, Any] = {}
+        super().__init__(receiving, sending, parity=1)
         self._globals: dict[str, Any] = {}
+        self._functions: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Until the judge is gone."""
+        """Answers until the judge is gone."""
         try:
-            self._load(wire.read(self._receiving))
             while True:
-                self._answer(wire.read(self._receiving))
+                match self.receive():
+                    case ["ask", str(operation), [*arguments], dict(keywords)]:
+                        self.answer(operation, arguments, keywords)
+                    case _:
+                        break
         except wire.Broken:
+            pass
+        finally:
             os._exit(0)
+
+    def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Carries out an operation on the program's objects."""
+        if operation == "load":
+            return self._load(*arguments)
+        if operation == "name":
+            (name,) = arguments
+            return (True, self._globals[name]) if name in self._globals else (False, None)
+        return super().perform(operation, arguments, keywords)
 
     def _load(self, source: str) -> None:
         try:
@@ -52,70 +58,32 @@ class Subject:
         except SystemExit as error:
             self._globals = vars(sys.modules[_MODULE])
             if error.code not in (None, 0):
-                return self._report(error)
-        except BaseException as error:
-            return self._report(error)
-        return wire.write(self._sending, ["ok", None, []])
+                raise
 
-    def _answer(self, message: Any) -> None:
-        try:
-            if message[0] == "name":
-                value, changes = self._globals[message[1]], []
-            else:
-                value, changes = self._apply(message)
-            reply = ["ok", self._encode(value), changes]
-        except wire.Broken:
-            raise
-        except BaseException as error:
-            return self._report(error)
-        return wire.write(self._sending, reply)
+    def encode(self, value: Any) -> Any:
+        """Returns a value as JSON; a function of the tests goes back as itself."""
+        number = self._functions.get(id(value))
+        return super().encode(value) if number is None else ["yours", number]
 
-    def _apply(self, message: Any) -> tuple[Any, list[Any]]:
-        """Calls a function; also tells which of its arguments it changed, because the judge sent copies."""
-        function = _FUNCTIONS[message[0]]
-        arguments = [self._decode(part) for part in message[1]]
-        keywords = {name: self._decode(part) for name, part in message[2].items()}
-        value = function(*arguments, **keywords)
-        changes: list[Any] = []
-        for place, before, after in [
-            *zip(range(len(arguments)), message[1], arguments, strict=True),
-            *((name, message[2][name], after) for name, after in keywords.items()),
-        ]:
-            if isinstance(after, (list, dict, set, bytearray)) and (now := self._encode(after)) != before:
-                changes.append([place, now])
-        return value, changes
+    def library(self, module: str, name: str) -> Any:
+        """Returns what the tests named: a class or a function of an installed module."""
+        return operator.attrgetter(name)(importlib.import_module(module))
 
-    def _report(self, error: BaseException) -> None:
-        wire.write(self._sending, ["raised", self._encode(type(error)), str(error)[:2000]])
+    def decode_function(self, number: int, parts: list[Any]) -> Any:
+        """Returns a function with the parameters of a function of the tests, which calls that one."""
+        if number in self._proxies:
+            return self._proxies[number]
+        name, documentation, parameters, passed, defaults = parts
 
-    def _encode(self, value: Any) -> Any:
-        return wire.encode(value, self._export)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return self.ask("call", made, *arguments, **keywords)
 
-    def _export(self, value: Any) -> list[Any]:
-        if isinstance(value, types.ModuleType):
-            return ["module", value.__name__]
-        self._objects[id(value)] = value  # kept alive, so that its number stays its own
-        if isinstance(value, type) and issubclass(value, BaseException):
-            return ["exception", id(value), [base.__name__ for base in value.__mro__]]
-        return ["object", id(value)]
-
-    def _decode(self, message: Any) -> Any:
-        return wire.decode(message, self._import)
-
-    def _import(self, message: list[Any]) -> Any:
-        tag, number = message
-        if tag == "object":
-            return self._objects[number]
-        return lambda *arguments, **keywords: self._call_back(number, arguments, keywords)
-
-    def _call_back(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Calls a function of the tests, while the judge waits for an answer."""
-        positional = [self._encode(value) for value in arguments]
-        wire.write(self._sending, ["call back", number, positional, {k: self._encode(v) for k, v in keywords.items()}])
-        while True:
-            message = wire.read(self._receiving)
-            if message[0] == "returned":
-                return self._decode(message[1])
-            if message[0] == "failed":
-                raise RuntimeError(message[1])
-            self._answer(message)  # the function of the tests asks the program for something
+        own = name if name.isidentifier() else "function"
+        scope: dict[str, Any] = {"call": call, "defaults": [self.decode(part) for part in defaults]}
+        exec(f"def {own}({parameters}): return call({passed})", scope)
+        made = scope[own]
+        made.__name__ = made.__qualname__ = name
+        made.__doc__, made.__module__ = documentation, "tests"
+        self._proxies[number] = made
+        self._functions[id(made)] = number
+        return made

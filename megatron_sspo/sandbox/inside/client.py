@@ -1,0 +1,263 @@
+"""The judge's side of the conversation with the program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+
+from megatron_sspo.sandbox.inside import errors, mirror, shared, wire
+from megatron_sspo.sandbox.inside.peer import Peer, has_real_name, is_importable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    from megatron_sspo.sandbox.inside.files import OwnFiles
+
+# Modules that a program may have imported for its tests: none in which a value could become code.
+SHARED_MODULES = frozenset(
+    (
+        *("bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq"),
+        *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
+    )
+)
+_OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
+
+
+class NoReplay(BaseException):
+    """An expression that is evaluated again asks the program for something else."""
+
+
+class Client(Peer):
+    """Asks the program's process, and serves the calls that it makes of the tests' own functions meanwhile.
+
+    Args:
+        report: takes note of what must not be lost where a test catches the exception that tells it.
+    """
+
+    trusts_all = False
+
+    def __init__(self, receiving: int, sending: int, report: Callable[[str], None]) -> None:
+        super().__init__(receiving, sending, parity=0)
+        self._report = report
+        self.is_broken = False
+        self.is_called_back = 0
+        self.files: OwnFiles | None = None
+        self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
+        self._replay: Iterator[Any] | None = None
+        self.raised_by_program: list[BaseException] = []
+        self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the items that the test gave them
+
+    def send_program(self, program: str) -> None:
+        """Has the program executed."""
+        try:
+            self.send(lambda: ["ask", "load", [program], {}])
+        except wire.Broken:
+            self.is_broken = True
+
+    def wait_for_program(self) -> None:
+        """Waits until the program has been executed; raises what it raised."""
+        try:
+            if self.is_broken:
+                raise wire.Broken("the program has ended")
+            self.wait("load")
+        except wire.Broken:
+            self.is_broken = True
+            raise
+
+    def name(self, name: str) -> tuple[bool, Any]:
+        """Returns whether the program has a global of that name, and the global."""
+        found, value = self.ask("name", name)
+        return bool(found), value
+
+    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+        """Has the program do something; once the conversation is broken it stays so."""
+        if self._replay is not None and operation != "name":
+            return self._replayed_answer(operation)
+        if self.is_broken:
+            raise wire.Broken("the program has ended")
+        log, self.log = self.log, None  # what a function of the tests asks meanwhile is not logged
+        try:
+            if self.files is not None and self.files.has_any:
+                with self.files.hidden((arguments, keywords)):
+                    value = super().ask(operation, *arguments, **keywords)
+            else:
+                value = super().ask(operation, *arguments, **keywords)
+            if log is not None and operation != "name":
+                log.append((operation, value, None))
+            return value
+        except wire.Broken:
+            self.is_broken = True
+            raise
+        except wire.Unsendable as error:
+            raise self.unsendable(str(error)) from None
+        except Exception as error:
+            if log is not None:
+                log.append((operation, None, error))
+            raise
+        finally:
+            self.log = log
+
+    @contextlib.contextmanager
+    def replayed(self, log: list[Any]) -> Iterator[None]:
+        """Has the answers of a log given again, in place of the program's."""
+        self._replay = iter(log)
+        try:
+            yield
+        finally:
+            self._replay = None
+
+    def _replayed_answer(self, operation: str) -> Any:
+        asked, value, error = next(self._replay or iter(()), (None, None, None))
+        if asked != operation:
+            raise NoReplay
+        if error is not None:
+            raise error
+        return value
+
+    def raised(self, error: BaseException) -> BaseException:
+        """Returns the exception for one of the program's; what would end a loop of the test's quietly is an error."""
+        if errors.stops_iteration(error):
+            error = errors.ProgramStopped(f"the program raised {type(error).__name__}")
+        if isinstance(error, SystemExit):
+            self.raised_by_program.append(error)
+        return error
+
+    def unsendable(self, text: str) -> BaseException:
+        """Returns the exception for a value that cannot be passed. A test may take it for one of the program's."""
+        self._report(f"a value could not be passed between the test and the program: {text}")
+        return TypeError(text)
+
+    def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
+        """Keeps what an argument was before the program changed it."""
+        self.changed.setdefault(id(container), (container, tag, items))
+
+    # ------------------------------------------------------------------ what the program may do with the tests' objects
+
+    def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Carries out an operation on an object that the tests have passed to the program."""
+        target = arguments[0] if arguments else None
+        if id(target) not in self._numbers or not _may(operation, target, arguments[1:]):
+            raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
+        self.is_called_back += 1
+        try:
+            return super().perform(operation, arguments, keywords)
+        finally:
+            self.is_called_back -= 1
+
+    # ------------------------------------------------------------------ functions and modules
+
+    def is_library_type(self, kind: type) -> bool:
+        """Whether a type is passed by its name: the program has the same libraries."""
+        return is_importable(kind) and has_real_name(kind)
+
+    def encode_callable(self, value: Any) -> list[Any] | None:
+        """Passes library functions by name, and a test's function with its parameters, as decorators look at them."""
+        owner = getattr(value, "__objclass__", None)
+        if owner is not None and owner.__module__ == "builtins" and hasattr(value, "__name__"):
+            return ["library", "builtins", f"{owner.__name__}.{value.__name__}"]
+        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+            if isinstance(value.__module__, str) and is_importable(value) and has_real_name(value):
+                return ["library", value.__module__, value.__qualname__]
+            if isinstance(value, types.FunctionType):
+                return self._encode_function(value)
+        return None
+
+    def _encode_function(self, function: types.FunctionType) -> list[Any]:
+        import inspect  # takes long to load, and few tests pass functions
+
+        declared: list[str] = []
+        passed: list[str] = []
+        defaults: list[Any] = []
+        kinds = inspect.Parameter
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        for place, parameter in enumerate(parameters):
+            name = parameter.name
+            star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+            before = parameters[place - 1].kind if place else None
+            if parameter.kind is kinds.KEYWORD_ONLY and before not in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL):
+                declared.append("*")
+            if before is kinds.POSITIONAL_ONLY and parameter.kind is not kinds.POSITIONAL_ONLY:
+                declared.append("/")
+            default = ""
+            if parameter.default is not kinds.empty:
+                default = f"=defaults[{len(defaults)}]"
+                defaults.append(self.encode(parameter.default))
+            declared.append(f"{star}{name}{default}")
+            passed.append(f"{name}={name}" if parameter.kind is kinds.KEYWORD_ONLY else f"{star}{name}")
+        if parameters and parameters[-1].kind is kinds.POSITIONAL_ONLY:
+            declared.append("/")
+        number = self.export(function)
+        return [
+            "function",
+            number,
+            function.__name__,
+            function.__doc__,
+            ", ".join(declared),
+            ", ".join(passed),
+            defaults,
+        ]
+
+    def module(self, name: str) -> Any:
+        """Returns a module that the program has imported."""
+        if name not in SHARED_MODULES:
+            raise wire.Unsendable(f"the program's module {name}")
+        return importlib.import_module(name)
+
+
+def _may(operation: str, target: Any, rest: list[Any]) -> bool:
+    """Whether the program may do this with an object of the tests: nothing that leads to what is expected of it."""
+    if operation == "call":
+        return callable(target)
+    if operation in ("getattr", "setattr", "delattr"):
+        name = rest[0] if rest else ""
+        if not isinstance(name, str):
+            return False
+        if name in _OF_FUNCTIONS and operation == "getattr":
+            return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
+        return not name.startswith("__") and _is_own(target)
+    if isinstance(target, Iterator) or _is_own(target):
+        return operation not in ("subclass", "member", "dir")
+    return operation in ("str", "repr", "hash", "eq", "bool", "enter", "exit")
+
+
+def _is_own(target: Any) -> bool:
+    """Whether a class, or the class of an object, is the tests' own."""
+    kind = target if isinstance(target, type) else type(target)
+    return kind.__module__ == "tests" and mirror.handle_of(kind) is None
+
+
+class Pristine:
+    """A context in which containers have the items that they had before the program changed them."""
+
+    def __init__(self, changed: list[tuple[Any, str, list[Any]]]) -> None:
+        self._changed = changed
+        self._now: list[list[Any]] = []
+
+    def __enter__(self) -> None:
+        self._now = [shared.items_of(container, tag) for container, tag, _ in self._changed]
+        for container, tag, items in self._changed:
+            shared.refill(container, tag, items)
+
+    def __exit__(self, *_: object) -> None:
+        for (container, tag, _items), now in zip(self._changed, self._now, strict=True):
+            shared.refill(container, tag, now)
+
+
+def solution_module(client: Client) -> types.ModuleType:
+    """Returns the module from which tests may import the program's names."""
+
+    class Solution(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            found, value = client.name(name)
+            if not found:
+                raise AttributeError(f"the program has no {name}")
+            return value
+
+    sys.modules["solution"] = module = Solution("solution")
+    return module

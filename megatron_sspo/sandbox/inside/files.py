@@ -1,0 +1,106 @@
+"""Files that a test keeps what it expects in: the program does not see them.
+
+A file that a test has written and reads again itself, and that it has not told the program of, is out of the way while
+the program runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+_READING = ("read_text", "read_bytes")
+
+
+class OwnFiles:
+    """The files of the tests.
+
+    Args:
+        trees: the tests.
+    """
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self._read = set(_paths_read([node for tree in trees for node in ast.walk(tree)]))
+        self._written: set[str] = set()
+        if self._read:
+            sys.addaudithook(self._look)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a file to hide."""
+        return bool(self._written)
+
+    def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], (str, bytes)):
+            return
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        flags = arguments[2] if isinstance(arguments[2], int) else 0
+        if path in self._read and flags & os.O_ACCMODE != os.O_RDONLY:
+            self._written.add(path)
+
+    @contextlib.contextmanager
+    def hidden(self, passed: Any) -> Iterator[None]:
+        """Takes the files away for as long as the program runs, but those whose path is among what is passed."""
+        if self._written:
+            texts = list(_texts(passed))
+            self._written -= {path for path in self._written if any(_names(text, path) for text in texts)}
+        contents: dict[str, bytes] = {}
+        for path in self._written:
+            with contextlib.suppress(OSError):
+                with open(path, "rb") as file:
+                    contents[path] = file.read()
+                os.unlink(path)
+        try:
+            yield
+        finally:
+            for path, content in contents.items():
+                with contextlib.suppress(OSError), open(path, "wb") as file:
+                    file.write(content)
+
+
+def _names(text: str, path: str) -> bool:
+    folder = os.path.abspath(text) if text else ""
+    is_parent = folder not in ("", "/", "/tmp", os.getcwd()) and path.startswith(f"{folder}/")
+    return os.path.basename(path) in text or is_parent
+
+
+def _texts(value: Any, depth: int = 4) -> Iterator[str]:
+    if isinstance(value, (str, bytes, os.PathLike)) and type(value).__module__ in ("builtins", "pathlib"):
+        yield os.fsdecode(value)
+    elif isinstance(value, (list, tuple, set, dict)) and depth:
+        for item in value.items() if isinstance(value, dict) else value:
+            yield from _texts(item, depth - 1)
+
+
+def _paths_read(nodes: list[ast.AST]) -> Iterator[str]:
+    known = {
+        target.id: node.value.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        path: ast.AST | None = None
+        if isinstance(node.func, ast.Name) and node.func.id == "open" and node.args:
+            mode = (
+                node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "mode"), None)
+            )
+            is_reading = mode is None or (isinstance(mode, ast.Constant) and str(mode.value).startswith("r"))
+            path = node.args[0] if is_reading else None
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _READING:
+            made = node.func.value
+            path = made.args[0] if isinstance(made, ast.Call) and made.args else None
+        if isinstance(path, ast.Constant) and isinstance(path.value, str):
+            yield os.path.abspath(path.value)
+        elif isinstance(path, ast.Name) and path.id in known:
+            yield os.path.abspath(known[path.id])

@@ -1,0 +1,133 @@
+"""Which names of the tests hold what the program computed: found from the tests' text, without running it."""
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Flow:
+    """The names of all tests together, which share one namespace.
+
+    Attributes:
+        functions: names that stand for functions of the program, or for functions of the tests that call them.
+        results: names that hold what the program returned.
+        in_place: names that are handed to the program by a statement that is only a call, and so may be its results.
+        passed: names that are handed to the program.
+        defined: functions of the tests, by name.
+    """
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self._nodes = [node for tree in trees for node in ast.walk(tree)]
+        self.defined = {
+            node.name: node for node in self._nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        }
+        self.bound = set(_bound(self._nodes))
+        self.loaded = {n.id for n in self._nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
+        self.functions |= set(_imported_from_solution(self._nodes))
+        self.results: set[str] = set()
+        self.in_place: set[str] = set()
+        self.passed: set[str] = set()
+        while self._spread():
+            pass
+
+    def _spread(self) -> bool:
+        before = len(self.functions), len(self.results), len(self.passed)
+        for node in self._nodes:
+            for target, value in _assignments(node):
+                if self.mentions(value):
+                    self.results |= names_of(target)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and self._calls_program(node):
+                self.functions.add(node.name)
+            if isinstance(node, ast.Call):
+                self._follow(node)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.mentions(node.value.func):
+                self.in_place |= {arg.id for arg in node.value.args if isinstance(arg, ast.Name)} & self.bound
+        return before != (len(self.functions), len(self.results), len(self.passed))
+
+    def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        decorated = any(map(self.mentions, function.decorator_list))
+        return decorated or any(isinstance(part, ast.Call) and self.mentions(part.func) for part in ast.walk(function))
+
+    def _follow(self, call: ast.Call) -> None:
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if self.mentions(call.func):
+            self.passed |= {arg.id for arg in arguments if isinstance(arg, ast.Name)}
+        function = self.defined.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        if function is None:
+            return
+        parameters = function.args.posonlyargs + function.args.args
+        pairs = [*zip(call.args, (parameter.arg for parameter in parameters), strict=False)]
+        pairs += [(keyword.value, keyword.arg) for keyword in call.keywords if keyword.arg]
+        for argument, name in pairs:
+            if isinstance(argument, (ast.Name, ast.Lambda)) and names_of(argument) & self.functions:
+                self.functions.add(name)
+            elif self.mentions(argument):
+                self.results.add(name)
+
+    def mentions(self, node: ast.AST) -> bool:
+        """Whether an expression depends on what the program computes."""
+        names = names_of(node)
+        return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
+
+    def computes(self, node: ast.AST) -> bool:
+        """Whether an expression depends on what the program computes or may have changed."""
+        return self.mentions(node) or not names_of(node).isdisjoint(self.in_place)
+
+    def touches(self, node: ast.AST) -> bool:
+        """Whether an expression depends on what the program computes or is given."""
+        return self.mentions(node) or not names_of(node).isdisjoint(self.passed)
+
+
+_names: dict[ast.AST, frozenset[str]] = {}
+
+
+def names_of(node: ast.AST) -> frozenset[str]:
+    """Returns the names in a part of a test."""
+    found = _names.get(node)
+    if found is None:
+        found = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        _names[node] = found
+    return found
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target, value) for target in targets)
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            yield target, value
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            yield target, value
+        case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
+            yield target, value
+        case ast.comprehension(target=target, iter=value):
+            yield target, value
+        case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
+            yield target, value
+
+
+def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name) if name:
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+
+
+def _imported_from_solution(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module="solution", names=names):
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.Import(names=names):
+                yield from (alias.asname or "solution" for alias in names if alias.name == "solution")

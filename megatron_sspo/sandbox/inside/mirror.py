@@ -1,0 +1,417 @@
+"""Classes and objects of the other process, as this one sees them.
+
+A class of the other side is mirrored by a class with the same name, bases and special methods, whose methods ask the
+other side. So `isinstance`, `issubclass`, `callable`, `len` or `with` find what they would find in one process.
+
+numpy, and whatever else looks for the protocols of arrays and buffers, finds none: of the special attributes only
+those in `_READABLE` are answered, and those only with plain data.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any, Protocol
+
+    class Asks(Protocol):
+        """The conversation that a mirrored object belongs to."""
+
+        trusts_all: bool
+
+        def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+            """Has the other side do something."""
+            ...
+
+
+# Special methods that a mirrored class has where its original has them, by the name of the operation.
+UNARY = {
+    **{f"__{name}__": name for name in ("len", "iter", "next", "reversed", "bool", "int", "float", "complex", "index")},
+    **{f"__{name}__": name for name in ("neg", "pos", "abs", "invert", "trunc", "floor", "ceil", "hash", "enter")},
+    **{f"__{name}__": name for name in ("aiter", "bytes", "fspath")},
+}
+BINARY = {
+    **{f"__{name}__": name for name in ("lt", "le", "gt", "ge", "contains", "add", "sub", "mul", "truediv")},
+    **{f"__{name}__": name for name in ("floordiv", "mod", "pow", "matmul", "divmod", "lshift", "rshift")},
+    **{f"__{name}__": f"{name}_" for name in ("and", "or", "xor")},
+}
+_NOT_COMBINING = ("__lt__", "__le__", "__gt__", "__ge__", "__contains__")
+INPLACE = {f"__i{name.strip('_')}__": f"i{name.strip('_')}" for name in BINARY if name not in _NOT_COMBINING}
+REFLECTED = {f"__r{name.strip('_')}__": BINARY[name] for name in BINARY if name not in _NOT_COMBINING}
+OTHER = {
+    **{f"__{name}__": name for name in ("call", "getitem", "setitem", "delitem", "exit", "round", "format")},
+    "__missing__": "missing",
+    **{f"__{name}__": name for name in ("str", "repr")},
+}
+ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
+SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
+# What an object that is also plain data asks the other side for: not what it would be compared or searched by.
+_OF_DATA = (
+    "__call__",
+    "__missing__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__enter__",
+    "__exit__",
+    "__str__",
+    "__repr__",
+)
+_READABLE: dict[str, tuple[type, ...]] = {
+    "__name__": (str,),
+    "__qualname__": (str,),
+    "__module__": (str,),
+    "__doc__": (str,),
+    "__dict__": (dict,),
+    "__annotations__": (dict,),
+    "__slots__": (tuple, list, str),
+    "__members__": (dict,),
+    "__match_args__": (tuple,),
+    "__dataclass_fields__": (dict,),
+}
+# Types of the interpreter, by their names: an object says that it is one, so that `inspect` and `isinstance` agree.
+_INTERPRETER = {
+    kind.__name__: kind
+    for kind in (
+        *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType),
+        *(types.AsyncGeneratorType, types.MappingProxyType, map, zip, filter, enumerate, reversed, memoryview),
+    )
+}
+
+
+class Handle:
+    """The number of an object of the other side's, and whether a test made the object itself by calling its class."""
+
+    __slots__ = ("is_direct", "number", "peer")
+
+    def __init__(self, peer: Asks, number: int) -> None:
+        self.peer = peer
+        self.number = number
+        self.is_direct = False
+
+
+FIELD = "<handle>"
+_CLASSES: dict[type, Handle] = {}
+
+
+def handle_of(value: Any) -> Handle | None:
+    """Returns the handle of a mirrored object or class, None for all others."""
+    if isinstance(type(value), Mirror):
+        return object.__getattribute__(value, "__dict__").get(FIELD)
+    return _CLASSES.get(value) if type(value) is Mirror else None
+
+
+def attach(value: Any, peer: Asks, number: int) -> Any:
+    """Gives an object its handle."""
+    object.__getattribute__(value, "__dict__")[FIELD] = Handle(peer, number)
+    return value
+
+
+def _ask(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    handle = handle_of(value)
+    if handle is None:
+        raise TypeError(f"the object of type {type(value).__name__} has not been made by its program")
+    return handle.peer.ask(operation, value, *arguments, **keywords)
+
+
+def _read(value: Any, name: str) -> Any:
+    """Reads an attribute; of the special ones only a few, and only as plain data."""
+    if not (name.startswith("__") and name.endswith("__")):
+        return _ask(value, "getattr", name)
+    kinds = _READABLE.get(name)
+    found = _ask(value, "getattr", name) if kinds else None
+    if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
+        raise AttributeError(f"the special attribute {name} cannot be read")
+    return found
+
+
+class Mirror(type):
+    """The type of all mirrored classes."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> Any:
+        mirrored = [base for base in bases if base in _CLASSES]
+        if not mirrored:
+            return super().__new__(cls, name, bases, namespace)
+        return _subclass(name, bases, namespace, keywords, _CLASSES[mirrored[0]].peer)  # a class of this side's
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> None:
+        pass
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        made = _ask(cls, "call", *arguments, **keywords)
+        handle = handle_of(made)
+        if handle is not None and isinstance(made, cls):
+            handle.is_direct = True
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        return _read(cls, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        _ask(cls, "setattr", name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        _ask(cls, "delattr", name)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(_ask(cls, "iter"))
+
+    def __len__(cls) -> int:
+        return _ask(cls, "len")
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return _ask(cls, "getitem", key)
+
+    def __contains__(cls, value: Any) -> bool:
+        return bool(_ask(cls, "contains", value))
+
+    def __dir__(cls) -> list[str]:
+        return _ask(cls, "dir")
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}'>"
+
+
+class _Member:
+    """An attribute of a mirrored class."""
+
+    def __init__(self, owner: Callable[[], type], name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, value: Any, kind: type) -> Any:
+        if value is None:
+            return _ask(kind, "getattr", self._name)
+        if isinstance(value, Proxy):  # by way of `super()`: a proxy's own attributes do not come here
+            return _ask(self._owner(), "member", self._name, value)
+        return _ask(value, "getattr", self._name)
+
+
+class Proxy(metaclass=Mirror):
+    """An object of the other side's that is no plain data.
+
+    In the judge, comparing it with plain data is False, and combining it with plain data an error: the program's own
+    operators would decide, and see what is expected. An object that the test made itself, by calling the program's
+    class, may be combined.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return object.__getattribute__(self, "__class__")
+        if name in ("__dict__", "__doc__", "__module__"):
+            return _read(self, name)
+        if name.startswith("__") and name.endswith("__"):
+            return object.__getattribute__(self, name)
+        return _read(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return _read(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ask(self, "setattr", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _ask(self, "delattr", name)
+
+    def __dir__(self) -> list[str]:
+        return _ask(self, "dir")
+
+    def __eq__(self, other: object) -> bool:
+        handle = handle_of(self)
+        if self is other or handle is None:
+            return self is other
+        if not handle.peer.trusts_all and not isinstance(other, Proxy):
+            return False
+        return _ask(self, "eq", other) is True
+
+    def __hash__(self) -> int:
+        handle = handle_of(self)
+        return handle.number if handle else 0
+
+    def __copy__(self) -> Any:
+        return _ask(self, "copy")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _ask(self, "deepcopy")
+
+    def __str__(self) -> str:
+        return _ask(self, "str")
+
+    def __repr__(self) -> str:
+        return _ask(self, "repr")
+
+    def __format__(self, form: str) -> str:
+        return _ask(self, "format", form)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an object of the program cannot be pickled by a test")
+
+
+class Derived:
+    """An object of a class of the other side's that is derived from plain data, such as a named tuple."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _read(self, name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _ask(self, "deepcopy")
+
+    def __copy__(self) -> Any:
+        return _ask(self, "copy")
+
+
+def make_class(
+    peer: Asks, number: int, name: str, bases: list[type], special: list[str], members: list[str], base: type | None
+) -> type:
+    """Makes the mirror of a class.
+
+    Args:
+        bases: mirrors of the original's bases that are classes of the other side's.
+        special: the special methods that the original or its bases define.
+        members: the other attributes that the original itself defines.
+        base: the type of plain data, or the builtin exception, that it is derived from.
+    """
+    made: list[type] = []
+    namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
+    is_data = base is not None
+    for method in special:
+        if method in SPECIAL and (not is_data or method in _OF_DATA) and method != "__eq__":
+            namespace[method] = _method(method)
+    if "__hash__" not in special and "__eq__" in special and not is_data:
+        namespace["__hash__"] = None
+    if name in _INTERPRETER:
+        namespace["__class__"] = property(lambda self: _INTERPRETER[name])
+    root = (Derived, base) if base is not None else (_ROOTS.get(name, Proxy),)
+    if base is not None and issubclass(base, (list, dict, set, tuple)):
+        namespace.pop("__getitem__" if not issubclass(base, dict) else "", None)
+    for choice in ((*bases, *(kind for kind in root if not any(issubclass(b, kind) for b in bases))), root):
+        try:
+            kind = type.__new__(Mirror, name, choice, {"__module__": "solution", **namespace})
+            break
+        except TypeError:  # bases that cannot be combined here
+            continue
+    else:
+        raise ValueError(f"the class {name} cannot be mirrored")
+    made.append(kind)
+    _CLASSES[kind] = Handle(peer, number)
+    return kind
+
+
+def _method(name: str) -> Any:
+    if name in UNARY:
+        return _unary(UNARY[name], {"__bool__": bool, "__len__": int}.get(name))
+    if name in BINARY or name in INPLACE:
+        return _binary((BINARY | INPLACE)[name])
+    if name in REFLECTED:
+        return _binary(REFLECTED[name], reflected=True)
+    if name in ASYNC:
+        return _ASYNC[name]
+    operation = OTHER[name]
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return _ask(self, operation, *arguments, **keywords)
+
+    return method
+
+
+def _unary(operation: str, kind: type | None) -> Any:
+    def method(self: Any) -> Any:
+        found = _ask(self, operation)
+        return kind(found) if kind and type(found) is kind else found
+
+    return method
+
+
+def _binary(operation: str, reflected: bool = False) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        handle = handle_of(self)
+        if handle and not (handle.peer.trusts_all or handle.is_direct or handle_of(other)):
+            # The program would see what the test expects, and its own operator would be the judge of it.
+            raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
+        if handle is None:
+            return NotImplemented
+        found = handle.peer.ask(operation, *((other, self) if reflected else (self, other)))
+        result = handle_of(found)
+        if result and type(found) is type(self):
+            result.is_direct = result.is_direct or handle.is_direct
+        return found
+
+    return method
+
+
+def _await(self: Any) -> Any:
+    return _ask(self, "await")
+    yield  # makes this a generator, as `await` wants it
+
+
+async def _enter(self: Any) -> Any:
+    return _ask(self, "aenter")
+
+
+async def _exit(self: Any, *error: Any) -> Any:
+    return _ask(self, "aexit", *error)
+
+
+async def _next(self: Any) -> Any:
+    return _ask(self, "anext")
+
+
+_ASYNC = {"__await__": _await, "__aenter__": _enter, "__aexit__": _exit, "__anext__": _next}
+
+
+class Generator(Proxy):
+    """A generator of the other side's. Only its own methods may raise StopIteration."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("send", "throw", "close"):
+            return lambda *arguments: _ask(self, name, *arguments)
+        return Proxy.__getattribute__(self, name)
+
+
+class Coroutine(Proxy):
+    """A coroutine of the other side's: the first `send` runs it to its end there."""
+
+    def __await__(self) -> Any:
+        return _ask(self, "await")
+        yield  # makes this a generator, as `await` wants it
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("send", "throw", "close"):
+            return object.__getattribute__(self, name)
+        return Proxy.__getattribute__(self, name)
+
+    def send(self, value: Any) -> Any:
+        """Runs the coroutine."""
+        raise StopIteration(_ask(self, "await"))
+
+    def throw(self, *error: Any) -> Any:
+        """Raises the error, as a coroutine does that has not been started."""
+        raise error[0]
+
+    def close(self) -> None:
+        """Does nothing, since the coroutine is the other side's."""
+
+
+_ROOTS = {"generator": Generator, "coroutine": Coroutine}
+
+
+def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], keywords: Any, peer: Asks) -> type:
+    """Has the other side derive a class from its own, whose methods are functions of this side."""
+    cell = namespace.pop("__classcell__", None)
+    content = {key: value for key, value in namespace.items() if key not in ("__module__", "__qualname__", "__doc__")}
+    functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
+    rest = {key: value for key, value in content.items() if key not in functions}
+    made = peer.ask("subclass", name, list(bases), functions, rest, keywords)
+    if cell is not None:
+        cell.cell_contents = made
+    return made
+
+
+def base_of(kind: type) -> type:
+    """Returns the type of plain data that a mirrored class is derived from."""
+    return next(part for part in kind.__mro__ if type(part) is type and part is not object and part is not Derived)

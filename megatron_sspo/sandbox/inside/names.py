@@ -1,0 +1,205 @@
+"""The tests' global names: their own, Python's, and the program's.
+
+A test may use a function or a module of the standard library that it does not import, since the program imports it or
+has a function of the same name. Where the test is about that function, the name is the program's; where the test only
+uses it to look at the result of another function, the name is the library's, and no program can stand in for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+
+from megatron_sspo.sandbox.inside.client import Client
+from megatron_sspo.sandbox.inside.flow import Flow, names_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+_ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "dt": "datetime", "it": "itertools"}
+_MODULES = frozenset(
+    (
+        *(
+            "abc",
+            "array",
+            "ast",
+            "asyncio",
+            "base64",
+            "bisect",
+            "calendar",
+            "cmath",
+            "collections",
+            "contextlib",
+            "copy",
+        ),
+        *("csv", "datetime", "decimal", "difflib", "fractions", "functools", "hashlib", "heapq", "inspect", "io"),
+        *("itertools", "json", "math", "numbers", "numpy", "operator", "os", "pandas", "pathlib", "pytest", "random"),
+        *(
+            "re",
+            "statistics",
+            "string",
+            "struct",
+            "sys",
+            "tempfile",
+            "textwrap",
+            "threading",
+            "time",
+            "types",
+            "typing",
+        ),
+        *("unittest", "uuid", "warnings", "zlib"),
+    )
+)
+_HELPERS: dict[str, tuple[str, ...]] = {
+    "math": (
+        *("acos", "asin", "atan", "atan2", "ceil", "comb", "cos", "dist", "exp", "fabs", "factorial", "floor", "fmod"),
+        *("fsum", "gcd", "hypot", "isclose", "isfinite", "isinf", "isnan", "isqrt", "lcm", "log", "log10", "log2"),
+        *("perm", "prod", "radians", "degrees", "sin", "sqrt", "tan", "trunc"),
+    ),
+    "itertools": (
+        *("accumulate", "chain", "combinations", "combinations_with_replacement", "count", "cycle", "dropwhile"),
+        *("groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap", "takewhile", "zip_longest"),
+    ),
+    "collections": ("ChainMap", "Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"),
+    "functools": ("cmp_to_key", "lru_cache", "partial", "reduce", "wraps"),
+    "operator": ("add", "attrgetter", "itemgetter", "mul", "sub", "xor"),
+    "statistics": ("mean", "median", "mode", "pstdev", "pvariance", "stdev", "variance"),
+    "copy": ("copy", "deepcopy"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "datetime": ("date", "timedelta", "timezone"),
+    "heapq": ("heapify", "heappop", "heappush", "nlargest", "nsmallest"),
+    "bisect": ("bisect", "bisect_left", "bisect_right", "insort"),
+    "unittest": ("TestCase",),
+    "numpy": ("allclose", "array_equal", "array_equiv", "assert_allclose", "assert_array_equal", "ndarray"),
+    "pytest": ("approx", "raises"),
+}
+_MODULE_OF = {name: module for module, names in _HELPERS.items() for name in names}
+_CONSTANTS = {"pi": "math", "inf": "math", "nan": "math", "tau": "math"}
+_COPYING = ("copy", "deepcopy")  # used to keep an argument, far from where the result is looked at
+
+
+class Namespace(dict):
+    """The tests' globals.
+
+    Args:
+        on_missing: is told of a name that the program does not have, which a test may take for an exception of its own.
+    """
+
+    def __init__(
+        self, client: Client, flow: Flow, trees: Iterable[ast.Module], on_missing: Callable[[str], None]
+    ) -> None:
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self._client = client
+        self._on_missing = on_missing
+        self._uses = _Uses(flow, trees)
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name) or name.startswith("__"):
+            raise KeyError(name)  # Python looks among its own: no program can stand in for `len` or `sorted`
+        found, value = self._library(name)
+        if not found:
+            found, value = self._client.name(name)
+        if not found:
+            self._on_missing(name)
+            raise KeyError(name)
+        self[name] = value
+        return value
+
+    def _library(self, name: str) -> tuple[bool, Any]:
+        """Returns whether the name is the standard library's or numpy's, and its value."""
+        attributes = self._uses.attributes(name)
+        module = _ALIASES.get(name, name)
+        if module in _MODULES and attributes:
+            try:
+                found = importlib.import_module(module)
+            except ImportError:
+                return (name in _ALIASES or module in ("numpy", "pytest")) and self._refuse(name), None
+            if all(hasattr(found, attribute) for attribute in attributes):
+                return True, found
+        owner = _CONSTANTS.get(name) or _MODULE_OF.get(name)
+        if owner is None or (name not in _CONSTANTS and self._uses.is_under_test(name)):
+            return False, None
+        if not self._client.name(name)[0]:
+            return False, None  # as in Python: nothing has imported it
+        try:
+            return True, getattr(importlib.import_module(owner), name)
+        except ImportError:
+            return self._refuse(name), None
+
+    def _refuse(self, name: str) -> bool:
+        self._on_missing(name)
+        raise KeyError(name)
+
+
+class _Uses:
+    """Where and how the tests use names that they do not define."""
+
+    def __init__(self, flow: Flow, trees: Iterable[ast.Module]) -> None:
+        self._flow = flow
+        self._statements = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+        self._nodes = [node for tree in trees for node in ast.walk(tree)]
+
+    def attributes(self, name: str) -> set[str]:
+        """Returns the attributes of a name that is used for its attributes only, else nothing."""
+        found = [
+            node.attr
+            for node in self._nodes
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+        ]
+        uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
+        return set(found) if len(found) == uses else set()
+
+    def is_under_test(self, name: str) -> bool:
+        """Whether the tests are about the function of that name, and do not only use it."""
+        others = (self._flow.functions | self._flow.results) - {name}
+        if not self._flow.functions - {name}:
+            return True
+        return any(self._is_about(statement, name, others) for statement in self._statements)
+
+    def _is_about(self, statement: ast.stmt, name: str, others: set[str]) -> bool:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return False  # the statements in it are looked at one by one
+        parts = list(_own_expressions(statement))
+        for part in parts:
+            called = {id(node.func) for node in ast.walk(part) if isinstance(node, ast.Call)}
+            bare = [node for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == name]
+            if any(id(node) not in called for node in bare) and not _is_type_test(part, name):
+                return True  # handed on, such as `check(gcd)`
+            for call in _calls_of(part, name):
+                is_kept = isinstance(statement, ast.Assign) and name not in _COPYING
+                if not names_of(call) & others and (is_kept or not names_of(part) & (others - _targets(statement))):
+                    return True
+        return False
+
+
+def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    return (part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr))
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    return set().union(*map(names_of, statement.targets)) if isinstance(statement, ast.Assign) else set()
+
+
+def _calls_of(node: ast.AST, name: str) -> Iterator[ast.Call]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == name:
+            yield part
+
+
+def _is_type_test(node: ast.AST, name: str) -> bool:
+    """Whether a name only stands in `isinstance(value, NAME)`, or beside `type(value) is`."""
+    inside = [
+        part
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("isinstance", "issubclass")
+        for argument in call.args[1:]
+        for part in ast.walk(argument)
+        if isinstance(part, ast.Name) and part.id == name
+    ]
+    return bool(inside)

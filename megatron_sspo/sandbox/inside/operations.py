@@ -1,0 +1,87 @@
+"""The operations that one process asks of the other."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import math
+import operator
+from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+_loop: list[Any] = []
+
+
+def _run(awaitable: Any) -> Any:
+    """Runs an awaitable to its end, on one event loop for all of them."""
+    import asyncio  # takes long to load, and few programs need it
+
+    if not _loop:
+        _loop.append(asyncio.new_event_loop())
+        asyncio.set_event_loop(_loop[0])
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return _loop[0].run_until_complete(wait())
+
+
+def _member(owner: type, name: str, value: Any) -> Any:
+    """An attribute that a class itself or one of its bases defines, bound to a value: what `super()` finds."""
+    for kind in owner.__mro__:
+        if name in vars(kind):
+            found = vars(kind)[name]
+            return found.__get__(value, type(value)) if hasattr(found, "__get__") else found
+    raise AttributeError(name)
+
+
+def _subclass(name: str, bases: list[type], functions: dict[str, Any], rest: dict[str, Any], keywords: Any) -> type:
+    """A class whose methods are functions of the other side's."""
+
+    def method(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **named: function(*arguments, **named)
+
+    namespace = {**rest, **{key: method(function) for key, function in functions.items()}}
+    metaclass = type(bases[0])
+    return metaclass(name, tuple(bases), namespace, **keywords)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, *arguments, **keywords: function(*arguments, **keywords),
+    **{name: getattr(builtins, name) for name in ("getattr", "setattr", "delattr", "len", "iter", "next", "str")},
+    **{name: getattr(builtins, name) for name in ("repr", "int", "float", "bool", "abs", "complex", "hash", "dir")},
+    **{name: getattr(builtins, name) for name in ("reversed", "round", "divmod", "format", "isinstance", "bytes")},
+    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "neg", "pos", "invert", "index")},
+    **{name: getattr(operator, name) for name in ("eq", "lt", "le", "gt", "ge", "contains", "add", "sub", "mul")},
+    **{name: getattr(operator, name) for name in ("truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "matmul")},
+    **{name: getattr(operator, name) for name in ("lshift", "rshift", "iadd", "isub", "imul", "itruediv", "ifloordiv")},
+    **{name: getattr(operator, name) for name in ("imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift")},
+    "irshift": operator.irshift,
+    **{name: getattr(math, name) for name in ("trunc", "floor", "ceil")},
+    "fspath": lambda value: value.__fspath__(),
+    "copy": lambda value: importlib.import_module("copy").copy(value),
+    "deepcopy": lambda value: importlib.import_module("copy").deepcopy(value),
+    "missing": lambda value, key: type(value).__missing__(value, key),
+    "enter": lambda value: type(value).__enter__(value),
+    "exit": lambda value, *error: type(value).__exit__(value, *(*error, None)[:3]),
+    "send": lambda value, item: value.send(item),
+    "throw": lambda value, error, *rest: value.throw(error if not rest or rest[0] is None else rest[0]),
+    "close": lambda value: value.close(),
+    "await": _run,
+    "aiter": builtins.aiter,
+    "anext": lambda value: _run(type(value).__anext__(value)),
+    "aenter": lambda value: _run(type(value).__aenter__(value)),
+    "aexit": lambda value, *error: _run(type(value).__aexit__(value, *(*error, None)[:3])),
+    "member": _member,
+    "subclass": _subclass,
+}
+# The operations that may end an iteration, each by one kind of exception.
+STOPPING: dict[str, type[Exception]] = {
+    "next": StopIteration,
+    "send": StopIteration,
+    "throw": StopIteration,
+    "anext": StopAsyncIteration,
+}

@@ -1,0 +1,390 @@
+"""One side of the conversation between the judge and the program: values, objects, and calls in both directions."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from _thread import RLock  # without the rest of `threading`, which takes longer to load
+from collections.abc import Callable
+
+from megatron_sspo.sandbox.inside import errors, mirror, values, wire
+from megatron_sspo.sandbox.inside.operations import OPERATIONS, STOPPING
+from megatron_sspo.sandbox.inside.shared import SharedContainers, tag_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+# Plain data that classes may be derived from, besides containers.
+_DATA: tuple[type, ...] = (int, float, complex, str, bytes, tuple, frozenset)
+_CONTAINERS = ("list", "dict", "set", "bytearray", "deque", "OrderedDict", "defaultdict", "Counter")
+# Modules whose types both sides take for the same: none of them executes what it is given.
+_SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
+
+
+class Peer:
+    """Asks the other side for operations on its objects, and serves the operations that it asks for meanwhile.
+
+    Args:
+        receiving, sending: file descriptors.
+        parity: 0 for the judge and 1 for the program, see `SharedContainers`.
+    """
+
+    trusts_all = True
+
+    def __init__(self, receiving: int, sending: int, parity: int) -> None:
+        self._receiving = receiving
+        self._sending = sending
+        self._lock = RLock()
+        self._shared = SharedContainers(parity, self.encode, self.decode, self.on_change)
+        self._exported: dict[int, Any] = {}  # kept alive, so that a number stays its object's own
+        self._numbers: dict[int, int] = {}
+        self._described: set[int] = set()
+        self._describing: set[int] = set()  # by the message that is being made
+        self._proxies: dict[int, Any] = {}
+        self._classes: dict[int, type] = {}
+
+    # ------------------------------------------------------------------ messages
+
+    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+        """Has the other side do something, and returns or raises what comes of it."""
+        with self._lock:
+            self.send(lambda: ["ask", operation, self.encode_all(arguments), self.encode_named(keywords)])
+            return self.wait(operation)
+
+    def wait(self, operation: str) -> Any:
+        """Returns or raises what comes of an operation, and meanwhile serves the other side."""
+        while True:
+            match self.receive():
+                case ["ask", str(asked), [*arguments], dict(keywords)]:
+                    self.answer(asked, arguments, keywords)
+                case ["ok", value]:
+                    return self.checked_decode(value)
+                case ["stop", value] if operation in STOPPING:
+                    raise STOPPING[operation](*([] if value is None else [self.checked_decode(value)]))
+                case ["raised", error]:
+                    found = self.checked_decode(error)
+                    if not isinstance(found, BaseException):
+                        raise wire.Broken("the program broke the protocol")
+                    raise self.raised(found)
+                case ["unsendable", str(text)]:
+                    raise self.unsendable(text)
+                case _:
+                    raise wire.Broken("the program broke the protocol")
+
+    def send(self, make: Callable[[], list[Any]]) -> None:
+        """Sends the message that a function makes, and with it what has changed on this side."""
+        with self._lock:
+            changes = self._shared.changes()
+            dropped = self._shared.drop()
+            self._describing.clear()
+            try:
+                wire.write(self._sending, [dropped, changes, make()])
+            except BaseException:
+                self._described -= self._describing
+                self._shared.disagree()
+                raise
+            self._shared.agree()
+
+    def receive(self) -> Any:
+        """Receives a message, and applies what has changed on the other side."""
+        match wire.read(self._receiving):
+            case [[*dropped], [*changes], [*body]]:
+                try:
+                    self._shared.apply(changes)
+                    for number in dropped:
+                        self._shared.forget(number)
+                except Exception as error:
+                    raise wire.Broken(f"the program broke the protocol: {error}") from error
+                return body
+        raise wire.Broken("the program broke the protocol")
+
+    def checked_decode(self, message: Any) -> Any:
+        """Returns a value of the other side's; a message that is none breaks the conversation."""
+        try:
+            value = self.decode(message)
+            self._shared.agree()
+        except (wire.Broken, wire.Unsendable):
+            raise
+        except Exception as error:
+            raise wire.Broken(f"the program broke the protocol: {type(error).__name__}") from error
+        return value
+
+    def answer(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> None:
+        """Does what the other side asks for, and replies."""
+        try:
+            value = self.perform(operation, self.checked_decode(["list-of", *arguments]), keywords)
+        except wire.Broken:
+            raise
+        except wire.Unsendable as error:
+            text = str(error)
+            return self.send(lambda: ["unsendable", text])
+        except BaseException as error:
+            make = self._failure(operation, error)
+        else:
+            make = lambda: ["ok", self.encode(value)]  # noqa: E731
+        try:
+            self.send(make)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:500]
+            self.send(lambda: ["unsendable", text])
+        return None
+
+    def _failure(self, operation: str, error: BaseException) -> Callable[[], list[Any]]:
+        stopping = STOPPING.get(operation)
+        if stopping is not None and isinstance(error, stopping):
+            value = error.args[0] if error.args else None
+            return lambda: ["stop", self.encode(value)]
+        found = error.with_traceback(None)
+        return lambda: ["raised", self.encode(found)]
+
+    def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Carries out an operation."""
+        named = {name: self.checked_decode(part) for name, part in keywords.items()}
+        return OPERATIONS[operation](*arguments, **named)
+
+    # ------------------------------------------------------------------ what the two sides do differently
+
+    def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
+        """Is told that the other side changed a container of this side's, before its copy follows."""
+
+    def raised(self, error: BaseException) -> BaseException:
+        """Returns the exception to raise for one that the other side raised."""
+        return error
+
+    def unsendable(self, text: str) -> BaseException:
+        """Returns the exception to raise for a value that could not be passed."""
+        return TypeError(text)
+
+    # ------------------------------------------------------------------ values to messages
+
+    def encode_all(self, items: Any) -> list[Any]:
+        """Encodes a sequence of values."""
+        return [self.encode(item) for item in items]
+
+    def encode_named(self, items: dict[str, Any]) -> dict[str, Any]:
+        """Encodes the values of keyword arguments."""
+        return {name: self.encode(item) for name, item in items.items()}
+
+    def encode(self, value: Any) -> Any:
+        """Returns a value as JSON."""
+        message = values.encode(value, self.encode)
+        if message is not NotImplemented:
+            return message
+        tag = tag_of(value)
+        handle = mirror.handle_of(value)
+        if tag is not None:
+            return self._encode_container(value, tag, handle)
+        if handle is not None:
+            return ["yours", handle.number]
+        if isinstance(value, BaseException):
+            return self._encode_error(value)
+        if isinstance(value, type):
+            return self._encode_class(value)
+        if isinstance(value, types.ModuleType):
+            return ["module", value.__name__]
+        for kind in _DATA:
+            if isinstance(value, kind) and not (value is True or value is False):
+                plain = value + 0 if kind in (float, complex) else kind.__new__(kind, value)
+                if kind in (tuple, frozenset):
+                    plain = kind(kind.__iter__(value))
+                elif kind is str:
+                    plain = str.__str__(value)
+                elif kind is int:
+                    plain = int.__index__(value)
+                elif kind is float:
+                    plain = float.__float__(value)
+                return ["derived", self.export(value), self._describe_class(type(value)), self.encode(plain)]
+        special = self.encode_callable(value)
+        if special is not None:
+            return special
+        return ["object", self.export(value), self._describe_class(type(value))]
+
+    def _encode_container(self, value: Any, tag: str, handle: Any) -> Any:
+        if handle is not None:
+            return self._shared.encode(value, tag) if self._shared.holds(value) else ["yours", handle.number]
+        is_plain = type(value).__name__ in (tag, "ndarray") and type(value).__module__ in (
+            *("builtins", "collections", "numpy"),
+        )
+        if is_plain or self._shared.holds(value):
+            return self._shared.encode(value, tag)
+        return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
+
+    def export(self, value: Any) -> int:
+        """Returns the number under which the other side may ask for a value."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self._exported)
+            self._exported[number] = value
+        return number
+
+    def _encode_error(self, error: BaseException) -> list[Any]:
+        if (theirs := vars(error).get(mirror.FIELD)) is not None:
+            return ["yours", theirs.number]
+        number = self.export(error)
+        fields = errors.fields_of(error)
+        given = BaseException.args.__get__(error)  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [self.encode_all(given), self.encode_named({str(name): part for name, part in fields.items()})]
+        causes = [
+            self._encode_error(part) if part is not None and id(part) not in self._numbers else None
+            for part in (error.__cause__, error.__context__)
+        ]
+        return ["error", number, self._encode_class(type(error)), *parts, *causes, error.__suppress_context__]
+
+    def _encode_class(self, kind: type) -> list[Any]:
+        handle = mirror.handle_of(kind)
+        if handle is not None:
+            return ["yours", handle.number]
+        if self.is_library_type(kind):
+            return ["library", kind.__module__, kind.__qualname__]
+        return self._describe_class(kind)
+
+    def _describe_class(self, kind: type) -> list[Any]:
+        number = self.export(kind)
+        if number in self._described:
+            return ["class", number]
+        self._described.add(number)
+        self._describing.add(number)
+        is_own = not is_importable(kind)
+        bases = [base for base in kind.__bases__ if not is_importable(base)]
+        base = _base_of(kind) if is_own else None
+        defining = [part for part in kind.__mro__[:-1] if not (base and is_importable(part))]
+        special = sorted(
+            name
+            for name in mirror.SPECIAL
+            if next((vars(p)[name] for p in defining if name in vars(p)), None) is not None
+        )
+        members = [name for name in vars(kind) if not name.startswith("__")] if is_own else []
+        if is_own and "__init__" in vars(kind):
+            members.append("__init__")
+        parts = [[self._encode_class(part) for part in bases], special, members]
+        return ["class", number, [kind.__module__, kind.__name__], *parts, self._encode_class(base) if base else None]
+
+    def is_library_type(self, kind: type) -> bool:
+        """Whether a type is passed by its name."""
+        return kind.__module__ in _SHARED_TYPES and has_real_name(kind)
+
+    def encode_callable(self, value: Any) -> list[Any] | None:
+        """Returns the message of a function that does not pass as an object, None for all others."""
+        return None
+
+    # ------------------------------------------------------------------ messages to values
+
+    def decode(self, message: Any) -> Any:
+        """Returns the value of a message."""
+        if not isinstance(message, list):
+            return message
+        value = values.decode(message, self.decode)
+        if value is not NotImplemented:
+            return value
+        match message:
+            case ["list-of", *parts]:
+                return [self.decode(part) for part in parts]
+            case ["new" | "ref", *_]:
+                return self._shared.decode(message, self._make_derived)
+            case ["yours", int(number)]:
+                return self._exported[number]
+            case ["object", int(number), kind]:
+                if number not in self._proxies:
+                    made = object.__new__(self._decode_class(kind))
+                    self._proxies[number] = mirror.attach(made, self, number)
+                return self._proxies[number]
+            case ["derived", int(number), kind, plain]:
+                made = self._decode_class(kind)
+                if number not in self._proxies:
+                    data = self.decode(plain)
+                    value = mirror.base_of(made).__new__(made, data)
+                    self._proxies[number] = mirror.attach(value, self, number)
+                return self._proxies[number]
+            case ["error", int(number), kind, [*arguments], dict(fields), cause, context, bool(is_suppressed)]:
+                error = self._decode_error(number, self._decode_class(kind), arguments, fields)
+                if cause is not None:
+                    error.__cause__ = self.decode(cause)
+                if context is not None:
+                    error.__context__ = self.decode(context)
+                error.__suppress_context__ = is_suppressed
+                return error
+            case ["class", *_] | ["library", str(), str()]:
+                return self._decode_class(message)
+            case ["module", str(name)]:
+                return self.module(name)
+            case ["function", int(number), *parts]:
+                return self.decode_function(number, parts)
+        raise ValueError("not a message of this protocol")
+
+    def decode_function(self, number: int, parts: list[Any]) -> Any:
+        """Returns a function that calls one of the other side's."""
+        raise ValueError("not a message of this protocol")
+
+    def _make_derived(self, message: Any, base: type) -> Any:
+        number, kind = message
+        made = self._decode_class(kind)
+        if mirror.base_of(made) is not base:
+            raise ValueError("a class is derived from another type than it said")
+        value = base.__new__(made)  # pyright: ignore[reportCallIssue]
+        self._proxies[number] = mirror.attach(value, self, number)
+        return value
+
+    def _decode_error(self, number: int, kind: type, arguments: list[Any], fields: dict[str, Any]) -> Any:
+        found = {name: self.decode(part) for name, part in fields.items()}
+        if number not in self._proxies:
+            error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)
+            self._proxies[number] = mirror.attach(error, self, number)
+        errors.set_fields(self._proxies[number], found)
+        return self._proxies[number]
+
+    def _decode_class(self, message: Any) -> type:
+        match message:
+            case ["library", str(module), str(name)]:
+                return self.library(module, name)
+            case ["class", int(number)]:
+                return self._classes[number]
+            case ["class", int(number), [str(module), str(name)], [*bases], [*special], [*members], base]:
+                if (known := errors.library_error(module, name)) is not None:
+                    self._classes[number] = known
+                    return known
+                found = [self._decode_class(part) for part in bases]
+                data = self._decode_class(base) if base is not None else None
+                names = [str(part) for part in special], [str(part) for part in members]
+                self._classes[number] = mirror.make_class(self, number, name, found, *names, data)
+                return self._classes[number]
+            case ["yours", int(number)]:
+                return self._exported[number]
+        raise ValueError("not a class")
+
+    def library(self, module: str, name: str) -> Any:
+        """Returns a type of the standard library, or of numpy."""
+        if module not in _SHARED_TYPES:
+            raise ValueError(f"{module}.{name} is not passed by its name")
+        found = getattr(importlib.import_module(module), name)
+        if not isinstance(found, type):
+            raise ValueError(f"{module}.{name} is no type")
+        return found
+
+    def module(self, name: str) -> Any:
+        """Returns a module."""
+        return importlib.import_module(name)
+
+
+def is_importable(kind: Any) -> bool:
+    """Whether a class or function is the one that its module and name say, and the module is not a program."""
+    module = sys.modules.get(getattr(kind, "__module__", None) or "")
+    if module is None or module.__name__ in ("solution", "tests", "__main__"):
+        return False
+    return has_real_name(kind) or kind.__module__ == "builtins"
+
+
+def has_real_name(value: Any) -> bool:
+    """Whether a class or function is found by its module and its name."""
+    return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
+
+
+def _base_of(kind: type) -> type | None:
+    """Returns the plain data or the builtin exception that a class is derived from."""
+    if issubclass(kind, BaseException):
+        return errors.builtin_base(kind)
+    for part in kind.__mro__:
+        if part in _DATA or (part.__name__ in _CONTAINERS and part.__module__ in ("builtins", "collections")):
+            return part
+    return None

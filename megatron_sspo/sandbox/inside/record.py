@@ -1,0 +1,294 @@
+"""What the tests have checked: the rewritten tests (checks.py) report to it while they run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sized
+
+from megatron_sspo.sandbox.inside.arguments import ChangedArguments
+from megatron_sspo.sandbox.inside.client import Client
+from megatron_sspo.sandbox.inside.errors import ProgramStopped
+from megatron_sspo.sandbox.inside.flow import Flow
+from megatron_sspo.sandbox.inside.mirror import Proxy
+from megatron_sspo.sandbox.inside.sites import Site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    Thunk = Callable[[], Any]
+
+
+class Record:
+    """Takes note of every check, and of what a test would otherwise lose by catching an exception.
+
+    Args:
+        sites: the checks and blocks of all tests.
+    """
+
+    def __init__(self, client: Client, flow: Flow, sites: list[Site]) -> None:
+        self._client = client
+        self._sites = sites
+        self._flow = flow
+        self._arguments = ChangedArguments(client, flow)
+        self._counts: list[list[int]] = []  # of items, for each check that is being evaluated
+        self._is_comparing = False
+        self.failures: list[str] = []
+        self._failed_checks: list[str] = []
+
+    def verdict(self) -> str:
+        """Returns why the tests have not passed although none of them raised anything; "" where they have."""
+        for failure in (*self.failures, *self._failed_checks, *self._arguments.failures()):
+            return failure
+        for site in self._sites:
+            if self._is_vacuous(site) and not self._is_excused(site):
+                return f"test {site.text}, line {site.line}: the {site.kind} has checked nothing"
+        return self._silent_text()
+
+    def _silent_text(self) -> str:
+        texts: dict[int, list[Site]] = {}
+        for site in self._sites:
+            if site.kind == "check" and site.is_real and (not site.owner or site.owner in self._flow.loaded):
+                texts.setdefault(site.text, []).append(site)
+        for text, sites in texts.items():
+            if not any(site.num_checked for site in sites) and not any(map(self._is_excused, sites)):
+                return f"test {text}: none of its checks has run"
+        return ""
+
+    def _is_vacuous(self, site: Site) -> bool:
+        if site.kind == "check":
+            return site.num_empty > 0 and site.num_full == 0
+        return site.num_reached > 0 and site.num_checked == 0
+
+    def _is_excused(self, site: Site) -> bool:
+        others = (other for other in self._sites if other is not site and other.num_checked)
+        return site.is_excused or any(other.covers & site.keys for other in others)
+
+    # ------------------------------------------------------------------ checks
+
+    def check(self, number: int, thunk: Thunk, is_last: bool = True) -> Any:
+        """Evaluates the condition of an assert statement."""
+        site = self._sites[number]
+        value, log = self._evaluate(site, thunk)
+        if self._has_passed(site, value):
+            self._arguments.look_at_condition(thunk, log)
+        return value
+
+    def equal(
+        self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool, is_last: bool = True
+    ) -> Any:
+        """Evaluates an assert statement that compares two expressions."""
+        site = self._sites[number]
+        sides: list[Any] = []
+        length = 0
+
+        def compare() -> Any:
+            nonlocal length
+            sides.append(left())
+            length = len(self._client.log or ())
+            sides.append(right())
+            return sides[0] == sides[1]
+
+        was_comparing, self._is_comparing = self._is_comparing, True
+        try:
+            value, log = self._evaluate(site, compare)
+        finally:
+            self._is_comparing = was_comparing
+        if self._has_passed(site, value):
+            logs = log[:length], log[length:]
+            self._arguments.look_at_sides((left, right), sides, logs, (left_depends, right_depends))
+        return value
+
+    def value(self, number: int, value: Any, is_last: bool = True) -> Any:
+        """Takes the condition of an assert statement that cannot be delayed."""
+        self._has_passed(self._sites[number], value)
+        return value
+
+    def calls(self, number: int, thunk: Thunk) -> Any:
+        """Makes a call that is a check, such as `self.assertEqual(...)`."""
+        site = self._sites[number]
+        try:
+            value, _ = self._evaluate(site, thunk)
+        except AssertionError as error:
+            self._fail(site, str(error))
+            raise
+        self._complete(site)
+        return value
+
+    def passed(self, number: int) -> None:
+        """Takes note that a block such as `with pytest.raises(...)` has come to its end."""
+        self._complete(self._sites[number])
+
+    def _evaluate(self, site: Site, thunk: Thunk) -> tuple[Any, list[Any]]:
+        site.num_reached += 1
+        self._counts.append([])
+        log: list[Any] = []
+        outer, self._client.log = self._client.log, log
+        try:
+            value = thunk()
+        finally:
+            self._client.log = outer
+            counts = self._counts.pop()
+        if outer is not None:
+            outer += log
+        if counts:
+            site.num_full += any(counts)
+            site.num_empty += not any(counts)
+        site.was_empty = bool(counts) and not any(counts)
+        return value, log
+
+    def _has_passed(self, site: Site, value: Any) -> bool:
+        if not value:
+            self._fail(site, "")
+            return False
+        if not site.was_empty:
+            self._complete(site)
+        return True
+
+    def _complete(self, site: Site) -> None:
+        if site.is_real:
+            site.num_checked += 1
+            for number in site.blocks:
+                self._sites[number].num_checked += 1
+
+    def _fail(self, site: Site, text: str) -> None:
+        """Takes note of a failed check, which the program or the test might swallow.
+
+        In a function that the program calls, a check of what the program passed counts. Any other is the test's way to
+        raise an exception, as is a check in a call whose result is checked itself.
+        """
+        if self._client.is_called_back and (self._counts or not site.uses_parameters):
+            return
+        self._failed_checks.append(f"test {site.text}, line {site.line}: the check fails {text}".rstrip())
+
+    def forgive(self) -> None:
+        """Drops the last failed check: the test names AssertionError, and goes on from there."""
+        if self._failed_checks:
+            self._failed_checks.pop()
+
+    def escaped(self) -> None:
+        """Takes note of an exception that leaves a method of a unittest, whose runner would swallow it."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, AssertionError):
+            self.failures.append(f"{type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------------ blocks
+
+    def reach(self, number: int) -> None:
+        """Takes note that a block begins."""
+        self._sites[number].num_reached += 1
+
+    def stops(self, kinds: Any) -> Any:
+        """Returns what a handler catches that names StopIteration."""
+        return (*(kinds if isinstance(kinds, tuple) else (kinds,)), ProgramStopped)
+
+    def lambda_(self, thunk: Thunk) -> Any:
+        """Evaluates the body of a lambda; StopIteration would end the `map` that calls it."""
+        try:
+            return thunk()
+        except StopIteration as error:
+            raise RuntimeError("a function of the test raised StopIteration") from error
+
+    # ------------------------------------------------------------------ what is iterated over
+
+    def _count(self, number: int) -> None:
+        if self._counts:
+            self._counts[-1].append(number)
+
+    def source(self, value: Any) -> Any:
+        """Counts the items that an iterable gives."""
+        if isinstance(value, Sized) and not isinstance(value, Proxy):
+            self._count(_size(value))
+            return value
+        return self._counted(value) if isinstance(value, Iterable) or hasattr(type(value), "__getitem__") else value
+
+    def _counted(self, value: Any) -> Iterator[Any]:
+        counts = self._counts[-1] if self._counts else []
+        place = len(counts)
+        counts.append(0)
+        for item in value:
+            counts[place] += 1
+            yield item
+
+    def helps(self, value: Any) -> Any:
+        """Counts the items that a function of the test's looks at, unless what it makes of them is compared."""
+        return value if self._is_comparing else self.source(value)
+
+    def over(self, value: Any) -> Any:
+        """Takes note of a loop over an argument."""
+        self._arguments.look_at_loop(value)
+        return value
+
+    def sized(self, value: Any) -> Any:
+        """Counts the items that a value has."""
+        self._count(_size(value))
+        return value
+
+    def arrays(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Refuses to compare an empty array with one that is not: it is broadcast, and nothing is compared."""
+        if (_size(first) == 0) != (_size(second) == 0):
+            self.failures.append("an empty array is compared with one that is not empty")
+        return first, second
+
+    def covers(self, iterable: Any, lists: Callable[[], tuple[Any, ...]]) -> Iterator[Any]:
+        """Iterates over the program's indices, and looks whether they cover the lists that the test has for them."""
+        number = 0
+        for item in iterable:
+            number += 1
+            yield item
+        if any(
+            isinstance(part, Sized) and not isinstance(part, (Proxy, dict)) and len(part) > number for part in lists()
+        ):
+            self.failures.append("a loop over the program's result ends before the values that it is compared with")
+
+    def zip(self, depends: tuple[bool, ...], *iterables: Any) -> Iterator[tuple[Any, ...]]:
+        """Iterates as `zip` does, and looks whether the program's result is as long as what the test has for it."""
+        iterators = [iter(part) for part in iterables]
+        while True:
+            items: list[Any] = []
+            ended: list[int] = []
+            for place, part in enumerate(iterators):
+                try:
+                    items.append(next(part))
+                except StopIteration:
+                    ended.append(place)
+                    break
+            if ended:
+                self._compare_ends(ended[0], depends, iterables, iterators, items)
+                return
+            yield tuple(items)
+
+    def _compare_ends(
+        self, ended: int, depends: tuple[bool, ...], iterables: Any, iterators: list[Any], items: list[Any]
+    ) -> None:
+        if isinstance(iterables[ended], range):
+            return
+        for place, part in enumerate(iterables):
+            if place == ended or depends[place] == depends[ended] or isinstance(part, range):
+                continue
+            if depends[place] and not isinstance(part, Sized):
+                continue  # a generator of the program's may go on
+            if not depends[place] and not _is_finite(part):
+                continue
+            try:
+                has_more = place < len(items) or bool([next(iterators[place])])
+            except StopIteration:
+                continue
+            if has_more:
+                self.failures.append("the program's result is not as long as what it is compared with")
+
+
+def _is_finite(value: Any) -> bool:
+    kind = type(value).__name__
+    if kind == "generator":
+        return getattr(value, "__name__", "") == "<genexpr>"
+    return kind not in ("count", "cycle", "repeat") and not isinstance(value, Proxy)
+
+
+def _size(value: Any) -> int:
+    size = getattr(value, "size", None) if type(value).__module__ == "numpy" else None
+    if isinstance(size, int):
+        return size
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, Sized) and not isinstance(value, Proxy) else 1

@@ -1,0 +1,179 @@
+"""Immutable plain data as JSON, and back. A list's first item names the type; nothing that arrives is executed."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module takes long to load
+    from typing import Any
+
+    Convert = Callable[[Any], Any]
+
+_EXACT = 2**53  # a larger integer travels in hexadecimal, which takes linear time to read
+_DTYPE = re.compile(r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?")
+
+_ATOMS = frozenset((str, float, bool, type(None)))
+
+
+# Types of the standard library that pass by value: the arguments that build the value again.
+_REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "fractions.Fraction": lambda value: (value.numerator, value.denominator),
+    "decimal.Decimal": lambda value: (str(value),),
+    "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    "datetime.datetime": lambda value: (*value.timetuple()[:6], value.microsecond, value.tzinfo, value.fold),
+    "datetime.time": lambda value: (
+        *(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold),
+    ),
+    "datetime.timezone": lambda value: value.__getinitargs__(),
+    "zoneinfo.ZoneInfo": lambda value: (value.key,),
+    "uuid.UUID": lambda value: (value.hex,),
+    "pathlib.PosixPath": lambda value: (str(value),),
+    "pathlib.PurePosixPath": lambda value: (str(value),),
+    "pathlib.PureWindowsPath": lambda value: (str(value),),
+    "re.Pattern": lambda value: (value.pattern, value.flags),
+    "array.array": lambda value: (value.typecode, value.tolist()),
+    "types.SimpleNamespace": lambda value: (vars(value),),
+    "ipaddress.IPv4Address": lambda value: (str(value),),
+    "ipaddress.IPv6Address": lambda value: (str(value),),
+    "ipaddress.IPv4Network": lambda value: (str(value),),
+    "ipaddress.IPv6Network": lambda value: (str(value),),
+    "builtins.slice": lambda value: (value.start, value.stop, value.step),
+    "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "builtins.complex": lambda value: (value.real, value.imag),
+    "builtins.dict_keys": lambda value: (list(value),),
+    "builtins.dict_values": lambda value: (list(value),),
+    "builtins.dict_items": lambda value: (list(value),),
+}
+# How a value is built where the type itself is not called with these arguments.
+_BUILDERS: dict[str, Callable[..., Any]] = {
+    "datetime.datetime": lambda *parts: _type_of("datetime.datetime")(*parts[:8], fold=parts[8]),
+    "datetime.time": lambda *parts: _type_of("datetime.time")(*parts[:5], fold=parts[5]),
+    "re.Pattern": lambda pattern, flags: re.compile(pattern, flags),
+    "types.SimpleNamespace": lambda fields: _type_of("types.SimpleNamespace")(**fields),
+    "builtins.dict_keys": lambda keys: dict.fromkeys(keys).keys(),
+    "builtins.dict_values": lambda values: dict(enumerate(values)).values(),
+    "builtins.dict_items": lambda items: dict(items).items(),
+}
+
+
+def _type_of(name: str) -> Any:
+    module, _, kind = name.rpartition(".")
+    return getattr(importlib.import_module(module), kind)
+
+
+def encode(value: Any, convert: Convert) -> Any:
+    """Returns the value as JSON, or NotImplemented where it is no immutable plain data.
+
+    Args:
+        convert: encodes the parts of the value.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is float:
+        return value
+    if kind is int:
+        return value if -_EXACT < value < _EXACT else ["int", hex(value)]
+    if kind is tuple or kind is frozenset:
+        return [kind.__name__, *encode_items(value, convert)]
+    if kind is bytes:
+        return ["bytes", value.hex()]
+    if value is Ellipsis or value is NotImplemented:
+        return ["singleton", repr(value)]
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _REBUILT and (kind.__module__ == "builtins" or _is_real(name, kind)):
+        return ["rebuilt", name, *map(convert, _REBUILT[name](value))]
+    if kind.__module__ == "numpy" and is_numpy_scalar(value):
+        return ["scalar", value.dtype.str, value.tobytes().hex()]
+    return NotImplemented
+
+
+def encode_items(items: Iterable[Any], convert: Convert) -> list[Any]:
+    """Encodes each of many values; those that JSON has are passed over quickly."""
+    return [
+        item if (kind := type(item)) in _ATOMS or (kind is int and -_EXACT < item < _EXACT) else convert(item)
+        for item in items
+    ]
+
+
+def decode_items(parts: Iterable[Any], convert: Convert) -> list[Any]:
+    """Decodes each of many messages."""
+    return [convert(part) if type(part) is list else part for part in parts]
+
+
+def _is_real(name: str, kind: type) -> bool:
+    """Whether a type is what its name says, and not one of the program's with the same name."""
+    module, _, own = name.rpartition(".")
+    return getattr(sys.modules.get(module), own, None) is kind
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    """Whether a value is a number, a text or a time of numpy's that passes by value."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return False
+    return _passes(value.dtype)
+
+
+def _passes(dtype: Any) -> bool:
+    return bool(_DTYPE.fullmatch(dtype.str)) and (dtype.kind not in "fc" or dtype.itemsize <= 16) and dtype.char != "g"
+
+
+def decode(message: list[Any], convert: Convert) -> Any:
+    """Returns the value that `encode` made a message of, or NotImplemented where the message is another one's.
+
+    Args:
+        convert: decodes the parts of the value.
+    """
+    match message:
+        case ["tuple", *parts]:
+            return tuple(decode_items(parts, convert))
+        case ["frozenset", *parts]:
+            return frozenset(decode_items(parts, convert))
+        case ["int", str(digits)]:
+            return int(digits, 16)
+        case ["bytes", str(digits)]:
+            return bytes.fromhex(digits)
+        case ["singleton", str(name)]:
+            return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[name]
+        case ["rebuilt", str(name), *parts] if name in _REBUILT:
+            return (_BUILDERS.get(name) or _type_of(name))(*map(convert, parts))
+        case ["scalar", str(dtype), str(content)] if _DTYPE.fullmatch(dtype):
+            return _from_bytes(dtype, content)[0]
+    return NotImplemented
+
+
+def _from_bytes(dtype: str, content: str) -> Any:
+    return importlib.import_module("numpy").frombuffer(bytes.fromhex(content), dtype=dtype)
+
+
+def encode_array(value: Any, convert: Convert) -> list[Any]:
+    """Returns an array's type, shape and content."""
+    dtype = value.dtype
+    if dtype.names:
+        description = [[name, dtype[name].str] for name in dtype.names]
+        if all(_DTYPE.fullmatch(part) for _, part in description):
+            return [description, list(value.shape), [convert(item) for item in value.ravel().tolist()]]
+    if dtype.hasobject or not _passes(dtype):
+        return ["|O", list(value.shape), [convert(item) for item in value.ravel().tolist()]]
+    return [dtype.str, list(value.shape), value.tobytes().hex()]
+
+
+def decode_array(content: list[Any], convert: Convert) -> Any:
+    """Returns the array that `encode_array` described."""
+    numpy = importlib.import_module("numpy")
+    match content:
+        case [str(dtype), [*shape], str(digits)] if _DTYPE.fullmatch(dtype):
+            return _from_bytes(dtype, digits).reshape(shape).copy()
+        case ["|O", [*shape], [*items]]:
+            made = numpy.empty(len(items), dtype=object)
+            for place, item in enumerate(items):
+                made[place] = convert(item)
+            return made.reshape(shape)
+        case [[*description], [*shape], [*items]] if all(_DTYPE.fullmatch(part) for _, part in description):
+            dtype = numpy.dtype([(name, part) for name, part in description])
+            return numpy.array([convert(item) for item in items], dtype=dtype).reshape(shape)
+    raise ValueError("not an array")

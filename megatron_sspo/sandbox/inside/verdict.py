@@ -1,0 +1,74 @@
+"""Runs the tests against the program, and finds the verdict."""
+
+import ast
+
+from megatron_sspo.sandbox.inside import guard, wire
+from megatron_sspo.sandbox.inside.checks import Rewriter
+from megatron_sspo.sandbox.inside.client import Client, solution_module
+from megatron_sspo.sandbox.inside.files import OwnFiles
+from megatron_sspo.sandbox.inside.flow import Flow
+from megatron_sspo.sandbox.inside.names import Namespace
+from megatron_sspo.sandbox.inside.program import remember_lines
+from megatron_sspo.sandbox.inside.record import Record
+from megatron_sspo.sandbox.inside.sites import Sites
+from megatron_sspo.sandbox.inside.trees import RECORD
+
+
+def find_verdict(client: Client, tests: list[str], reported: list[str]) -> tuple[str, str]:
+    """Returns the reason and the detail.
+
+    Args:
+        client: the program is being loaded.
+        reported: receives what a test would otherwise lose by catching an exception.
+    """
+    try:
+        client.wait_for_program()
+    except wire.Broken as error:
+        return "error", str(error)
+    except BaseException as error:
+        return ("memory" if isinstance(error, MemoryError) else "error"), f"{type(error).__name__}: {error}"
+    try:
+        trees = [ast.parse(test, f"test {number}") for number, test in enumerate(tests, start=1)]
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return "failed", f"{type(error).__name__}: {error}"
+    return _run_tests(client, tests, trees, reported)
+
+
+def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], reported: list[str]) -> tuple[str, str]:
+    flow = Flow(trees)
+    solution_module(client)
+    may_lack = any("NameError" in test for test in tests)
+    report = reported.append
+    namespace = Namespace(client, flow, trees, lambda n: None if may_lack else report(f"name {n!r} is not defined"))
+    client.files = OwnFiles(trees)
+    sites = Sites(flow)
+    record = namespace[RECORD] = Record(client, flow, sites)
+    guard.install(trees, report)
+    rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
+    for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
+        name = f"test {number}"
+        remember_lines(name, test)
+        try:
+            exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+        except wire.Broken as error:
+            return "error", f"{name}: {error}"
+        except BaseException as error:
+            if not _ends_well(error, client):
+                return ("memory" if isinstance(error, MemoryError) else "failed"), _describe(name, error)
+    if client.is_broken:
+        return "error", "the program ended, or broke the protocol"
+    found = next(iter(reported), "") or record.verdict()
+    return ("failed", found) if found else ("passed", "")
+
+
+def _ends_well(error: BaseException, client: Client) -> bool:
+    """Whether a test ended itself, as `unittest.main()` does, and not the program."""
+    return isinstance(error, SystemExit) and not error.code and not any(error is e for e in client.raised_by_program)
+
+
+def _describe(name: str, error: BaseException) -> str:
+    import traceback  # takes long to load, and right programs do not need it
+
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    line = f", {frames[-1].line}" if frames else ""
+    return f"{name}{line}: {type(error).__name__}: {error}"

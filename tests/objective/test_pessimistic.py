@@ -1,0 +1,218 @@
+"""A gate on one side only: vectors, the formula written naively, laws, limits."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatron_sspo.objective import (
+    AtanLog,
+    Clip,
+    ExpAtan,
+    ExpSig,
+    Gumbel,
+    Identity,
+    Pessimistic,
+    Segments,
+    SequenceObjective,
+    SigLog,
+    Sigmoid,
+    arithmetic,
+    geometric,
+    sspo,
+)
+from tests.objective.test_gates import ADVANTAGES, gradient_of_log_gate, log_ratios, tensor
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "pessimistic.json").read_text())
+KINDS = {
+    "atanlog": AtanLog,
+    "siglog": SigLog,
+    "expsig": ExpSig,
+    "expatan": ExpAtan,
+    "gumbel": Gumbel,
+    "sigmoid": Sigmoid,
+}
+BELOW_RATIO = [AtanLog(), SigLog(0.6, 0.5), Gumbel(), Clip()]  # w ≤ 1
+SSPO = [AtanLog(), SigLog(), ExpSig(), ExpAtan(), Gumbel()]
+ALL = [*SSPO, AtanLog(0.2, 1.5), Sigmoid(), Sigmoid(3.0, 2.5), Clip(), Clip(0.1, 0.5), Identity()]
+of_advantage = pytest.mark.parametrize("advantage", ADVANTAGES)
+
+
+def every(gates):
+    return pytest.mark.parametrize("gate", gates, ids=str)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@pytest.mark.parametrize("case", VECTORS, ids=[f"{n}-{case['gate']}" for n, case in enumerate(VECTORS)])
+def test_vectors(case, dtype):
+    """J and every entry of its gradient, each to 1e-10 in float64 and to 1e-5 in float32."""
+
+    def flat(name):
+        return torch.tensor([value for sequence in case[name] for value in sequence], dtype=torch.float64)
+
+    gate = Pessimistic(KINDS[case["gate"]](**case["params"]), case["cap"])
+    pool = {"geometric": geometric, "arithmetic": arithmetic}[case["pool"]]
+    segments = Segments.from_lengths([len(sequence) for sequence in case["log_probs"]])
+    log_probs = flat("log_probs").to(dtype).requires_grad_()
+    advantages = torch.tensor(case["advantages"], dtype=dtype)
+    sums = SequenceObjective(gate, pool)(log_probs, flat("old_log_probs").to(dtype), advantages, segments)
+    objective = -sums.loss / segments.num_sequences
+    (gradient,) = torch.autograd.grad(objective, log_probs)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    assert objective.item() == pytest.approx(case["J"], rel=tolerance)
+    torch.testing.assert_close(gradient.double(), flat("dJ_dlog_probs"), rtol=tolerance, atol=0)
+
+
+@of_advantage
+@every(BELOW_RATIO)
+def test_it_is_the_minimum_of_ppo_where_w_is_at_most_1(gate, advantage):
+    log_ratio, sign = log_ratios(), tensor(advantage)
+    ratio, gated = log_ratio.exp(), gate.log_gate(log_ratio, sign).exp()
+    expected = torch.minimum(ratio * advantage, gated * advantage)
+    actual = Pessimistic(gate).log_gate(log_ratio, sign).exp() * advantage
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
+
+
+@every([ExpSig(), ExpAtan()])
+def test_it_goes_by_side_where_w_exceeds_1(gate):
+    """Just above ρ = 1 these gates exceed ρ, and the minimum would be another function."""
+    log_ratio, sign = tensor([0.05, -0.05]), tensor(1.0)
+    actual = Pessimistic(gate).log_gate(log_ratio, sign)
+    assert actual[0] == gate.log_gate(log_ratio, sign)[0] > log_ratio[0]
+    assert actual[1] == log_ratio[1]
+
+
+@of_advantage
+@every(ALL)
+def test_each_side_is_what_it_says(gate, advantage):
+    log_ratio, sign = log_ratios(), tensor(advantage)
+    wrapped = Pessimistic(gate)
+    restores = advantage * log_ratio < 0
+    at_one = gate.log_gate(tensor(0.0), sign)
+    assert wrapped.log_gate(log_ratio, sign)[~restores].equal(gate.log_gate(log_ratio, sign)[~restores])
+    assert wrapped.weight(log_ratio, sign)[~restores].equal(gate.weight(log_ratio, sign)[~restores])
+    tangent = at_one + log_ratio[restores] / at_one.exp()
+    torch.testing.assert_close(wrapped.log_gate(log_ratio, sign)[restores], tangent)
+    assert (wrapped.weight(log_ratio, sign)[restores] == torch.exp(-at_one)).all()
+
+
+@of_advantage
+@every(SSPO)
+def test_ratio_and_weight_1_on_the_restoring_side(gate, advantage):
+    log_ratio, sign = log_ratios(), tensor(advantage)
+    restores = advantage * log_ratio < 0
+    assert Pessimistic(gate).log_gate(log_ratio, sign)[restores].equal(log_ratio[restores])
+    assert (Pessimistic(gate).weight(log_ratio, sign)[restores] == 1).all()
+
+
+@of_advantage
+@every(ALL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weight_is_the_gradient_of_log_gate(gate, advantage, dtype):
+    log_ratio, sign = log_ratios().to(dtype), tensor(advantage, dtype)
+    wrapped = Pessimistic(gate, cap=None)
+    weight = wrapped.weight(log_ratio, sign)
+    torch.testing.assert_close(
+        gradient_of_log_gate(wrapped, log_ratio, sign), weight, rtol=200 * torch.finfo(dtype).eps, atol=math.exp(-60)
+    )
+
+
+@of_advantage
+@every([gate for gate in ALL if not isinstance(gate, Clip)])
+def test_continuous_with_its_weight(gate, advantage):
+    fine, sign = log_ratios(count=600_001), tensor(advantage)
+    wrapped = Pessimistic(gate)
+    assert wrapped.log_gate(fine, sign).diff().abs().max() < 3e-5
+    assert wrapped.weight(fine, sign).diff().abs().max() < 30 * 1e-5
+
+
+@of_advantage
+@every(ALL)
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_monotone(gate, advantage, cap):
+    values = Pessimistic(gate, cap).log_gate(log_ratios(-10, 10, 4001), tensor(advantage))
+    assert (values.diff() >= 0).all()
+
+
+@of_advantage
+@every(SSPO)
+def test_value_and_slope_1_at_1(gate, advantage):
+    wrapped, zero, sign = Pessimistic(gate), tensor(0.0), tensor(advantage)
+    assert wrapped.log_gate(zero, sign).item() == 0.0
+    assert wrapped.weight(zero, sign).item() == pytest.approx(1.0, abs=1e-15)
+
+
+@every(SSPO)
+def test_bounded_where_the_advantage_pushes(gate):
+    far = tensor([-1e4, 1e4])
+    assert Pessimistic(gate).log_gate(far, tensor(1.0))[1] == gate.log_gate(far, tensor(1.0))[1] < 4
+    assert Pessimistic(gate).log_gate(far, tensor(-1.0))[0] == gate.log_gate(far, tensor(-1.0))[0] > -4
+
+
+@of_advantage
+@every([Clip(), Clip(0.1, 0.5), Identity()])
+def test_what_is_pessimistic_already_stays_as_it_is(gate, advantage):
+    log_ratio, sign = log_ratios(), tensor(advantage)
+    assert Pessimistic(gate).log_gate(log_ratio, sign).equal(gate.log_gate(log_ratio, sign))
+    assert Pessimistic(gate).weight(log_ratio, sign).equal(gate.weight(log_ratio, sign))
+
+
+def test_the_cap_is_that_of_dual_clip():
+    """max(min(ρ Â, clip(ρ) Â), c Â) where Â < 0, and no cap where Â > 0."""
+    log_ratio = log_ratios()
+    ratio = log_ratio.exp()
+    capped = Pessimistic(Clip(), cap=3.0)
+    for advantage in (1.3, -0.7):
+        minimum = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        expected = torch.maximum(minimum, tensor(3.0 * advantage)) if advantage < 0 else minimum
+        actual = capped.log_gate(log_ratio, tensor(advantage)).exp() * advantage
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
+    assert capped.weight(tensor([1.0, 1.2]), tensor(-1.0)).tolist() == [1.0, 0.0]
+    assert capped.weight(tensor([-2.0]), tensor(1.0)).tolist() == [1.0]
+
+
+@of_advantage
+@every(ALL)
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_finite_far_away(gate, advantage, cap, dtype):
+    log_ratio = torch.tensor([-1e4, -200.0, -20.0, 0.0, 20.0, 200.0, 1e4], dtype=dtype)
+    wrapped, sign = Pessimistic(gate, cap), tensor(advantage, dtype)
+    for values in (
+        wrapped.log_gate(log_ratio, sign),
+        wrapped.weight(log_ratio, sign),
+        gradient_of_log_gate(wrapped, log_ratio, sign),
+    ):
+        assert values.dtype == dtype and values.isfinite().all()
+
+
+def test_a_group_of_advantages_at_once():
+    log_ratio = torch.full((3,), 0.4, dtype=torch.float64)
+    found = Pessimistic(AtanLog(0.7, 0.2)).log_gate(log_ratio, tensor([2.0, -2.0, 0.0]))
+    assert found.tolist() == [0.2 * math.atan(2.0), 0.4, 0.7 * math.atan(0.4 / 0.7)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((AtanLog,), "Pessimistic.gate is the class AtanLog, and must be a gate"),
+        ((0.3,), "Pessimistic.gate is 0.3"),
+        ((AtanLog(), 1.0), "Pessimistic.cap is 1.0, and must be a finite number above 1, or None"),
+        ((AtanLog(), math.inf), "Pessimistic.cap is inf"),
+        ((AtanLog(), "2"), "Pessimistic.cap is '2'"),
+    ],
+)
+def test_what_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Pessimistic(*arguments)
+
+
+def test_by_the_command_line():
+    from megatron_sspo.overrides import override
+    from megatron_sspo.recipe import load_recipe
+
+    run = load_recipe(str(Path(__file__).parents[2] / "examples" / "tiny_moe.py"))
+    changed = override(run, ["objective=sspo(Pessimistic(AtanLog(0.3, 0.2)))", "objective.token_gate.cap=3.0"])
+    assert changed.objective == sspo(Pessimistic(AtanLog(), cap=3.0))

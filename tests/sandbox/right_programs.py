@@ -1,0 +1,302 @@
+"""Right programs: what they return, raise and change, and how tests may look at it."""
+
+# ruff: noqa: E501
+# Statements of one subject are easier to compare on one line.
+
+RIGHT: dict[str, tuple[str, list[str]]] = {
+    "datetimes": (
+        """
+import datetime as d
+def f(): return d.datetime(2020,1,1,tzinfo=d.timezone.utc)
+def g(): return d.time(1,2,3,4,tzinfo=d.timezone(d.timedelta(hours=1),'X')), d.timezone.utc
+""",
+        [
+            "import datetime\nassert f() == datetime.datetime(2020,1,1,tzinfo=datetime.timezone.utc) and f() != datetime.datetime(2020,1,1)\nassert g()[0] == datetime.time(1,2,3,4,tzinfo=datetime.timezone(datetime.timedelta(hours=1)))\nassert f().tzinfo is datetime.timezone.utc or f().tzinfo == datetime.timezone.utc"
+        ],
+    ),
+    "errors": (
+        """
+class App(Exception):
+  code = 5
+class Short(App):
+  def __init__(self, need, have):
+    super().__init__(f'need {need}')
+    self.need, self.have = need, have
+  def missing(self): return self.need - self.have
+def f(x): raise Short(x, 1)
+def g(): b'\\xff'.decode()
+def h():
+  try: 1/0
+  except ZeroDivisionError as e: raise ValueError('a', 2) from e
+def k(): return {}['z']
+def o(): open('/none')
+""",
+        [
+            """
+try: f(3)
+except App as e:
+  assert e.need == 3 and e.have == 1 and e.args == ('need 3',) and str(e) == 'need 3' and e.missing() == 2 and e.code == 5
+  assert type(e) is Short and isinstance(e, Short) and type(e).__name__ == 'Short'
+else: assert False
+try: g()
+except UnicodeDecodeError as e: assert e.start == 0 and e.encoding == 'utf-8'
+else: assert False
+try: h()
+except ValueError as e: assert e.args == ('a', 2) and isinstance(e.__cause__, ZeroDivisionError)
+try: k()
+except KeyError as e: assert e.args == ('z',)
+try: o()
+except FileNotFoundError as e: assert e.errno == 2 and e.filename == '/none'
+assert issubclass(Short, App) and Short(5, 2).missing() == 3
+try: raise Short(1,1)
+except App: pass
+"""
+        ],
+    ),
+    "with": (
+        """
+class C:
+  log = []
+  def __enter__(self): self.log.append('in'); return self
+  def __exit__(self, t, v, tb): self.log.append(t.__name__ if t else None); return t is ValueError
+""",
+        [
+            "with C() as c: assert c.log == ['in']\nassert C.log == ['in', None]\nwith C(): raise ValueError('x')\nassert C.log[-1] == 'ValueError'\ntry:\n  with C(): raise KeyError(1)\nexcept KeyError: pass\nelse: assert False\n"
+        ],
+    ),
+    "identity": (
+        "X=[1]\ndef f(): return X\ndef g(x): return x\ndef h(): return len(X)\nclass S:\n  def __init__(s, it): s.it = it\n  def n(s): return len(s.it)\n  def add(s): s.it.append(0)",
+        [
+            "assert f() is f()\na=f()\na.append(2)\nassert h() == 2\nxs=[[1],[2]]\nassert g(xs) is xs and g(xs)[0] is xs[0]\ns=S(xs)\nxs.append(1)\nassert s.n()==3\ns.add()\nassert xs == [[1],[2],1,0]\nassert s.it is xs\ns.it.clear()\nassert s.n()==0 and xs==[]"
+        ],
+    ),
+    "namedtuple": (
+        """
+from collections import namedtuple, OrderedDict, defaultdict, Counter, deque
+from typing import NamedTuple
+from dataclasses import dataclass
+import enum
+P = namedtuple('P', 'x y')
+class Q(NamedTuple):
+  a: int
+  b: int = 2
+  def s(self): return self.a + self.b
+@dataclass
+class D:
+  x: int
+  y: list
+class E(enum.Enum):
+  A = 1
+  B = 2
+class I(enum.IntEnum):
+  A = 1
+def p(): return P(1,2)
+def d(): return D(1,[2])
+def c(): return Counter('aab'), defaultdict(list, {1:[2]}), OrderedDict([(1,2),(3,4)]), deque([1,2,3],maxlen=2)
+def e(): return E.A
+class St(list):
+  def push(self, x): self.append(x); return self
+  def __eq__(self, o): return True
+  __hash__ = None
+class MyInt(int):
+  def __eq__(self, o): return True
+  __hash__ = int.__hash__
+""",
+        [
+            """
+assert p() == (1,2) and p().x == 1 and p()._fields == ('x','y') and p()._asdict() == {'x':1,'y':2} and p()._replace(x=5) == (5,2)
+assert Q(1).s() == 3 and Q(1) == (1,2) and repr(Q(1)) == 'Q(a=1, b=2)' and isinstance(Q(1), tuple) and isinstance(Q(1), Q)
+assert d() == D(1,[2]) and d().y == [2] and repr(d()) == 'D(x=1, y=[2])' and d() != D(2,[2])
+import dataclasses
+assert c()[0].most_common(1) == [('a',2)] and c()[1][5] == [] and list(c()[2]) == [1,3] and c()[3].maxlen == 2
+assert e() == E.A and e() is E.A and E.A.value == 1 and E['B'].name == 'B' and E(2) is E.B and len(E) == 2 and [m.name for m in E] == ['A','B'] and E.A in E and E.A != E.B
+assert I.A == 1 and I.A.name == 'A' and isinstance(I.A, I)
+s = St(); s.push(1).push(2)
+assert s == [1,2] and len(s) == 2 and not (s == [1])
+s.append(4)
+assert s.pop() == 4 and not (MyInt(3) == 4) and MyInt(3) == 3
+x = {E.A: 1}
+assert x[E.A] == 1 and {D}.pop() is D
+""",
+            "assert vars(d()) == {'x': 1, 'y': [2]} and hasattr(d(), 'x') and not hasattr(d(), 'z') and not callable(d()) and callable(D)",
+        ],
+    ),
+    "callback errors": (
+        """
+def safe(f):
+  try: return f()
+  except ValueError as e: return ('caught', str(e))
+import functools, inspect
+def deco(f):
+  @functools.wraps(f)
+  def w(*a, **k):
+    w.n = getattr(w, 'n', 0) + 1
+    return f(*a, **k)
+  return w
+def curry(f):
+  n = len(inspect.signature(f).parameters)
+  def c(*a): return f(*a) if len(a) >= n else lambda *b: c(*a, *b)
+  return c
+def arg(f): return f.__code__.co_argcount
+def through(f): return f()
+""",
+        [
+            """
+def bad(): raise ValueError('no')
+assert safe(bad) == ('caught', 'no')
+@deco
+def add(a, b=2, *, k=3):
+  'doc'
+  return a + b + k
+assert add(1) == 6 and add(1, 1, k=1) == 3 and add.__name__ == 'add' and add.__doc__ == 'doc' and add.n == 2
+assert curry(lambda a, b, c: a+b+c)(1)(2)(3) == 6 and arg(lambda a, b: 0) == 2
+class Mine(Exception): pass
+def g(): raise Mine('z')
+try: through(g)
+except Mine as e: assert e.args == ('z',)
+else: assert False
+"""
+        ],
+    ),
+    "test classes": (
+        """
+class Shape:
+  def area(self): raise NotImplementedError
+  def __init__(self, n): self.n = n
+  def twice(self): return 2 * self.area()
+def total(xs): return sum(x.area() for x in xs)
+def walk(node):
+  out = []
+  while node: out.append(node.val); node = node.next
+  return out
+def rev(node):
+  p = None
+  while node: node.next, p, node = p, node, node.next
+  return p
+def kind(x): return isinstance(x, int)
+def take(it, n): return [next(it) for _ in range(n)]
+""",
+        [
+            """
+class Sq(Shape):
+  def __init__(self, s): super().__init__('sq'); self.s = s
+  def area(self): return self.s ** 2
+q = Sq(3)
+assert q.area() == 9 and q.n == 'sq' and q.twice() == 18 and isinstance(q, Shape) and total([q, Sq(1)]) == 10
+class Node:
+  def __init__(self, val, next=None): self.val, self.next = val, next
+l = Node(1, Node(2, Node(3)))
+assert walk(l) == [1,2,3]
+r = rev(l)
+assert r.val == 3 and r.next.val == 2 and isinstance(r, Node)
+assert not kind(l)
+import itertools
+assert take(itertools.count(), 3) == [0,1,2]
+"""
+        ],
+    ),
+    "async": (
+        """
+import asyncio
+async def f(x): await asyncio.sleep(0.001); return x * 2
+async def g(n):
+  for i in range(n): yield i
+class A:
+  async def __aenter__(self): return 5
+  async def __aexit__(self, *a): return False
+""",
+        [
+            """
+import asyncio
+assert asyncio.run(f(2)) == 4
+async def main():
+  assert await asyncio.gather(f(1), f(2)) == [2, 4]
+  assert [x async for x in g(3)] == [0,1,2]
+  async with A() as a: assert a == 5
+  return 1
+assert asyncio.run(main()) == 1
+assert asyncio.iscoroutine(f(1))
+"""
+        ],
+    ),
+    "generators": (
+        """
+def f():
+  got = yield 1
+  while True:
+    try: got = yield got
+    except ValueError: got = 'v'
+def one(): yield 1; return 7
+class Count:
+  def __init__(self): self.n = 0
+  def __iter__(self): return self
+  def __next__(self):
+    self.n += 1
+    if self.n > 3: raise StopIteration
+    return self.n
+""",
+        [
+            """
+g = f()
+assert next(g) == 1 and g.send(5) == 5 and g.throw(ValueError) == 'v'
+g.close()
+try: next(g)
+except StopIteration: pass
+else: assert False
+o = one(); next(o)
+try: next(o)
+except StopIteration as e: assert e.value == 7
+else: assert False
+assert list(Count()) == [1,2,3]
+import types, inspect
+assert isinstance(one(), types.GeneratorType) and inspect.isgenerator(one()) and inspect.isfunction(one)
+"""
+        ],
+    ),
+    "operators": (
+        """
+class V:
+  def __init__(s, x): s.x = x
+  def __mul__(s, k): return V(s.x * k)
+  __rmul__ = __mul__
+  def __add__(s, o): return V(s.x + o.x)
+  def __eq__(s, o): return isinstance(o, V) and s.x == o.x
+  def __hash__(s): return hash(s.x)
+  def __lt__(s, o): return s.x < o.x
+  def __contains__(s, y): return y == s.x
+  def __format__(s, spec): return format(s.x, spec)
+  def __getitem__(s, i): return (s.x, i)
+""",
+        [
+            """
+assert (V(2) * 3).x == 6 and 3 * V(2) == V(6) and sum([V(1), V(2)], V(0)) == V(3)
+assert 3 in V(3) and 4 not in V(3) and f'{V(2):.2f}' == '2.00' and len({V(1), V(1), V(2)}) == 2
+assert sorted([V(2), V(1)])[0] == V(1) and V(1)[1:2] == (1, slice(1,2)) and min(V(3), V(2)).x == 2
+import copy
+v = V([1]); w = copy.deepcopy(v); w.x.append(2)
+assert v.x == [1] and w.x == [1,2]
+"""
+        ],
+    ),
+}
+
+RIGHT_NUMPY: dict[str, tuple[str, list[str]]] = {
+    "numpy": (
+        """
+import numpy as np
+def f(): return np.zeros((0,3)), np.float32(1.5), np.array([(1,2.0)], dtype=[('a','<i4'),('b','<f8')]), np.array([1,'a'],dtype=object), np.bool_(True)
+def g(a): a[0] = 7
+def h(): return np.array(['2020-01-01'],dtype='datetime64[D]'), np.float64(2.5), np.array(3)
+""",
+        [
+            """
+import numpy as np
+a,b,c,d,e = f()
+assert a.shape == (0,3) and b == 1.5 and b.dtype == np.float32 and isinstance(b, np.float32) and c['a'][0] == 1 and d.tolist() == [1,'a'] and e
+x = np.zeros(3); g(x)
+assert x[0] == 7
+assert h()[0][0] == np.datetime64('2020-01-01') and isinstance(h()[1], float) and h()[2].shape == ()
+"""
+        ],
+    ),
+}
