@@ -248,11 +248,15 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:
     evaluations = folder / sinks.EVALUATIONS
     metrics = _numbers(folder / sinks.METRICS)
-    return metrics, _numbers(evaluations) if evaluations.exists() else []
+    return metrics, _numbers(evaluations, may_have_others=True) if evaluations.exists() else []
 
 
-def _numbers(path: Path) -> list[Row]:
-    """The rows of a metrics file, with what is drawn of them."""
+def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
+    """The rows of a metrics file, with what is drawn of them.
+
+    Args:
+        may_have_others: rows need not have a number that is drawn, as where a reward of the user's own judges answers.
+    """
     rows = sinks.read(path, may_be_cut=True)
     drawn = tuple(panel.key for panel in _PANELS)
     found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
@@ -263,7 +267,7 @@ def _numbers(path: Path) -> list[Row]:
                     f"{path} has {key} {shown(value)} at update {row['update']}, which is no number: mend or remove "
                     "the line"
                 )
-    if found and all(len(row) == 1 for row in found):
+    if found and not may_have_others and all(len(row) == 1 for row in found):
         raise UserError(f"{path} has nothing that is drawn, such as {drawn[0]}: is it the file of another program?")
     return list(found)
 
