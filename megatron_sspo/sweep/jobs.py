@@ -91,7 +91,7 @@ def _queued(folder: Path) -> set[int]:
         UserError: Slurm does not answer.
     """
     command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%K %k"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode:
         raise UserError(f"squeue does not answer ({done.stderr.strip()}): wait until Slurm does")
     found = set()

@@ -84,17 +84,17 @@ class Progress:
         failed = f", {len(self._failed)} failed" if self._failed else ""
         running = f", {len(self._running)} running" if self._running else ""
         done, total = sum(self._done.values()), sum(self._updates.values())
-        left = "" if len(self._finished) == len(self._updates) else f", {self._left(done, total)}"
+        to_go = total - done - sum(self._updates[name] - self._done[name] for name in self._failed)
+        left = f", {self._left(done, to_go)}" if to_go > 0 else ""
         runs = f"{len(self._finished)} of {count(len(self._updates), 'run')} finished{running}{failed}"
         return f"{runs}; update {done:,} of {total:,}{left}"
 
-    def _left(self, done: int, total: int) -> str:
+    def _left(self, done: int, to_go: int) -> str:
         """The time left, if updates go on to be as fast as they were since the start of this command."""
         gained = done - self._before
         if gained <= 0:
             return "time left unknown"
-        given_up = sum(self._updates[name] - self._done[name] for name in self._failed)
-        return f"{in_hours((total - done - given_up) / gained * (time.monotonic() - self._began))} left"
+        return f"{in_hours(to_go / gained * (time.monotonic() - self._began))} left"
 
     def _table(self) -> Group:
         table = Table.grid(padding=(0, 1))

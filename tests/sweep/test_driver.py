@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_a_run_that_fails_is_resumed_once_and_the_others_go_on(tmp_path, drive) 
     assert f"{NAMES[0]}: ended with exit code 2: megatron-sspo: the moon is in the wrong place; log: {log}" in said
     assert f"{NAMES[1]}: finished" in said and f"{NAMES[3]}: finished" in said
     assert len(attempts(tmp_path, NAMES[2])) == 1 and f"{NAMES[2]}: was stopped by its file `stop`" in said
-    assert said[-1] == "2 of 4 runs finished, 2 failed; update 4 of 8, 0 s left"
+    assert said[-1] == "2 of 4 runs finished, 2 failed; update 4 of 8"
 
 
 def test_a_run_that_gets_further_is_tried_again_and_again(tmp_path, drive) -> None:
@@ -230,6 +231,27 @@ def test_a_closed_output_does_not_end_a_sweep(tmp_path, trainer) -> None:
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     assert all((tmp_path / name / "model").is_dir() for name in sweep.order)
+
+
+def test_a_terminal_shows_what_runs_and_may_be_closed(tmp_path, trainer) -> None:
+    make_sweep(tmp_path, "updates_per_sync=[2, 8]", seeds=2)
+    (tmp_path / "behaviour").write_text("".join(f"{name} waits\n" for name in NAMES[:2]))
+    terminal, its_end = pty.openpty()
+    words = [sys.executable, "-c", _PROGRAM, str(tmp_path), trainer]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(words, stdout=its_end, stderr=its_end, env=environment)
+    os.close(its_end)
+    shown = b""
+    while b"0 of 4 runs finished, 2 running; update 0 of 8, time left unknown" not in shown:
+        shown += os.read(terminal, 4096)
+    assert f"{NAMES[0]}: starts".encode() in shown and b"0/2" in shown
+    os.close(terminal)
+    time.sleep(1.5)  # in which it would be drawn again
+    assert process.poll() is None
+    for attempt in alive(tmp_path):
+        os.kill(attempt, signal.SIGKILL)
+    assert process.wait(timeout=60) == 0
+    assert all((tmp_path / name / "model").is_dir() for name in NAMES)
 
 
 def test_progress_counts_what_was_there_before(tmp_path) -> None:

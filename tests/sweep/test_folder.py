@@ -7,6 +7,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.folder import FILE, Status, known_sweep, read_sweep, status, train_arguments, write_sweep
+from megatron_sspo.sweep.jobs import ranges
 from megatron_sspo.sweep.values import read_vary
 from tests.sweep.folders import make_run, make_sweep
 
@@ -88,3 +89,7 @@ def test_a_run_that_has_begun_is_resumed(tmp_path) -> None:
     assert new == ["train", "recipe.py", *(part for text in sets for part in ("--set", text))]
     make_run(tmp_path / cell.name, [0.0], num_updates=4, has_model=False)
     assert train_arguments(tmp_path, sweep, cell) == [*new, "--resume", str(tmp_path / cell.name)]
+
+
+def test_numbers_as_an_array_takes_them() -> None:
+    assert [ranges(numbers) for numbers in ([3], [0, 1, 2], [0, 3, 4, 5, 8], [])] == ["3", "0-2", "0,3-5,8", ""]
