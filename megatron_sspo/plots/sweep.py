@@ -12,7 +12,7 @@ from megatron_sspo.sweep.results import Results, read_results
 from megatron_sspo.sweep.statistics import interquartile_mean
 from megatron_sspo.sweep.table import ALL, common_settings, compared, measures, summarized
 
-_MOST_COLUMNS = 3
+_COLUMNS = 3
 _BAND_SAMPLES = 2_000  # of the bootstrap, at each update
 _LONGEST_LABEL = 28  # characters
 
@@ -30,7 +30,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     from matplotlib.lines import Line2D
 
     panels = len(results.settings)
-    columns = min(_MOST_COLUMNS, max(2, panels))
+    columns = 2 if panels in (1, 2, 4) else _COLUMNS
     rows = math.ceil(panels / columns)
     figure = pyplot.figure(figsize=(4.6 * columns, 3.4 * (rows + 1)), layout="constrained")
     grid = figure.add_gridspec(rows + 1, columns)

@@ -25,13 +25,15 @@ def sweep_table(results: Results) -> str:
     if names := results.unfinished:
         more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         parts.append(f"Not finished, and left out: {'; '.join(names[:_MOST_NAMES])}{more}.\n")
-    for title, scores in measures(results).items():
+    of_end, of_run = measures(results).items()
+    for title, scores in (of_end, of_run):
         parts.append(f"**{title}**\n\n{markdown(*_means(results, scores))}")
-        if len(results.values) > 1:
-            for setting in _columns(results):
-                where = f", {setting}" if setting else ""
-                text = f"P(row > column), a tie counting half: {title}{where}"
-                parts.append(f"**{text}**\n\n{markdown(*_matrix(results, scores, setting))}")
+    if len(results.values) > 1:
+        title, scores = of_end
+        for setting in _columns(results):
+            where = f", {setting}" if setting else ""
+            text = f"P(row > column), a tie counting half: {title}{where}"
+            parts.append(f"**{text}**\n\n{markdown(*_matrix(results, scores, setting))}")
     return "\n".join(parts)
 
 
