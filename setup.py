@@ -28,6 +28,7 @@ setup(
         "antlr4-python3-runtime==4.13.2",  # math-verify takes whatever is there, and its grammar wants this one
         "reasoning-gym>=0.1.25",
         "matplotlib",
+        "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone
         "rich",
         "aiohttp",  # to the rollout servers
     ],

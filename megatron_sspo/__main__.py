@@ -1,4 +1,4 @@
-"""`megatron-sspo`: train, launch, serve, evaluate, table, convert, verify, plot."""
+"""`megatron-sspo`: train, launch, sweep, serve, evaluate, table, convert, verify, plot."""
 
 import os
 import sys

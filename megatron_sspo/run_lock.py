@@ -43,13 +43,23 @@ class RunLock:
     Args:
         folder: is made where it is not there.
         watch_seconds: how long a note from another machine may stand still before its holder counts as dead.
+        what: the folder is of, for the message.
+        option: names another folder, for the message.
 
     Raises:
         UserError: another process has the folder, which is named by machine and number; or it cannot be written.
     """
 
-    def __init__(self, folder: Path, *, watch_seconds: float = _WATCH_SECONDS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        watch_seconds: float = _WATCH_SECONDS,
+        what: str = "a run",
+        option: str = "--set name=...",
+    ) -> None:
         self._folder, self._watch_seconds = folder, watch_seconds
+        self._what, self._option = what, option
         self._descriptor = -1
         self._note: Path | None = None  # only where there is no kernel's lock
         self._ended = threading.Event()
@@ -142,8 +152,8 @@ class RunLock:
     def _refusal(self, holder: dict[str, Any]) -> UserError:
         who = f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
         return UserError(
-            f"{self._folder} is the folder of a run that {who} writes at this moment: wait for its end, stop it, or "
-            "choose another folder with --set name=..."
+            f"{self._folder} is the folder of {self._what} that {who} writes at this moment: wait for its end, stop "
+            f"it, or choose another folder with {self._option}"
         )
 
 

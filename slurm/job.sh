@@ -15,6 +15,9 @@ export PYTHONPATH=$PROJECT${PYTHONPATH:+:$PYTHONPATH}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
 if [[ $INTERFACE ]]; then export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAME=$INTERFACE; fi
 
+# The first element of an array has the number of the whole array for its own, and Slurm takes it for the array.
+job_id=$SLURM_JOB_ID
+if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve for each job, below those that the kernel gives away
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -80,7 +83,7 @@ step() {
     local count=$((${#commas} + 1)) cpus=$((SLURM_CPUS_ON_NODE / per_node))
     if [[ $container ]]; then
         options=(--container-image="$container" --container-workdir="$PROJECT" --no-container-mount-home
-            --container-mounts="$PROJECT:$PROJECT,$RUN:$RUN${MOUNTS:+,$MOUNTS}")
+            --container-mounts="$PROJECT:$PROJECT,${SWEEP:-$RUN}:${SWEEP:-$RUN}${MOUNTS:+,$MOUNTS}")
     fi
     # --wait and not --kill-on-bad-exit: a trainer's exit code that asks for a requeue is no failure
     exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
@@ -99,7 +102,7 @@ end_steps() {
         ((${#found[@]} == 0)) || kill -KILL "${found[@]}" 2>/dev/null
         return 0
     fi
-    mapfile -t found < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i 2>/dev/null | grep -E '\.[0-9]+$')
+    mapfile -t found < <(squeue --noheader --steps --jobs="$job_id" --format=%i 2>/dev/null | grep -E '\.[0-9]+$')
     ((${#found[@]})) || return 0
     scancel --signal=KILL "${found[@]}" 2>/dev/null
     local deadline=$((SECONDS + 15))
@@ -151,7 +154,7 @@ how() {
 look_whether_ended() {
     local state="" tries
     for ((tries = 0; tries < 10; tries++)); do
-        state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+        state=$(scontrol show job --oneliner "$job_id" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
         if [[ $state ]]; then break; fi
         pause
     done

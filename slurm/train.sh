@@ -140,7 +140,7 @@ requeue() {
     end_steps
     say "$1: requeued, to go on from the checkpoint: $reached"
     trap '' USR1 TERM
-    until scontrol requeue "$SLURM_JOB_ID"; do # the controller may be on its way up
+    until scontrol requeue "$job_id"; do # the controller may be on its way up
         ((++tries < 10)) || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
         pause
     done

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = ("train", "launch", "serve", "evaluate", "table", "convert", "verify", "plot")  # in the order of --help
+COMMANDS = (
+    "train",
+    "launch",
+    "sweep",
+    "serve",
+    "evaluate",
+    "table",
+    "convert",
+    "verify",
+    "plot",
+)  # in the order of --help
 
 RECIPE = "a Python file, file.py:function, or package.module:function that returns a Run"
 _FIELDS = (
@@ -77,6 +87,26 @@ def add_config(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json",
     )
+
+
+def add_measure(command: argparse.ArgumentParser) -> None:
+    """What is compared of a sweep's runs."""
+    command.add_argument(
+        "--measure", default="", metavar="NAME", help="of a sweep: a number of its runs (default: pass@1 of all sets)"
+    )
+    command.add_argument("--compare", default="", metavar="FIELD", help="of a sweep (default: the first varied one)")
+
+
+def check_measure(options: argparse.Namespace, command: str) -> None:
+    """Refuses options of a sweep where none is shown.
+
+    Raises:
+        UserError: one is given.
+    """
+    if options.measure or options.compare:
+        from megatron_sspo.errors import UserError
+
+        raise UserError(f"--measure and --compare are for the folder of a sweep: megatron-sspo {command} SWEEP")
 
 
 def _name(argument: str) -> str:

@@ -1,19 +1,33 @@
 """`megatron-sspo table`."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command
+from megatron_sspo.cli.parser import add_command, add_measure, check_measure
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """The arguments of the command."""
-    command = add_command(commands, "table", run=run, help="evaluations side by side, as in the paper, in Markdown")
-    command.add_argument("folders", nargs="+", metavar="[NAME=]DIR", help="of evaluations, the base model's first")
+    command = add_command(commands, "table", run=run, help="evaluations side by side as in the paper, or a sweep's")
+    command.add_argument(
+        "folders", nargs="+", metavar="[NAME=]DIR", help="of evaluations, the base model's first; or of one sweep"
+    )
+    add_measure(command)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Prints the table."""
+    """Prints the table, in Markdown."""
+    from megatron_sspo.sweep.folder import is_sweep
+
+    if len(options.folders) == 1 and is_sweep(Path(options.folders[0])):
+        from megatron_sspo.sweep.results import read_results
+        from megatron_sspo.sweep.table import sweep_table
+
+        results = read_results(Path(options.folders[0]), measure=options.measure, compare=options.compare)
+        print(sweep_table(results), end="")
+        return 0
+    check_measure(options, "table")
     from megatron_sspo.evaluation.command import print_table
 
     print_table(options.folders)

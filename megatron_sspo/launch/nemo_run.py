@@ -30,8 +30,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options
 
 TASK = "train"
-_STATE_SECONDS = 120.0  # within which Slurm's books have the state of a job that has ended
-_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+STATE_SECONDS = 120.0  # within which Slurm's books have the state of a job that has ended
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 # Nodes of each of the paper's settings (slurm/README.md), and the script where it is not the usual one.
 _PAPER = {
@@ -218,7 +218,7 @@ def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: 
         if not checked:
             check(job, executor)
         if isinstance(executor, run.SlurmExecutor):
-            _check_accounting(executor)
+            check_accounting(executor)
         experiment.run(tail_logs=True)
     state = _final_state(experiment)
     print(f"experiment {experiment._id}: {state}", flush=True)
@@ -246,7 +246,8 @@ def check(job: Job, executor: run.Executor) -> None:
         raise UserError(lines[-1].removeprefix("megatron-sspo: "))
 
 
-def _check_accounting(executor: run.SlurmExecutor) -> None:
+def check_accounting(executor: run.SlurmExecutor) -> None:
+    """Raises UserError where Slurm keeps no books."""
     if executor.tunnel.run("sacct --noheader --jobs=1", warn=True).return_code:
         raise UserError(
             "sacct does not work here, and without it NeMo-Run never learns that a job has ended: use "
@@ -256,13 +257,18 @@ def _check_accounting(executor: run.SlurmExecutor) -> None:
 
 def _final_state(experiment: run.Experiment) -> str:
     """Of the one task. Right after the end Slurm's books may not have it yet."""
-    deadline = time.monotonic() + _STATE_SECONDS
+    deadline = time.monotonic() + STATE_SECONDS
     while True:
         found = experiment.status(return_dict=True) or {}
-        states = [str(getattr(entry["status"], "name", entry["status"])) for entry in found.values()]
-        if (states and states[0] in _ENDED) or time.monotonic() > deadline:
+        states = [state_of(entry) for entry in found.values()]
+        if (states and states[0] in ENDED) or time.monotonic() > deadline:
             return states[0] if states else "UNKNOWN"
         time.sleep(2)
+
+
+def state_of(entry: Mapping[str, Any]) -> str:
+    """The state of one task, of what `Experiment.status` returns."""
+    return str(getattr(entry["status"], "name", entry["status"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

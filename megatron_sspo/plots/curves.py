@@ -12,8 +12,8 @@ from megatron_sspo.errors import UserError, shown
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.reading import read_json
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
-_INK, _FAINT = "#333333", "#dddddd"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
+INK, FAINT = "#333333", "#dddddd"
 _WINDOW = 0.08  # of the run: what a smoothed curve is the mean over; the raw curve stays visible behind it
 _WIDE = 30.0  # largest over smallest value, from which on an axis is logarithmic where that is allowed
 
@@ -116,15 +116,15 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
         ]
         _dress(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
-            lines = [Line2D([], [], color=_INK, marker=_marker(place)) for place in range(len(sets))]
-            axis.legend(lines, map(_plain, sets), frameon=False, fontsize=8.5)
+            lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
+            axis.legend(lines, map(plain, sets), frameon=False, fontsize=8.5)
     last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
-        axis.set_xlabel("update", color=_INK)
+        axis.set_xlabel("update", color=INK)
     handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    names = [_plain(label) for label in runs]
+    names = [plain(label) for label in runs]
     size = 12 if len(runs) <= 8 else 8
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
@@ -145,7 +145,7 @@ def _styles(count: int) -> list[_Style]:
         on, off = _DASH * (levels - level), _DASH * level
         found.append(
             _Style(
-                colour=_COLOURS[number % len(_COLOURS)],
+                colour=COLOURS[number % len(COLOURS)],
                 dashes=(0, (on, off)) if level else "-",
                 width=1.8 + 0.8 * ((count - 1) // levels - group),
                 marker=4 + 1.5 * (levels - 1 - level),
@@ -198,7 +198,7 @@ def _marker(place: int) -> str:
     return _MARKERS[place % len(_MARKERS)]
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name as matplotlib prints it letter by letter; a pair of dollars would be a formula."""
     return name.replace("$", r"\$")
 
@@ -211,11 +211,11 @@ def _sets(row: Row) -> list[str]:
 def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-    axis.set_title(panel.title, fontsize=11, loc="left", color=_INK)
+    axis.set_title(panel.title, fontsize=11, loc="left", color=INK)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=_INK, labelsize=9, length=3)
-    axis.grid(color=_FAINT, linewidth=0.6)
+    axis.tick_params(colors=INK, labelsize=9, length=3)
+    axis.grid(color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     if not values:
         axis.set(xticks=[], yticks=[])
@@ -248,11 +248,15 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:
     evaluations = folder / sinks.EVALUATIONS
     metrics = _numbers(folder / sinks.METRICS)
-    return metrics, _numbers(evaluations) if evaluations.exists() else []
+    return metrics, _numbers(evaluations, may_have_others=True) if evaluations.exists() else []
 
 
-def _numbers(path: Path) -> list[Row]:
-    """The rows of a metrics file, with what is drawn of them."""
+def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
+    """The rows of a metrics file, with what is drawn of them.
+
+    Args:
+        may_have_others: rows need not have a number that is drawn, as where a reward of the user's own judges answers.
+    """
     rows = sinks.read(path, may_be_cut=True)
     drawn = tuple(panel.key for panel in _PANELS)
     found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
@@ -263,7 +267,7 @@ def _numbers(path: Path) -> list[Row]:
                     f"{path} has {key} {shown(value)} at update {row['update']}, which is no number: mend or remove "
                     "the line"
                 )
-    if found and all(len(row) == 1 for row in found):
+    if found and not may_have_others and all(len(row) == 1 for row in found):
         raise UserError(f"{path} has nothing that is drawn, such as {drawn[0]}: is it the file of another program?")
     return list(found)
 

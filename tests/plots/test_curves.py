@@ -185,6 +185,12 @@ def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest
         assert re.search(reason, refusal(capsys, run(tmp_path / f"whole-{folder.name}"), folder))
 
 
+def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a")
+    (folder / "evaluations.jsonl").write_text('{"update": 0, "sums/letters": 3.5}\n')
+    assert num_pixels(plot_run(folder), "#0072B2") > 1000
+
+
 def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path) -> None:
     folder = run(tmp_path / "a")
     with (folder / "metrics.jsonl").open("a") as file:

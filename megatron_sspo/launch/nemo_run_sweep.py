@@ -1,0 +1,140 @@
+"""The runs of a sweep as tasks of one NeMo-Run experiment. Runs where NeMo-Run is installed, as `nemo_run.py` does."""
+
+# Where NeMo-Run is not installed, pyright takes its name for that of a file beside this one.
+# pyright: reportAttributeAccessIssue=false
+
+import argparse
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import nemo_run as run
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch.nemo_run import (
+    ENDED,
+    STATE_SECONDS,
+    InBatchShell,
+    check_accounting,
+    local_executor,
+    slurm_executor,
+    state_of,
+)
+from megatron_sspo.launch.slurm import Job, given_variables, split_options
+
+SCRIPT = "slurm/sweep.sbatch"
+_LONGEST_NAME = 48  # characters of a task's name
+
+
+def launch(
+    job: Job,
+    runs: Mapping[int, str],
+    *,
+    on_slurm: bool,
+    at_once: int,
+    comment: str,
+    dry_run: bool = False,
+) -> int:
+    """Runs an experiment with a task for each run, to its end.
+
+    Args:
+        job: of slurm/sweep.sbatch, whose recipe is the sweep's folder.
+        runs: the number of each run, and its name.
+        at_once: the task of a run waits for the end of the one so many places before it, however that ended.
+        comment: by which Slurm's queue is searched for these jobs.
+
+    Returns:
+        0 where every task has succeeded, or else 1.
+    """
+    with run.Experiment(Path(job.recipe).name) as experiment:
+        ids: list[str] = []
+        for place, (number, name) in enumerate(runs.items()):
+            executor = _executor(job, f"{comment} run {number}") if on_slurm else local_executor()
+            added = experiment.add(
+                _task(job, number, name, on_slurm=on_slurm, place=place % at_once, at_once=at_once),
+                executor=executor,
+                name=task_name(number, name),
+                plugins=[InBatchShell(project=str(job.project), environment=job.environment)],
+                dependencies=[ids[place - at_once]] if place >= at_once else None,
+            )
+            ids.append(added)
+            print(f"{added}: {name}", flush=True)
+        if dry_run:
+            experiment.dryrun()
+            return 0
+        if on_slurm:
+            check_accounting(_executor(job, comment))
+        experiment.run(tail_logs=False)
+    states = Counter(_final_states(experiment, len(runs)))
+    listed = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    print(f"experiment {experiment._id}: {listed}", flush=True)
+    return 0 if set(states) == {"SUCCEEDED"} else 1
+
+
+def task_name(number: int, name: str) -> str:
+    """A run's name with letters, digits and dashes alone, as torchx and Slurm take it."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+    return f"run-{number}-{plain}"[:_LONGEST_NAME].rstrip("-")
+
+
+def _executor(job: Job, comment: str) -> "run.SlurmExecutor":
+    return slurm_executor(job, comment=comment, dependency_type="afterany")
+
+
+def _task(job: Job, number: int, name: str, *, on_slurm: bool, place: int, at_once: int) -> "run.Script":
+    if on_slurm:
+        return run.Script(inline=f"exec bash {shlex.join([job.script, job.recipe, str(number)])}\n")
+    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
+    command = [python, "-m", "megatron_sspo.sweep.task", job.recipe, name, "--place", str(place)]
+    lines = [
+        f"cd {shlex.quote(str(job.project))}",
+        f"export PYTHONPATH={shlex.quote(str(job.project))}",
+        f"exec {shlex.join([*command, '--at-once', str(at_once)])}",
+    ]
+    return run.Script(inline="\n".join(lines) + "\n")
+
+
+def _final_states(experiment: "run.Experiment", count: int) -> list[str]:
+    """Of all tasks. Right after the end Slurm's books may not have them yet."""
+    deadline = time.monotonic() + STATE_SECONDS
+    while True:
+        found = experiment.status(return_dict=True) or {}
+        states = [state_of(entry) for entry in found.values()]
+        if (len(states) == count and all(state in ENDED for state in states)) or time.monotonic() > deadline:
+            return states or ["UNKNOWN"]
+        time.sleep(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What `megatron-sspo sweep --on nemo-run` calls, its checks made."""
+    parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run_sweep", description=main.__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--run", action="append", default=[], metavar="NUMBER=NAME")
+    parser.add_argument("--comment", default="")
+    parser.add_argument("--sbatch", default="")
+    parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        job = Job(
+            recipe=options.folder,
+            options=split_options(options.sbatch),
+            variables=given_variables(),
+            script=SCRIPT,
+        )
+        return launch(
+            job,
+            {int(number): name for number, _, name in (text.partition("=") for text in options.run)},
+            on_slurm=options.executor == "slurm",
+            at_once=options.at_once,
+            comment=options.comment,
+            dry_run=options.dry_run,
+        )
+    except UserError as error:
+        print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)
+        return 2

@@ -1,0 +1,92 @@
+"""`megatron-sspo sweep`: prepares a grid of runs, and has them run here, by Slurm, or by NeMo-Run."""
+
+import argparse
+import shlex
+
+from megatron_sspo.console import Display, count
+from megatron_sspo.errors import UserError
+from megatron_sspo.preflight import preflight
+from megatron_sspo.rollout.own_servers import visible_gpus
+from megatron_sspo.run_lock import RunLock
+from megatron_sspo.sweep import jobs
+from megatron_sspo.sweep.driver import Driver, share_of_machine
+from megatron_sspo.sweep.folder import LOGS, status, train_arguments, write_sweep
+from megatron_sspo.sweep.grid import Cell
+from megatron_sspo.sweep.jobs import by_slurm
+from megatron_sspo.sweep.prepare import Prepared, prepare
+from megatron_sspo.sweep.progress import Progress
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """The exit code: 0 where every run is finished, or has been handed over to Slurm.
+
+    Raises:
+        UserError: a value is wrong, the folder has another sweep, or another process runs the sweep.
+    """
+    if options.at_once < 1:
+        raise UserError(f"--at-once is {options.at_once}: one run or more is under way at a time")
+    if options.on == "local" and options.sbatch:
+        raise UserError("--sbatch is for jobs of Slurm: add --on slurm or --on nemo-run, or leave it out")
+    if options.on != "nemo-run" and options.executor != "slurm":
+        raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
+    asked = (options.recipe, options.set, options.vary, options.seeds)
+    given = {"output": options.output, "start_from": options.start_from}
+    if options.dry_run:
+        prepared = prepare(*asked, **given)
+        _show(prepared, options)
+        return 0
+    folder = prepare(*asked, **given).folder
+    with RunLock(folder, what="a sweep", option="--output"):
+        prepared = prepare(*asked, **given)  # again, now that nobody else changes it
+        unfinished = _unfinished(prepared)
+        _check(prepared, options)
+        write_sweep(folder, prepared.sweep)
+        if options.on != "local":
+            return jobs.submit(prepared, unfinished, options)
+        return _run_here(prepared, unfinished, options.at_once)
+
+
+def _unfinished(prepared: Prepared) -> list[Cell]:
+    cells = prepared.sweep.cells()
+    return [cell for cell in cells if status(prepared.folder / cell.name).state != "finished"]
+
+
+def _check(prepared: Prepared, options: argparse.Namespace) -> None:
+    """Checks data, model and machine by the first run that has not begun, so that not every run fails of them."""
+    cells = prepared.sweep.cells()
+    new = next((cell for cell in cells if status(prepared.folder / cell.name).state == "new"), None)
+    if new is not None:
+        preflight(prepared.runs[new.name], resume=None, elsewhere=by_slurm(options))
+
+
+def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
+    folder = prepared.folder
+    display = Display(silent=False)
+    display.log_to(folder / LOGS / "sweep.txt")
+    progress = Progress(folder, {name: run.num_updates for name, run in prepared.runs.items()}, display)
+    all_runs = count(len(prepared.runs), "run")
+    progress.say(f"{all_runs}, {len(prepared.runs) - len(unfinished)} of them finished, in {folder}")
+    gpus = visible_gpus()
+
+    def surroundings(place: int, cell: Cell) -> dict[str, str]:
+        num_processes = prepared.runs[cell.name].parallel.num_processes
+        return share_of_machine(place, at_once=at_once, num_processes=num_processes, gpus=gpus)
+
+    driver = Driver(folder, prepared.sweep, unfinished, progress, at_once=at_once, surroundings=surroundings)
+    try:
+        code = driver.run()
+    finally:
+        progress.close()
+    if not code:
+        progress.say(f"megatron-sspo table {shlex.quote(str(folder))} and megatron-sspo plot have the results")
+    return code
+
+
+def _show(prepared: Prepared, options: argparse.Namespace) -> None:
+    """Prints the command of each run that is not finished; with Slurm also what would be submitted."""
+    unfinished = _unfinished(prepared)
+    for cell in unfinished:
+        print(shlex.join(["megatron-sspo", *train_arguments(prepared.folder, prepared.sweep, cell)]))
+    if options.on != "local" and unfinished:
+        jobs.show(prepared, unfinished, options)
+    print(f"{len(unfinished)} of {count(len(prepared.runs), 'run')} to go, into {prepared.folder}", flush=True)

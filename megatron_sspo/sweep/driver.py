@@ -1,0 +1,209 @@
+"""Runs a sweep on this machine: some runs at a time, each by `megatron-sspo train` in a process group of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo import stop
+from megatron_sspo.errors import naming_the_file
+from megatron_sspo.parent import die_with
+from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
+from megatron_sspo.sweep.grid import Cell, Sweep
+from megatron_sspo.sweep.progress import Progress
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # that ask a sweep to end
+_MOST_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
+_POLL_SECONDS = 0.2
+_LOG_END = 4096  # bytes, of which the last line says why an attempt has failed
+
+
+@dataclass(kw_only=True)
+class _Attempt:
+    cell: Cell
+    place: int  # 0 to at_once - 1
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    checkpoint: str  # the newest when it began
+
+
+class Driver:
+    """Starts runs until all are finished or have failed, or until it is asked to end.
+
+    A run that fails is resumed, unless two attempts in a row have brought no newer checkpoint; the others go on. A
+    signal is passed on, so that runs save and leave; Ctrl-C then kills them.
+
+    Args:
+        folder: of the sweep.
+        cells: the runs to bring to their end, in this order.
+        at_once: runs that are under way at a time.
+        surroundings: what a run has in its environment besides, by its place, 0 to `at_once` - 1.
+        parent: where it is given, the runs are killed when the process of that number is no longer this one's parent.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sweep: Sweep,
+        cells: Sequence[Cell],
+        progress: Progress,
+        *,
+        at_once: int,
+        surroundings: Callable[[int, Cell], Mapping[str, str]],
+        parent: int | None = None,
+    ) -> None:
+        self._folder, self._sweep, self._progress = folder, sweep, progress
+        self._at_once, self._surroundings, self._parent = at_once, surroundings, parent
+        self._waiting = deque(cells)
+        self._running: list[_Attempt] = []
+        self._failures: dict[str, int] = {}
+        self._asked = 0  # the signal
+        self._has_failed, self._has_left = False, False
+
+    def run(self) -> int:
+        """The exit code: 0, 1 where a run has failed or was stopped, or that of `stop` where it was asked to end."""
+        with self._listening():
+            try:
+                while self._running or (self._waiting and not self._asked):
+                    if self._parent not in (None, os.getppid()):
+                        return 1  # and the runs are killed
+                    self._start_some()
+                    for attempt in [one for one in self._running if one.process.poll() is not None]:
+                        self._running.remove(attempt)
+                        self._settle(attempt)
+                    self._progress.update({attempt.cell.name for attempt in self._running})
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                self._kill()
+        if self._has_left or self._waiting:
+            name = signal.Signals(self._asked).name
+            self._progress.say(f"{name} came, and the runs have left: the same command goes on")
+            return stop.BY_SIGNAL
+        return int(self._has_failed)
+
+    def _start_some(self) -> None:
+        while self._waiting and len(self._running) < self._at_once and not self._asked:
+            cell = self._waiting.popleft()
+            place = min(set(range(self._at_once)) - {attempt.place for attempt in self._running})
+            folder = self._folder / cell.name
+            log = self._folder / LOGS / f"{cell.name}.txt"
+            command = [sys.executable, "-m", "megatron_sspo", *train_arguments(self._folder, self._sweep, cell)]
+            # A signal waits until the process is in the list and runs its own program, so that it is passed on.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                with naming_the_file(log), log.open("ab") as output:
+                    process = subprocess.Popen(
+                        command,
+                        env={**os.environ, **self._surroundings(place, cell)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        process_group=0,
+                        preexec_fn=partial(_begin, os.getpid(), blocked),
+                    )
+                attempt = _Attempt(
+                    cell=cell, place=place, process=process, log=log, checkpoint=newest_checkpoint(folder)
+                )
+                self._running.append(attempt)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            self._progress.say(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
+
+    def _settle(self, attempt: _Attempt) -> None:
+        """Decides what becomes of a run whose process has ended."""
+        name, code = attempt.cell.name, attempt.process.returncode
+        if status(self._folder / name).state == "finished":
+            self._progress.finished(name)
+        elif code == stop.BY_FILE:
+            self._progress.failed(name, "was stopped by its file `stop`")
+            self._has_failed = True
+        elif self._asked:
+            self._has_left = True
+            self._progress.say(f"{name}: has left")
+        else:
+            self._retry(attempt, f"{_how(code)}: {_last_line(attempt.log)}")
+
+    def _retry(self, attempt: _Attempt, why: str) -> None:
+        name = attempt.cell.name
+        got_further = newest_checkpoint(self._folder / name) != attempt.checkpoint
+        self._failures[name] = 0 if got_further else self._failures.get(name, 0) + 1
+        if self._failures[name] < _MOST_FAILURES:
+            self._progress.say(f"{name}: {why}; it is tried again")
+            self._waiting.appendleft(attempt.cell)
+        else:
+            self._progress.failed(name, f"{why}; log: {attempt.log}")
+            self._has_failed = True
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Hears signals, apart from those that are ignored, as SIGHUP is under nohup."""
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        handlers: dict[int, Any] = {number: signal.signal(number, self._on_signal) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        if self._asked and number != signal.SIGINT:
+            return  # Slurm, for one, sends several
+        kind = signal.SIGKILL if self._asked else signal.SIGTERM
+        self._asked = self._asked or number
+        for attempt in self._running:
+            if attempt.process.returncode is None:
+                attempt.process.send_signal(kind)
+
+    def _kill(self) -> None:
+        """Ends what still runs, where this process leaves by an error; the runs' own processes die with them."""
+        for attempt in self._running:
+            attempt.process.kill()
+        for attempt in self._running:
+            attempt.process.wait()
+
+
+def share_of_machine(place: int, *, at_once: int, num_processes: int, gpus: Sequence[str]) -> dict[str, str]:
+    """What a run's environment has besides: its share of this machine's cores and GPUs.
+
+    Args:
+        place: 0 to `at_once` - 1.
+        num_processes: of the run.
+        gpus: of this machine, as CUDA_VISIBLE_DEVICES names them.
+    """
+    found: dict[str, str] = {}
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0))
+        found["OMP_NUM_THREADS"] = str(max(1, cores // (at_once * num_processes)))
+    if gpus:
+        share = max(len(gpus) // at_once, min(num_processes, len(gpus)))
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(place * share + number) % len(gpus)] for number in range(share))
+    return found
+
+
+def _begin(parent: int, blocked: Iterable[int]) -> None:
+    """In the new process, before its program: signals have their usual meaning, and it dies with its parent."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    die_with(parent)
+
+
+def _how(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _last_line(log: Path) -> str:
+    """What an attempt has said last."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

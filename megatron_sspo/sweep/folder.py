@@ -1,0 +1,154 @@
+"""A sweep's folder: `sweep.json`, and a folder for each run. What is done is read off the runs' folders themselves."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from megatron_sspo import sinks
+from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.reading import read_json
+from megatron_sspo.state import checkpoints, write_atomically
+from megatron_sspo.sweep.grid import Cell, Sweep
+from megatron_sspo.sweep.values import Value
+
+FILE, LOGS = "sweep.json", "logs"
+_ROWS_END = 1 << 20  # bytes of a metrics file in which its last row lies
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is.
+
+    Attributes:
+        state: "begun" where it can be resumed; "new" where it has no folder that says what it is.
+        update: the newest that has a row of metrics.
+    """
+
+    state: Literal["new", "begun", "finished"]
+    update: int = 0
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether this is the folder of a sweep."""
+    return (folder / FILE).is_file()
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """The sweep of a folder.
+
+    Raises:
+        UserError: it has no sweep.json, or one that cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise UserError(f"{folder} is not the folder of a sweep: it has no {FILE}")
+    content = read_json(path)
+    try:
+        sweep = Sweep(
+            recipe=str(content["recipe"]),
+            assignments=tuple(str(assignment) for assignment in content["set"]),
+            vary={name: [Value(**value) for value in values] for name, values in content["vary"].items()},
+            seeds=int(content["seeds"]),
+            order=[str(name) for name in content["runs"]],
+            run=dict(content["config"]),
+        )
+        is_whole = [cell.name for cell in sweep.cells()] == sweep.order
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not what a sweep has written ({error!r}): bring the file back") from error
+    if not is_whole:
+        raise UserError(f"{path} lists runs that are not those of its values and seeds: bring the file back")
+    return sweep
+
+
+def write_sweep(folder: Path, sweep: Sweep) -> None:
+    """Writes sweep.json, and makes the folder of the runs' output."""
+    content = {
+        "recipe": sweep.recipe,
+        "set": list(sweep.assignments),
+        "vary": {name: [asdict(value) for value in values] for name, values in sweep.vary.items()},
+        "seeds": sweep.seeds,
+        "runs": list(sweep.order),
+        "config": sweep.run,
+    }
+    with naming_the_file(folder):
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def known_sweep(folder: Path, new: Sweep) -> Sweep:
+    """The sweep that is in the folder, or the new one where there is none.
+
+    Raises:
+        UserError: the folder has a sweep of another recipe, or is the folder of a run.
+    """
+    if not is_sweep(folder):
+        if (folder / "config.json").exists():
+            raise UserError(f"{folder} is the folder of a run: choose another with --output")
+        return new
+    from megatron_sspo.resuming import differences
+
+    known = read_sweep(folder)
+    if lines := differences(_without_addresses(known.run), _without_addresses(new.run)):
+        raise UserError(
+            f"{folder} holds a sweep of another recipe, in which {_past(lines[0])}: choose another --output, or start "
+            "the same recipe with the same --set and --start-from"
+        )
+    return Sweep(**{**vars(known), "recipe": new.recipe, "assignments": new.assignments})
+
+
+def status(folder: Path) -> Status:
+    """The status of a run's folder. One with a file that cannot be read is begun: to resume the run says what it is."""
+    if not (folder / "config.json").exists():
+        return Status("new")
+    try:
+        config = read_json(folder / "config.json")
+        update = _last_update(folder / sinks.METRICS)
+        is_evaluated = config.get("evaluation") is None or _last_update(folder / sinks.EVALUATIONS) == update
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        return Status("begun")
+    has_model = (folder / "model" / "config.json").exists()  # a model gets its name when it is whole
+    is_finished = has_model and is_evaluated and update == config.get("num_updates")
+    return Status("finished" if is_finished else "begun", update)
+
+
+def newest_checkpoint(folder: Path) -> str:
+    """The name of a run's newest checkpoint; "" where it has none."""
+    found = checkpoints(folder / "checkpoints")
+    return found[-1].name if found else ""
+
+
+def train_arguments(folder: Path, sweep: Sweep, cell: Cell) -> list[str]:
+    """What `megatron-sspo` is called with, to start the run or to go on with it."""
+    place = folder / cell.name
+    sets = [*sweep.assignments, *cell.assignments, f"output={folder}", f"name={cell.name}"]
+    resume = ["--resume", str(place)] if (place / "config.json").exists() else []
+    return ["train", sweep.recipe, *(part for assignment in sets for part in ("--set", assignment)), *resume]
+
+
+def _last_update(path: Path) -> int:
+    """The update of the last whole row of a metrics file, which may be long; 0 where it has none."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _ROWS_END))
+        lines = file.read().split(b"\n")[:-1]  # what follows the last line's end is not a whole row
+    return int(json.loads(lines[-1])["update"]) if lines else 0
+
+
+def _without_addresses(value: Any) -> Any:
+    """Configuration without what differs from process to process: where an object of no known kind lies in memory."""
+    if isinstance(value, Mapping):
+        return {key: _without_addresses(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_addresses(item) for item in value]
+    return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
+
+
+def _past(line: str) -> str:
+    """ "lr is 2, and was 1" as "lr was 1, and is 2 here"."""
+    now, _, before = line.rpartition(", and was ")
+    name, _, value = now.partition(" is ")
+    return f"{name} was {before}, and is {value} here"

@@ -1,0 +1,157 @@
+"""Runs of a sweep as jobs: an array of Slurm, or the tasks of an experiment of NeMo-Run."""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.launch import slurm
+from megatron_sspo.parent import die_with
+from megatron_sspo.state import write_atomically
+from megatron_sspo.sweep.folder import LOGS
+from megatron_sspo.sweep.grid import Cell
+from megatron_sspo.sweep.prepare import Prepared
+
+SCRIPT = "slurm/sweep.sbatch"
+_ARRAY = "array"  # in the sweep's folder: the name and the arguments of each run, for a script that has no Python
+
+
+def by_slurm(options: argparse.Namespace) -> bool:
+    """Whether the runs will be jobs of Slurm."""
+    return options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
+
+
+def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> int:
+    """Has the runs executed that are not finished; those that wait or run in Slurm's queue are left to it.
+
+    Returns:
+        sbatch's exit code; of an experiment, 0 where all of its tasks have succeeded.
+
+    Raises:
+        UserError: there is no Slurm or NeMo-Run here, or the job does not fit the layout.
+    """
+    numbers = _numbers(prepared, unfinished)
+    if by_slurm(options):
+        if shutil.which("sbatch") is None:
+            raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
+        queued = _queued(prepared.folder)
+        numbers = [number for number in numbers if number not in queued]
+        if queued:
+            print(f"{len(queued)} runs are in Slurm's queue already, and are left to it", flush=True)
+    if not numbers:
+        print(f"no run is left to start in {prepared.folder}", flush=True)
+        return 0
+    job = _job(prepared, numbers, options)
+    _check_sizes(job, prepared, options)
+    _write_arguments(prepared)
+    return job.submit() if options.on == "slurm" else _experiment(prepared, numbers, job, options)
+
+
+def show(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Prints what would be submitted."""
+    numbers = _numbers(prepared, unfinished)
+    job = _job(prepared, numbers, options)
+    _check_sizes(job, prepared, options)
+    if options.on == "slurm":
+        print(job.described(), flush=True)
+    elif code := _experiment(prepared, numbers, job, options):
+        raise UserError(f"NeMo-Run ended with exit code {code}: what it says stands above")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order as sbatch's --array takes them: 0,3-5,8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _numbers(prepared: Prepared, cells: Sequence[Cell]) -> list[int]:
+    return sorted(prepared.sweep.order.index(cell.name) for cell in cells)
+
+
+def _comment(folder: Path) -> str:
+    """By which a sweep's jobs are found in Slurm's queue."""
+    return f"sweep {folder}"
+
+
+def _queued(folder: Path) -> set[int]:
+    """The numbers of the runs that wait or run in Slurm's queue.
+
+    Raises:
+        UserError: Slurm does not answer.
+    """
+    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%K %k"]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode:
+        raise UserError(f"squeue does not answer ({done.stderr.strip()}): wait until Slurm does")
+    found = set()
+    for line in done.stdout.splitlines():
+        number, _, comment = line.strip().partition(" ")
+        if comment.startswith(f"{_comment(folder)} run "):  # a task of an experiment
+            number, comment = comment.rpartition(" ")[2], _comment(folder)
+        if comment == _comment(folder) and number.isdigit():
+            found.add(int(number))
+    return found
+
+
+def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace) -> slurm.Job:
+    variables = slurm.given_variables()
+    if "RUN" in variables:
+        raise UserError("RUN is set, and each run of a sweep has a folder of its own: unset it, and use --output")
+    given = slurm.split_options(options.sbatch)
+    if any(word.startswith(("--array", "--comment")) for word in given):
+        raise UserError("--sbatch has --array or --comment, which a sweep sets itself: leave them out")
+    of_sweep = []
+    if options.on == "slurm":
+        log = f"--output={prepared.folder / LOGS}/%x-%A_%a.out"
+        of_sweep = [f"--array={ranges(numbers)}%{options.at_once}", f"--comment={_comment(prepared.folder)}"]
+        given = [log, *given]
+    return slurm.Job(recipe=str(prepared.folder), options=[*given, *of_sweep], variables=variables, script=SCRIPT)
+
+
+def _check_sizes(job: slurm.Job, prepared: Prepared, options: argparse.Namespace) -> None:
+    if by_slurm(options):
+        for num_processes in {run.parallel.num_processes for run in prepared.runs.values()}:
+            slurm.check_size(job, num_processes)
+
+
+def _write_arguments(prepared: Prepared) -> None:
+    """The name of each run and the arguments of its training, in a file of its number, each ended by a zero byte."""
+    folder, sweep = prepared.folder / _ARRAY, prepared.sweep
+    with naming_the_file(folder):
+        folder.mkdir(exist_ok=True)
+        for number, cell in enumerate(sweep.cells()):
+            sets = [part for text in (*sweep.assignments, *cell.assignments) for part in ("--set", text)]
+            words = [cell.name, sweep.recipe, *sets]
+            write_atomically(folder / str(number), "".join(f"{word}\0" for word in words))
+
+
+def _experiment(prepared: Prepared, numbers: Sequence[int], job: slurm.Job, options: argparse.Namespace) -> int:
+    """Hands the runs to the interpreter that has NeMo-Run, which follows them to their end."""
+    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
+    if not Path(python).exists():
+        raise UserError(
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
+            "NEMO_RUN_PYTHON"
+        )
+    program = "import sys; from megatron_sspo.launch.nemo_run_sweep import main; sys.exit(main())"
+    command = [python, "-c", program, str(prepared.folder), f"--comment={_comment(prepared.folder)}"]
+    command += [f"--run={number}={prepared.sweep.order[number]}" for number in numbers]
+    command += [f"--sbatch={shlex.join(job.options)}", f"--executor={options.executor}"]
+    command += [f"--at-once={options.at_once}", *(["--dry-run"] if options.dry_run else [])]
+    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
+    environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # to which NeMo-Run folds what it prints, scripts too
+    return subprocess.run(
+        command, cwd=job.project, env=environment, preexec_fn=partial(die_with, os.getpid()), check=False
+    ).returncode

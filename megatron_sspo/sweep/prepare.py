@@ -1,0 +1,104 @@
+"""From the words of the command line to a sweep whose every configuration has been checked."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.overrides import describe
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.run import Run
+from megatron_sspo.sweep.folder import known_sweep
+from megatron_sspo.sweep.grid import Cell, Sweep
+from megatron_sspo.sweep.values import read_vary
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep, its folder, and the configuration of each run by its name."""
+
+    folder: Path
+    sweep: Sweep
+    runs: dict[str, Run]
+
+
+def prepare(
+    recipe: str,
+    assignments: Sequence[str],
+    vary: Sequence[str],
+    seeds: int,
+    *,
+    output: Path | None = None,
+    start_from: Path | None = None,
+) -> Prepared:
+    """Reads what is asked for, adds it to what the folder holds, and checks every configuration. Writes nothing.
+
+    Args:
+        assignments: of `--set`, for all runs.
+        vary: `FIELD=[value, ...]`.
+        output: the sweep's folder; None: one named after the recipe's run, where that would have its own.
+        start_from: the folder of a run or model, whose weights and tokenizer all runs start from.
+
+    Raises:
+        UserError: something of it cannot be read, is wrong, or is not what the folder holds.
+    """
+    if seeds < 1:
+        raise UserError(f"--seeds is {seeds}: a sweep has one seed or more")
+    if any(assignment.partition("=")[0].strip() == "seed" for assignment in assignments):
+        raise UserError("--set seed is given, and each run has a seed of its own: leave it out, and set --seeds")
+    found = [read_vary(text) for text in vary]
+    fields = [name for name, _ in found]
+    if twice := next((name for name in fields if fields.count(name) > 1), None):
+        raise UserError(f"--vary {twice} is given twice: list all of its values in one")
+    assignments = (*assignments, *(starting_from(start_from) if start_from else []))
+    base = load_recipe(recipe, assignments)
+    folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()
+    new = Sweep(recipe=_absolute(recipe), assignments=assignments, run=describe(base))
+    sweep = known_sweep(folder, new).extended(dict(found), seeds)
+    return Prepared(folder, sweep, _checked_runs(folder, sweep))
+
+
+def starting_from(folder: Path) -> list[str]:
+    """Assignments for a run that starts from the weights of another, and so needs no warm start of its own.
+
+    Args:
+        folder: of a finished run, or a Hugging Face folder.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
+        if not (folder / "model" / "config.json").exists():
+            raise UserError(f"{folder} is a run that has no model yet: finish it with --resume {folder} first")
+        folder = folder / "model"
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder} has no config.json: name a finished run, or a Hugging Face folder, to start from")
+    return [f"model.path={folder.absolute()}", "model.init=pretrained", "warm_start=none"]
+
+
+def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
+    """The configuration of each run, by its name.
+
+    Raises:
+        UserError: a value is wrong, or two runs are the same.
+    """
+    runs: dict[str, Run] = {}
+    seen: dict[str, Cell] = {}
+    for cell in sweep.cells():
+        sets = [*sweep.assignments, *cell.assignments, f"output={folder}", f"name={cell.name}"]
+        run = runs[cell.name] = load_recipe(sweep.recipe, sets)
+        described = {key: value for key, value in describe(run).items() if key != "name"}
+        other = seen.setdefault(json.dumps(described, sort_keys=True), cell)
+        if other is not cell:
+            raise UserError(
+                f"the runs {other.name} and {cell.name} are the same: leave one of the values out that make no "
+                "difference"
+            )
+    return runs
+
+
+def _absolute(recipe: str) -> str:
+    """The recipe as a job in another working directory finds it."""
+    path, colon, function = recipe.partition(":")
+    return f"{Path(path).absolute()}{colon}{function}" if Path(path).is_file() else recipe

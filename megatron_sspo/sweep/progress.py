@@ -1,0 +1,113 @@
+"""What a person sees of a sweep: a live table on a terminal, a line a minute elsewhere."""
+
+import time
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from megatron_sspo.console import Display, count
+from megatron_sspo.sweep.folder import status
+
+_LOOK_SECONDS = 1.0  # between two looks into the runs' folders
+_LINE_SECONDS = 60.0
+_MOST_SHOWN = 20  # runs
+
+
+class Progress:
+    """Counts what is done, and shows it.
+
+    Args:
+        folder: of the sweep.
+        updates: of each run of the sweep, by its name.
+    """
+
+    def __init__(self, folder: Path, updates: Mapping[str, int], display: Display) -> None:
+        self._folder, self._updates, self._display = folder, updates, display
+        found = {name: status(folder / name) for name in updates}
+        self._done = {name: one.update for name, one in found.items()}
+        self._finished = {name for name, one in found.items() if one.state == "finished"}
+        self._failed: dict[str, str] = {}
+        self._running: Set[str] = set()
+        self._began, self._before = time.monotonic(), sum(self._done.values())
+        self._looked = self._written = self._began
+        self._live: Live | None = None
+        if display.console.is_terminal:
+            self._live = Live(console=display.console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def close(self) -> None:
+        """Takes the table away, and says what has come of the sweep."""
+        if self._live is not None:
+            self._live.stop()
+        for name, why in self._failed.items():
+            self.say(f"{name} {why}")
+        self.say(self.line())
+
+    def say(self, text: str) -> None:
+        """Prints one line above the table, with the time since the start."""
+        self._display.say(escape(text))
+
+    def finished(self, name: str) -> None:
+        """Counts a run that is finished."""
+        self._finished.add(name)
+        self._done[name] = status(self._folder / name).update
+        self.say(f"{name}: finished")
+
+    def failed(self, name: str, why: str) -> None:
+        """Counts a run that is given up."""
+        self._failed[name] = why
+        self.say(f"{name}: {why}")
+
+    def update(self, running: Set[str]) -> None:
+        """Looks at the runs of these names, where that is due, and shows what is to be seen."""
+        self._running = running
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        for name in running:
+            self._done[name] = status(self._folder / name).update
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+        elif now - self._written >= _LINE_SECONDS:
+            self._written = now
+            self.say(self.line())
+
+    def line(self) -> str:
+        """The sweep in one line: runs by what they are, updates, the time left."""
+        failed = f", {len(self._failed)} failed" if self._failed else ""
+        running = f", {len(self._running)} running" if self._running else ""
+        done, total = sum(self._done.values()), sum(self._updates.values())
+        to_go = total - done - sum(self._updates[name] - self._done[name] for name in self._failed)
+        left = f", {self._left(done, to_go)}" if to_go > 0 else ""
+        runs = f"{len(self._finished)} of {count(len(self._updates), 'run')} finished{running}{failed}"
+        return f"{runs}; update {done:,} of {total:,}{left}"
+
+    def _left(self, done: int, to_go: int) -> str:
+        """The time left, if updates go on to be as fast as they were since the start of this command."""
+        gained = done - self._before
+        if gained <= 0:
+            return "time left unknown"
+        return f"{in_hours(to_go / gained * (time.monotonic() - self._began))} left"
+
+    def _table(self) -> Group:
+        table = Table.grid(padding=(0, 1))
+        for name in sorted(self._running)[:_MOST_SHOWN]:
+            done, total = self._done[name], self._updates[name]
+            bar = ProgressBar(total=total, completed=done, width=24)
+            table.add_row(Text(name, overflow="ellipsis", no_wrap=True), bar, f"{done}/{total}")
+        return Group(table, Text(self.line()))
+
+
+def in_hours(seconds: float) -> str:
+    """A duration as 45 s, 12 min, or 3 h 05 min."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

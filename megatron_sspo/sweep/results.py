@@ -1,0 +1,147 @@
+"""What the finished runs of a sweep came to: a curve a run, by setting, by value of the field that is compared."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_sspo import sinks
+from megatron_sspo.errors import UserError, shown
+from megatron_sspo.sweep.folder import read_sweep, status
+from megatron_sspo.sweep.grid import Cell, Sweep
+
+Curve = Sequence[tuple[float, float]]  # (update, value)
+Row = Mapping[str, float]
+
+_GREEDY, _REWARD = "pass@1", "reward/mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The finished runs of a sweep.
+
+    Attributes:
+        measure: in words.
+        field: that is compared; "" where nothing is varied.
+        values: labels of the field's values.
+        settings: each a combination of the other fields' values, as "updates_per_sync=2"; [""] where there are none.
+        curves: (value, setting) -> a curve for each seed.
+        unfinished: names of the runs that are not in it.
+    """
+
+    measure: str
+    field: str
+    values: Sequence[str]
+    settings: Sequence[str]
+    curves: Mapping[tuple[str, str], Sequence[Curve]]
+    unfinished: Sequence[str]
+
+    def finals(self, value: str) -> dict[str, list[float]]:
+        """Setting -> the last value of each run's curve, for settings with a finished run."""
+        return self._of(value, lambda curve: curve[-1][1])
+
+    def areas(self, value: str) -> dict[str, list[float]]:
+        """Setting -> the area under each run's curve divided by its width, which is the curve's mean height."""
+        return self._of(value, area)
+
+    def _of(self, value: str, number: Callable[[Curve], float]) -> dict[str, list[float]]:
+        found = {setting: self.curves.get((value, setting), ()) for setting in self.settings}
+        return {setting: [number(curve) for curve in curves] for setting, curves in found.items() if curves}
+
+
+def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Results:
+    """Reads the metrics of a sweep's finished runs.
+
+    Args:
+        measure: a number of evaluations.jsonl or metrics.jsonl; without its set's name, the mean over the sets. By
+            default pass@1, or where a run has no evaluation its mean reward.
+        compare: the varied field whose values are compared; by default the first.
+
+    Raises:
+        UserError: no run is finished, or there is no such field or number.
+    """
+    sweep = read_sweep(folder)
+    field = compare or next(iter(sweep.vary), "")
+    if field and field not in sweep.vary:
+        raise UserError(f"--compare {field} is not varied in {folder}: choose of {', '.join(sweep.vary) or 'nothing'}")
+    cells = sweep.cells()
+    finished = [cell for cell in cells if status(folder / cell.name).state == "finished"]
+    if not finished:
+        raise UserError(f"no run of the sweep in {folder} is finished yet: wait for the first")
+    measure = measure or _default(folder / finished[0].name)
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    words = ""
+    for cell in finished:
+        words, curve = read_curve(folder / cell.name, measure)
+        curves.setdefault((cell.labels.get(field, ""), _setting(cell, field)), []).append(curve)
+    done = {cell.name for cell in finished}
+    return Results(
+        measure=words,
+        field=field,
+        values=_labels(sweep, field),
+        settings=list(dict.fromkeys(_setting(cell, field) for cell in _in_order(sweep, cells))),
+        curves=curves,
+        unfinished=[cell.name for cell in cells if cell.name not in done],
+    )
+
+
+def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
+    """The measure in words, and a run's curve of it.
+
+    Raises:
+        UserError: the run has no such number, or one that is not finite.
+    """
+    known: list[str] = []
+    for file in (sinks.EVALUATIONS, sinks.METRICS):
+        rows = sinks.whole_rows(folder / file)
+        last = rows[-1] if rows else {}
+        keys = [measure] if measure in last else [key for key in last if key.endswith(f"/{measure}")]
+        if keys:
+            words = measure if keys == [measure] else f"{measure} of {', '.join(_sets(keys, measure))}"
+            return words, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
+        known += [key for key in last if key != "update" and not key.endswith(("/low", "/high"))]
+    raise UserError(f"{folder} has no number {shown(measure)}: choose of {', '.join(known)}")
+
+
+def area(curve: Curve) -> float:
+    """The mean height of a curve by the trapezoidal rule; a curve of one point has that point's height."""
+    width = curve[-1][0] - curve[0][0]
+    if width <= 0:
+        return curve[-1][1]
+    steps = itertools.pairwise(curve)
+    return math.fsum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in steps) / width
+
+
+def _default(folder: Path) -> str:
+    rows = sinks.whole_rows(folder / sinks.EVALUATIONS)
+    return _GREEDY if any(key.endswith(f"/{_GREEDY}") for key in (rows[-1] if rows else {})) else _REWARD
+
+
+def _mean(path: Path, row: Row, keys: Sequence[str]) -> float:
+    values = [row.get(key, math.nan) for key in keys]
+    for key, value in zip(keys, values, strict=True):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise UserError(
+                f"{path} has {key} {shown(value)} at update {row['update']}, of which there is no mean: choose another "
+                "--measure"
+            )
+    return math.fsum(values) / len(values)
+
+
+def _sets(keys: Sequence[str], measure: str) -> list[str]:
+    return [key.removesuffix(f"/{measure}") for key in keys]
+
+
+def _labels(sweep: Sweep, field: str) -> list[str]:
+    return [value.label for value in sweep.vary[field]] if field else [""]
+
+
+def _setting(cell: Cell, field: str) -> str:
+    return ", ".join(f"{name}={label}" for name, label in cell.labels.items() if name != field)
+
+
+def _in_order(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
+    """Cells by the values of their fields, as these are listed, and not as the runs were added."""
+    places = {name: {value.label: place for place, value in enumerate(values)} for name, values in sweep.vary.items()}
+    return sorted(cells, key=lambda cell: [places[name][label] for name, label in cell.labels.items()])

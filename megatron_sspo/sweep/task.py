@@ -1,0 +1,66 @@
+"""One run of a sweep, as a task of an experiment on this machine: `python -m megatron_sspo.sweep.task`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from megatron_sspo.console import Display
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes.surroundings import prepare_process
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rollout.own_servers import visible_gpus
+from megatron_sspo.sweep.driver import Driver, share_of_machine
+from megatron_sspo.sweep.folder import read_sweep, status
+from megatron_sspo.sweep.grid import Cell
+from megatron_sspo.sweep.progress import Progress
+
+
+def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
+    """Brings one run to its end, as `Driver` does; it is killed when whoever started this process is gone.
+
+    Args:
+        folder: of the sweep.
+        place: 0 to `at_once` - 1, the part of the machine that it gets.
+
+    Raises:
+        UserError: there is no sweep, or none with this run.
+    """
+    parent = os.getppid()
+    sweep = read_sweep(folder)
+    cell = next((cell for cell in sweep.cells() if cell.name == name), None)
+    if cell is None:
+        raise UserError(f"the sweep in {folder} has no run {name}: its runs are listed in sweep.json")
+    run = load_recipe(sweep.recipe, [*sweep.assignments, *cell.assignments])
+    num_processes, gpus = run.parallel.num_processes, visible_gpus()
+
+    def surroundings(_: int, __: Cell) -> dict[str, str]:
+        return share_of_machine(place, at_once=at_once, num_processes=num_processes, gpus=gpus)
+
+    progress = Progress(folder, {name: run.num_updates}, Display(silent=False))
+    cells = [] if status(folder / name).state == "finished" else [cell]
+    driver = Driver(folder, sweep, cells, progress, at_once=1, surroundings=surroundings, parent=parent)
+    try:
+        return driver.run()
+    finally:
+        progress.close()
+
+
+def main() -> int:
+    """The command line; a UserError becomes one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(prog="megatron_sspo.sweep.task", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--place", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=1)
+    options = parser.parse_args()
+    try:
+        prepare_process()
+        return run_one(options.folder, options.name, place=options.place, at_once=options.at_once)
+    except UserError as error:
+        print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What a sweep's folder says: which runs there are, and which are done."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sweep.folder import FILE, Status, known_sweep, read_sweep, status, train_arguments, write_sweep
+from megatron_sspo.sweep.jobs import ranges
+from megatron_sspo.sweep.values import read_vary
+from tests.sweep.folders import make_run, make_sweep
+
+
+def test_a_sweep_is_read_as_it_was_written(tmp_path) -> None:
+    sweep = make_sweep(tmp_path, "objective={ours: sspo(), 目的: gspo()}", "updates_per_sync=[2, 8]", seeds=2)
+    assert read_sweep(tmp_path) == sweep
+    grown = sweep.extended(dict([read_vary("objective=[grpo()]"), read_vary("updates_per_sync=[2]")]), 3)
+    write_sweep(tmp_path, grown)
+    assert read_sweep(tmp_path) == grown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", FILE]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"recipe": 1}', None],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path, content) -> None:
+    make_sweep(tmp_path, "objective=[sspo(), gspo()]")
+    if content is None:  # a run is missing
+        kept = json.loads((tmp_path / FILE).read_text())
+        content = json.dumps({**kept, "runs": kept["runs"][:1]})
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(UserError) as raised:
+        read_sweep(tmp_path)
+    assert FILE in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_another_recipe_is_refused(tmp_path) -> None:
+    sweep = make_sweep(tmp_path, "objective=[sspo()]")
+    run = {"class": "Run", "optimizer": {"class": "Optimizer", "lr": 1e-6}, "name": "a", "x": "<A at 0x7f00>"}
+    write_sweep(tmp_path, replace(sweep, run=run))
+    same = replace(sweep, order=(), run={**run, "name": "b", "output": "/elsewhere", "x": "<A at 0x7fff>"})
+    assert known_sweep(tmp_path, same).order == sweep.order
+    other = replace(sweep, run={**run, "optimizer": {"class": "Optimizer", "lr": 2e-6}})
+    with pytest.raises(UserError, match=r"optimizer\.lr was 1e-06, and is 2e-06 here: choose another --output"):
+        known_sweep(tmp_path, other)
+
+
+def test_the_folder_of_a_run_is_refused(tmp_path) -> None:
+    sweep = make_sweep(tmp_path / "sweep", "objective=[sspo()]")
+    make_run(tmp_path / "run", [0.0, 1.0])
+    with pytest.raises(UserError, match="is the folder of a run: choose another with --output"):
+        known_sweep(tmp_path / "run", sweep)
+
+
+def test_what_is_done_is_read_off_the_runs_folder(tmp_path) -> None:
+    run = tmp_path / "run"
+    assert status(run) == Status("new")
+    run.mkdir()
+    assert status(run) == Status("new")  # a start that was killed before it wrote its configuration
+    run.rmdir()
+    make_run(run, [0.0, 0.5, 1.0])
+    assert status(run) == Status("finished", 2)
+    for name, change in {
+        "metrics.jsonl": lambda text: text[:-1],  # a row that a kill has cut
+        "evaluations.jsonl": lambda text: text.rpartition("\n")[0].rpartition("\n")[0] + "\n",
+        "config.json": lambda text: text.replace('"num_updates": 2', '"num_updates": 3'),
+    }.items():
+        text = (run / name).read_text()
+        (run / name).write_text(change(text))
+        assert status(run).state == "begun", name
+        (run / name).write_text(text)
+    for name, content in {"config.json": "{", "metrics.jsonl": "x\n", "evaluations.jsonl": '{"a": 1}\n'}.items():
+        text = (run / name).read_text()
+        (run / name).write_text(content)
+        assert status(run) == Status("begun"), name
+        (run / name).write_text(text)
+    assert status(run) == Status("finished", 2)
+    (run / "model" / "config.json").unlink()
+    assert status(run) == Status("begun", 2)
+
+
+def test_a_run_that_has_begun_is_resumed(tmp_path) -> None:
+    sweep = make_sweep(tmp_path, "objective=[sspo()]")
+    cell = sweep.cells()[0]
+    new = train_arguments(tmp_path, sweep, cell)
+    sets = ["objective=sspo()", "seed=0", f"output={tmp_path}", "name=objective=sspo,seed=0"]
+    assert new == ["train", "recipe.py", *(part for text in sets for part in ("--set", text))]
+    make_run(tmp_path / cell.name, [0.0], num_updates=4, has_model=False)
+    assert train_arguments(tmp_path, sweep, cell) == [*new, "--resume", str(tmp_path / cell.name)]
+
+
+def test_numbers_as_an_array_takes_them() -> None:
+    assert [ranges(numbers) for numbers in ([3], [0, 1, 2], [0, 3, 4, 5, 8], [])] == ["3", "0-2", "0,3-5,8", ""]

@@ -1,0 +1,68 @@
+"""From the words of the command line to a checked sweep."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.sweep.folder import write_sweep
+from megatron_sspo.sweep.prepare import prepare, starting_from
+
+RECIPE = str(Path(__file__).parents[2] / "examples" / "tiny_moe.py")
+VARY = ("objective=[sspo(), gspo()]", "updates_per_sync=[2, 8]")
+
+
+def test_every_run_has_its_values(tmp_path) -> None:
+    found = prepare(RECIPE, ["num_updates=4"], VARY, 2, output=tmp_path / "x")
+    assert list(found.runs) == found.sweep.order and len(found.runs) == 8
+    run = found.runs["objective=gspo,updates_per_sync=8,seed=1"]
+    assert (run.updates_per_sync, run.seed, run.num_updates) == (8, 1, 4)
+    assert (run.output, run.name) == (str(tmp_path / "x"), "objective=gspo,updates_per_sync=8,seed=1")
+    assert run.objective != found.runs["objective=sspo,updates_per_sync=8,seed=1"].objective
+    assert found.sweep.recipe == RECIPE and not (tmp_path / "x").exists()
+
+
+def test_the_folder_is_named_after_the_recipes_run(tmp_path) -> None:
+    assert prepare(RECIPE, [f"output={tmp_path}", "name=first"], [], 1).folder == tmp_path / "first-sweep"
+
+
+def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path) -> None:
+    first = prepare(RECIPE, [], VARY, 2, output=tmp_path)
+    write_sweep(tmp_path, first.sweep)
+    second = prepare(RECIPE, [], ("objective=[grpo()]", VARY[1]), 3, output=tmp_path)
+    assert len(second.runs) == 3 * 2 * 3 and list(second.runs)[:8] == list(first.runs)
+    with pytest.raises(UserError, match=r"in which num_updates was 100, and is 4 here"):
+        prepare(RECIPE, ["num_updates=4"], VARY, 2, output=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sets", "vary", "seeds", "message"),
+    [
+        ([], VARY, 0, "--seeds is 0: a sweep has one seed or more"),
+        (["seed=3"], VARY, 1, "--set seed is given, and each run has a seed of its own"),
+        ([], [*VARY, VARY[0]], 1, "--vary objective is given twice"),
+        ([], ["objective=[sspo(), sspo( )]"], 1, "are the same: leave one of the values out"),
+        ([], ["objective=[sspo(), spo()]"], 1, "objective=spo() cannot be read"),
+        ([], ["updates_per_sync=[2, 0]"], 1, "updates_per_sync is 0"),
+        ([], ["updates_per_synk=[2]"], 1, "did you mean 'updates_per_sync'?"),
+        ([], ["reward_options.a/b=[2, 3]"], 1, "name is 'reward_options.a/b=2,seed=0'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path, sets, vary, seeds, message) -> None:
+    with pytest.raises(UserError) as raised:
+        prepare(RECIPE, sets, vary, seeds, output=tmp_path)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_starting_from_a_run_or_a_model(tmp_path) -> None:
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps({}))
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    expected = [f"model.path={model}", "model.init=pretrained", "warm_start=none"]
+    assert starting_from(tmp_path / "run") == expected and starting_from(model) == expected
+    found = prepare(RECIPE, [], VARY, 1, output=tmp_path / "sweep", start_from=model)
+    for run in found.runs.values():
+        assert (run.model.path, run.model.init, run.warm_start) == (str(model), "pretrained", None)
