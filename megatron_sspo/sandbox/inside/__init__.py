@@ -7,7 +7,8 @@ cases.py       runs a program once for each input
 cells.py       an interpreter that executes one cell after another
 judge.py       the process that holds the tests, and forks the program's off
 subject.py     the program's side of the conversation with the judge, client.py the judge's, peer.py what they share
-wire.py        messages; values.py, shared.py, errors.py, mirror.py what is in them; operations.py what is asked
+wire.py        messages; values.py, shared.py, errors.py, mirror.py, classes.py and special.py what is in them
+operations.py  what the two sides ask of each other
 verdict.py     runs the tests; flow.py, checks.py, items.py, sites.py, trees.py rewrite them
 record.py      what the rewritten tests have checked; arguments.py, files.py, names.py, guard.py what they can rely on
 """

@@ -1,4 +1,4 @@
-"""Which names of the tests hold what the program computed: found from the tests' text, without running it."""
+"""The names of the tests that hold results of the program: found from the tests' text, without running it."""
 
 import ast
 import builtins

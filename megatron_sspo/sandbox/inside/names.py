@@ -134,7 +134,7 @@ class Namespace(dict):
 
 
 class _Uses:
-    """Where and how the tests use names that they do not define."""
+    """The places where the tests use names that they do not define."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
