@@ -81,7 +81,7 @@ class CodeReward:
         ]
 
     def judge(self, attempts: Sequence[tuple[str | None, Checks]]) -> list[str]:
-        """How programs ended, in order, by the words of `metrics`; None is a response without one."""
+        """Returns how programs ended, in order, by the words of `metrics`; None is a response without a program."""
         jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
         verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import call_with_options
 from megatron_sspo.sandbox import attacks
 from megatron_sspo.sandbox.box import ENVIRONMENT
 from megatron_sspo.sandbox.remote import RemoteSandbox
@@ -66,7 +65,7 @@ def open_sandbox(
             )
         runner = RemoteSandbox(url)
     else:
-        own = call_with_options(Limits, limits or {}, "the sandbox")
+        own = Limits.from_options(limits or {})
         runner = Sandbox(own, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from megatron_sspo.errors import UserError
 
@@ -29,6 +29,18 @@ class Limits:
     output_bytes: int = MEBIBYTE  # stdout, and as much again of stderr
     disk_bytes: int = 64 * MEBIBYTE  # all of /tmp; held in memory, so it counts there too
     open_files: int = 128
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Limits":
+        """The limits that a user names; plain Python, as a sandbox's server needs no other package.
+
+        Raises:
+            UserError: a name or a value is wrong.
+        """
+        names = [field.name for field in fields(cls)]
+        if unknown := [name for name in options if name not in names]:
+            raise UserError(f"the sandbox has no option {', '.join(unknown)}: its options are {', '.join(names)}")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -363,7 +363,7 @@ def test_an_ordinary_user_has_the_same_sandbox(public_path: Path) -> None:
     package = public_path / "megatron_sspo"
     source = Path(__file__).parents[2] / "megatron_sspo"
     shutil.copytree(source / "sandbox", package / "sandbox")
-    for name in ("__init__.py", "errors.py", "resolve.py"):
+    for name in ("__init__.py", "errors.py"):
         shutil.copy(source / name, package / name)
     script = (
         "import os\nfrom megatron_sspo.sandbox.probe import open_sandbox\n"

@@ -204,6 +204,7 @@ def run_as_nobody(*arguments):
     """The command line, as a user without rights; root may write anywhere."""
     program = (
         "import os, sys; from megatron_sspo.__main__ import main; import torch, megatron_sspo.weights.convert\n"
+        "from megatron_sspo.cli.parser import parser; from megatron_sspo.launch import local; parser()\n"
         "if os.getuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
         "sys.exit(main(sys.argv[1:]))"
     )

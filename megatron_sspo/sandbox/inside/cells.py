@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the module takes long to load
 
 
 class CellTimeout(BaseException):
-    """The cell's time is up. Not an `Exception`, so that a cell does not catch it by the way."""
+    """The cell's time is up. It is no `Exception`, so that a cell does not catch it by accident."""
 
 
 def serve(job: int, channel: int) -> None:
@@ -32,7 +32,7 @@ def serve(job: int, channel: int) -> None:
     sys.path.insert(0, os.getcwd())
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    signal.signal(signal.SIGALRM, _time_is_up)
+    signal.signal(signal.SIGALRM, _raise_timeout)
     with open(own_input, encoding="utf-8") as requests, open(channel, "w", encoding="utf-8") as replies:
         for line in requests:
             request = json.loads(line)
@@ -42,12 +42,12 @@ def serve(job: int, channel: int) -> None:
             replies.flush()
 
 
-def _time_is_up(number: int, frame: Any) -> None:
+def _raise_timeout(number: int, frame: Any) -> None:
     raise CellTimeout
 
 
 def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) -> str:
-    """What the cell shows beside what it prints: the value of its last expression, or the traceback."""
+    """Returns what the cell shows beside its output: the value of its last expression, or the traceback."""
     remember_lines(name, code)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)

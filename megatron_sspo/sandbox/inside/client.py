@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside import errors, mirror, shared, wire
-from megatron_sspo.sandbox.inside.peer import Peer, has_real_name, is_importable
+from megatron_sspo.sandbox.inside.classes import has_real_name, is_importable
+from megatron_sspo.sandbox.inside.peer import Peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module takes long to load

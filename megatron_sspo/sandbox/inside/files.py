@@ -23,11 +23,11 @@ class OwnFiles:
     """The files of the tests.
 
     Args:
-        trees: the tests.
+        nodes: all parts of the tests.
     """
 
-    def __init__(self, trees: Iterable[ast.Module]) -> None:
-        self._read = set(_paths_read([node for tree in trees for node in ast.walk(tree)]))
+    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+        self._read = set(_paths_read(list(nodes)))
         self._written: set[str] = set()
         if self._read:
             sys.addaudithook(self._look)

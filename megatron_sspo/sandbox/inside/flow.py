@@ -1,10 +1,13 @@
-"""Which names of the tests hold what the program computed: found from the tests' text, without running it."""
+"""The names of the tests that hold results of the program: found from the tests' text, without running it."""
 
 import ast
 import builtins
 from collections.abc import Iterable, Iterator
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension)
+_ASSIGNING += (ast.withitem,)
+_BINDING = (ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.ExceptHandler, ast.MatchAs)
+_BINDING += (ast.MatchStar, ast.Import, ast.ImportFrom)
 
 
 class Flow:
@@ -16,17 +19,21 @@ class Flow:
         in_place: names that are handed to the program by a statement that is only a call, and so may be its results.
         passed: names that are handed to the program.
         defined: functions of the tests, by name.
+        nodes: all parts of the tests.
     """
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
-        self._nodes = [node for tree in trees for node in ast.walk(tree)]
+        self.nodes = [node for tree in trees for node in ast.walk(tree)]
+        self._assigning = [node for node in self.nodes if isinstance(node, _ASSIGNING)]
+        self._calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self._statements = [n.value for n in self.nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
         self.defined = {
-            node.name: node for node in self._nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            node.name: node for node in self.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
-        self.bound = set(_bound(self._nodes))
-        self.loaded = {n.id for n in self._nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        self.bound = set(_bound([node for node in self.nodes if isinstance(node, _BINDING)]))
+        self.loaded = {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
-        self.functions |= set(_imported_from_solution(self._nodes))
+        self.functions |= set(_imported_from_solution(self.nodes))
         self.results: set[str] = set()
         self.in_place: set[str] = set()
         self.passed: set[str] = set()
@@ -35,16 +42,18 @@ class Flow:
 
     def _spread(self) -> bool:
         before = len(self.functions), len(self.results), len(self.passed)
-        for node in self._nodes:
+        for node in self._assigning:
             for target, value in _assignments(node):
                 if self.mentions(value):
                     self.results |= names_of(target)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and self._calls_program(node):
-                self.functions.add(node.name)
-            if isinstance(node, ast.Call):
-                self._follow(node)
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.mentions(node.value.func):
-                self.in_place |= {arg.id for arg in node.value.args if isinstance(arg, ast.Name)} & self.bound
+        for function in self.defined.values():
+            if function.name not in self.functions and self._calls_program(function):
+                self.functions.add(function.name)
+        for call in self._calls:
+            self._follow(call)
+        for call in self._statements:
+            if self.mentions(call.func):
+                self.in_place |= {arg.id for arg in call.args if isinstance(arg, ast.Name)} & self.bound
         return before != (len(self.functions), len(self.results), len(self.passed))
 
     def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -35,20 +35,15 @@ _BUILTINS = (
 )
 
 
-def install(trees: Iterable[ast.Module], report: Callable[[str], None]) -> None:
+def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
     """Begins to refuse.
 
     Args:
-        trees: the tests; a text that stands in them may be executed.
+        nodes: all parts of the tests; a text that stands in them may be executed.
         report: is told of what was refused.
     """
     is_looking = False
-    texts = {
-        node.value.strip()
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    texts = {node.value.strip() for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal is_looking

@@ -5,6 +5,7 @@ memory is hidden from it. So the program can neither read what is expected of it
 it does to its own builtins, output, exit code or comparison operators, the asserts are evaluated here.
 """
 
+import gc
 import json
 import os
 import signal
@@ -19,10 +20,12 @@ from megatron_sspo.sandbox.inside.subject import Subject
 
 def judge(job: int, channel: int) -> None:
     """Runs a job's tests and writes the verdict, with the job's nonce, into the channel."""
+    gc.disable()  # until the tests run: what is made before is kept anyway
     to_subject, from_judge = os.pipe()
     to_judge, from_subject = os.pipe()
     subject = os.fork()
     if subject == 0:
+        gc.enable()
         wire.close_all_but({0, 1, 2, to_subject, from_subject})
         prepare_for_program()
         Subject(to_subject, from_subject).serve()

@@ -4,13 +4,25 @@ A class of the other side is mirrored by a class with the same name, bases and s
 other side. So `isinstance`, `issubclass`, `callable`, `len` or `with` find what they would find in one process.
 
 numpy, and whatever else looks for the protocols of arrays and buffers, finds none: of the special attributes only
-those in `_READABLE` are answered, and those only with plain data.
+those in `special.READABLE` are answered, and those only with plain data.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
+
+from megatron_sspo.sandbox.inside.special import (
+    ASYNC,
+    BINARY,
+    INPLACE,
+    OF_DATA,
+    OTHER,
+    READABLE,
+    REFLECTED,
+    SPECIAL,
+    UNARY,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module takes long to load
@@ -26,51 +38,6 @@ if TYPE_CHECKING:  # the module takes long to load
             ...
 
 
-# Special methods that a mirrored class has where its original has them, by the name of the operation.
-UNARY = {
-    **{f"__{name}__": name for name in ("len", "iter", "next", "reversed", "bool", "int", "float", "complex", "index")},
-    **{f"__{name}__": name for name in ("neg", "pos", "abs", "invert", "trunc", "floor", "ceil", "hash", "enter")},
-    **{f"__{name}__": name for name in ("aiter", "bytes", "fspath")},
-}
-BINARY = {
-    **{f"__{name}__": name for name in ("lt", "le", "gt", "ge", "contains", "add", "sub", "mul", "truediv")},
-    **{f"__{name}__": name for name in ("floordiv", "mod", "pow", "matmul", "divmod", "lshift", "rshift")},
-    **{f"__{name}__": f"{name}_" for name in ("and", "or", "xor")},
-}
-_NOT_COMBINING = ("__lt__", "__le__", "__gt__", "__ge__", "__contains__")
-INPLACE = {f"__i{name.strip('_')}__": f"i{name.strip('_')}" for name in BINARY if name not in _NOT_COMBINING}
-REFLECTED = {f"__r{name.strip('_')}__": BINARY[name] for name in BINARY if name not in _NOT_COMBINING}
-OTHER = {
-    **{f"__{name}__": name for name in ("call", "getitem", "setitem", "delitem", "exit", "round", "format")},
-    "__missing__": "missing",
-    **{f"__{name}__": name for name in ("str", "repr")},
-}
-ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
-SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
-# What an object that is also plain data asks the other side for: not what it would be compared or searched by.
-_OF_DATA = (
-    "__call__",
-    "__missing__",
-    "__getitem__",
-    "__setitem__",
-    "__delitem__",
-    "__enter__",
-    "__exit__",
-    "__str__",
-    "__repr__",
-)
-_READABLE: dict[str, tuple[type, ...]] = {
-    "__name__": (str,),
-    "__qualname__": (str,),
-    "__module__": (str,),
-    "__doc__": (str,),
-    "__dict__": (dict,),
-    "__annotations__": (dict,),
-    "__slots__": (tuple, list, str),
-    "__members__": (dict,),
-    "__match_args__": (tuple,),
-    "__dataclass_fields__": (dict,),
-}
 # Types of the interpreter, by their names: an object says that it is one, so that `inspect` and `isinstance` agree.
 _INTERPRETER = {
     kind.__name__: kind
@@ -120,7 +87,7 @@ def _read(value: Any, name: str) -> Any:
     """Reads an attribute; of the special ones only a few, and only as plain data."""
     if not (name.startswith("__") and name.endswith("__")):
         return _ask(value, "getattr", name)
-    kinds = _READABLE.get(name)
+    kinds = READABLE.get(name)
     found = _ask(value, "getattr", name) if kinds else None
     if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
         raise AttributeError(f"the special attribute {name} cannot be read")
@@ -280,7 +247,7 @@ def make_class(
     namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
     is_data = base is not None
     for method in special:
-        if method in SPECIAL and (not is_data or method in _OF_DATA) and method != "__eq__":
+        if method in SPECIAL and (not is_data or method in OF_DATA) and method != "__eq__":
             namespace[method] = _method(method)
     if "__hash__" not in special and "__eq__" in special and not is_data:
         namespace["__hash__"] = None

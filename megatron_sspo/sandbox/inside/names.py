@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside.client import Client
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
@@ -89,13 +89,11 @@ class Namespace(dict):
         on_missing: is told of a name that the program does not have, which a test may take for an exception of its own.
     """
 
-    def __init__(
-        self, client: Client, flow: Flow, trees: Iterable[ast.Module], on_missing: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client: Client, flow: Flow, on_missing: Callable[[str], None]) -> None:
         super().__init__(__name__="tests", __builtins__=builtins)
         self._client = client
         self._on_missing = on_missing
-        self._uses = _Uses(flow, trees)
+        self._uses = _Uses(flow)
 
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name) or name.startswith("__"):
@@ -136,12 +134,11 @@ class Namespace(dict):
 
 
 class _Uses:
-    """Where and how the tests use names that they do not define."""
+    """The places where the tests use names that they do not define."""
 
-    def __init__(self, flow: Flow, trees: Iterable[ast.Module]) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._statements = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-        self._nodes = [node for tree in trees for node in ast.walk(tree)]
+        self._nodes = flow.nodes
 
     def attributes(self, name: str) -> set[str]:
         """Returns the attributes of a name that is used for its attributes only, else nothing."""
@@ -158,7 +155,9 @@ class _Uses:
         others = (self._flow.functions | self._flow.results) - {name}
         if not self._flow.functions - {name}:
             return True
-        return any(self._is_about(statement, name, others) for statement in self._statements)
+        return any(
+            self._is_about(statement, name, others) for statement in self._nodes if isinstance(statement, ast.stmt)
+        )
 
     def _is_about(self, statement: ast.stmt, name: str, others: set[str]) -> bool:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

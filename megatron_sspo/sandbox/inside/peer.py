@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import types
 from _thread import RLock  # without the rest of `threading`, which takes longer to load
 from collections.abc import Callable
 
 from megatron_sspo.sandbox.inside import errors, mirror, values, wire
+from megatron_sspo.sandbox.inside.classes import DATA, describe, has_real_name
 from megatron_sspo.sandbox.inside.operations import OPERATIONS, STOPPING
 from megatron_sspo.sandbox.inside.shared import SharedContainers, tag_of
 
@@ -16,9 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module takes long to load
     from typing import Any
 
-# Plain data that classes may be derived from, besides containers.
-_DATA: tuple[type, ...] = (int, float, complex, str, bytes, tuple, frozenset)
-_CONTAINERS = ("list", "dict", "set", "bytearray", "deque", "OrderedDict", "defaultdict", "Counter")
 # Modules whose types both sides take for the same: none of them executes what it is given.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
 
@@ -184,7 +181,7 @@ class Peer:
             return self._encode_class(value)
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
-        for kind in _DATA:
+        for kind in DATA:
             if isinstance(value, kind) and not (value is True or value is False):
                 plain = value + 0 if kind in (float, complex) else kind.__new__(kind, value)
                 if kind in (tuple, frozenset):
@@ -246,18 +243,7 @@ class Peer:
             return ["class", number]
         self._described.add(number)
         self._describing.add(number)
-        is_own = not is_importable(kind)
-        bases = [base for base in kind.__bases__ if not is_importable(base)]
-        base = _base_of(kind) if is_own else None
-        defining = [part for part in kind.__mro__[:-1] if not (base and is_importable(part))]
-        special = sorted(
-            name
-            for name in mirror.SPECIAL
-            if next((vars(p)[name] for p in defining if name in vars(p)), None) is not None
-        )
-        members = [name for name in vars(kind) if not name.startswith("__")] if is_own else []
-        if is_own and "__init__" in vars(kind):
-            members.append("__init__")
+        bases, base, special, members = describe(kind)
         parts = [[self._encode_class(part) for part in bases], special, members]
         return ["class", number, [kind.__module__, kind.__name__], *parts, self._encode_class(base) if base else None]
 
@@ -365,26 +351,3 @@ class Peer:
     def module(self, name: str) -> Any:
         """Returns a module."""
         return importlib.import_module(name)
-
-
-def is_importable(kind: Any) -> bool:
-    """Whether a class or function is the one that its module and name say, and the module is not a program."""
-    module = sys.modules.get(getattr(kind, "__module__", None) or "")
-    if module is None or module.__name__ in ("solution", "tests", "__main__"):
-        return False
-    return has_real_name(kind) or kind.__module__ == "builtins"
-
-
-def has_real_name(value: Any) -> bool:
-    """Whether a class or function is found by its module and its name."""
-    return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
-
-
-def _base_of(kind: type) -> type | None:
-    """Returns the plain data or the builtin exception that a class is derived from."""
-    if issubclass(kind, BaseException):
-        return errors.builtin_base(kind)
-    for part in kind.__mro__:
-        if part in _DATA or (part.__name__ in _CONTAINERS and part.__module__ in ("builtins", "collections")):
-            return part
-    return None

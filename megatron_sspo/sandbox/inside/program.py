@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import linecache
 import os
 import sys
 import types
@@ -17,13 +16,13 @@ _OURS = os.path.dirname(__file__)
 
 
 def read_job(descriptor: int) -> dict[str, Any]:
-    """What there is to do. The descriptor is closed."""
+    """Returns what there is to do, and closes the descriptor."""
     with open(descriptor, "rb") as file:
         return json.loads(file.read())
 
 
 def run(job: int, channel: int) -> None:
-    """The program of a job as `__main__`, with the job's files beside it."""
+    """Runs the program of a job as `__main__`, with the job's files beside it."""
     os.close(channel)
     work = read_job(job)
     write_files(work["files"])
@@ -31,7 +30,7 @@ def run(job: int, channel: int) -> None:
 
 
 def write_files(files: dict[str, str]) -> None:
-    """Into the working directory."""
+    """Writes files into the working directory."""
     for name, content in files.items():
         os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
         with open(name, "w", encoding="utf-8", errors="surrogatepass") as file:
@@ -51,17 +50,20 @@ def execute(source: str, name: str) -> dict[str, Any]:
 
 
 def remember_lines(name: str, source: str) -> None:
-    """So that a traceback can show them."""
+    """Keeps the lines of a source, so that a traceback can show them."""
+    import linecache  # takes long to load: the judge needs it only where a test fails
+
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """As Python prints it, without the frames of this package."""
+    """Prints an exception as Python does, without the frames of this package."""
     sys.stderr.write(format_exception(kind, error, trace))
 
 
 def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
-    """The traceback from the first frame on that is not ours; none where the program did not even compile."""
+    """Returns the traceback from the program's first frame on, and none where the program did not compile."""
+    import linecache
     import traceback  # takes long to load, and right programs do not need it
 
     if isinstance(error, SyntaxError) and error.filename in linecache.cache:

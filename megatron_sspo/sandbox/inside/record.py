@@ -1,4 +1,4 @@
-"""What the tests have checked: the rewritten tests (checks.py) report to it while they run."""
+"""The record of the checks: the rewritten tests (checks.py) report to it while they run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the module takes long to load
     Convert = Callable[[Any], Any]
 
 _EXACT = 2**53  # a larger integer travels in hexadecimal, which takes linear time to read
-_DTYPE = re.compile(r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?")
+_DTYPE = r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?"  # compiled where it is needed, which few programs do
 
 _ATOMS = frozenset((str, float, bool, type(None)))
 
@@ -119,7 +119,9 @@ def is_numpy_scalar(value: Any) -> bool:
 
 
 def _passes(dtype: Any) -> bool:
-    return bool(_DTYPE.fullmatch(dtype.str)) and (dtype.kind not in "fc" or dtype.itemsize <= 16) and dtype.char != "g"
+    return (
+        bool(re.fullmatch(_DTYPE, dtype.str)) and (dtype.kind not in "fc" or dtype.itemsize <= 16) and dtype.char != "g"
+    )
 
 
 def decode(message: list[Any], convert: Convert) -> Any:
@@ -141,7 +143,7 @@ def decode(message: list[Any], convert: Convert) -> Any:
             return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[name]
         case ["rebuilt", str(name), *parts] if name in _REBUILT:
             return (_BUILDERS.get(name) or _type_of(name))(*map(convert, parts))
-        case ["scalar", str(dtype), str(content)] if _DTYPE.fullmatch(dtype):
+        case ["scalar", str(dtype), str(content)] if re.fullmatch(_DTYPE, dtype):
             return _from_bytes(dtype, content)[0]
     return NotImplemented
 
@@ -155,7 +157,7 @@ def encode_array(value: Any, convert: Convert) -> list[Any]:
     dtype = value.dtype
     if dtype.names:
         description = [[name, dtype[name].str] for name in dtype.names]
-        if all(_DTYPE.fullmatch(part) for _, part in description):
+        if all(re.fullmatch(_DTYPE, part) for _, part in description):
             return [description, list(value.shape), [convert(item) for item in value.ravel().tolist()]]
     if dtype.hasobject or not _passes(dtype):
         return ["|O", list(value.shape), [convert(item) for item in value.ravel().tolist()]]
@@ -166,14 +168,14 @@ def decode_array(content: list[Any], convert: Convert) -> Any:
     """Returns the array that `encode_array` described."""
     numpy = importlib.import_module("numpy")
     match content:
-        case [str(dtype), [*shape], str(digits)] if _DTYPE.fullmatch(dtype):
+        case [str(dtype), [*shape], str(digits)] if re.fullmatch(_DTYPE, dtype):
             return _from_bytes(dtype, digits).reshape(shape).copy()
         case ["|O", [*shape], [*items]]:
             made = numpy.empty(len(items), dtype=object)
             for place, item in enumerate(items):
                 made[place] = convert(item)
             return made.reshape(shape)
-        case [[*description], [*shape], [*items]] if all(_DTYPE.fullmatch(part) for _, part in description):
+        case [[*description], [*shape], [*items]] if all(re.fullmatch(_DTYPE, part) for _, part in description):
             dtype = numpy.dtype([(name, part) for name, part in description])
             return numpy.array([convert(item) for item in items], dtype=dtype).reshape(shape)
     raise ValueError("not an array")

@@ -1,6 +1,7 @@
 """Runs the tests against the program, and finds the verdict."""
 
 import ast
+import gc
 
 from megatron_sspo.sandbox.inside import guard, wire
 from megatron_sspo.sandbox.inside.checks import Rewriter
@@ -39,22 +40,22 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
     solution_module(client)
     may_lack = any("NameError" in test for test in tests)
     report = reported.append
-    namespace = Namespace(client, flow, trees, lambda n: None if may_lack else report(f"name {n!r} is not defined"))
-    client.files = OwnFiles(trees)
+    namespace = Namespace(client, flow, lambda n: None if may_lack else report(f"name {n!r} is not defined"))
+    client.files = OwnFiles(flow.nodes)
     sites = Sites(flow)
     record = namespace[RECORD] = Record(client, flow, sites)
-    guard.install(trees, report)
+    guard.install(flow.nodes, report)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
+    gc.enable()
     for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
         name = f"test {number}"
-        remember_lines(name, test)
         try:
             exec(compile(tree, name, "exec", dont_inherit=True), namespace)
         except wire.Broken as error:
             return "error", f"{name}: {error}"
         except BaseException as error:
             if not _ends_well(error, client):
-                return ("memory" if isinstance(error, MemoryError) else "failed"), _describe(name, error)
+                return ("memory" if isinstance(error, MemoryError) else "failed"), _describe(name, test, error)
     if client.is_broken:
         return "error", "the program ended, or broke the protocol"
     found = next(iter(reported), "") or record.verdict()
@@ -66,9 +67,10 @@ def _ends_well(error: BaseException, client: Client) -> bool:
     return isinstance(error, SystemExit) and not error.code and not any(error is e for e in client.raised_by_program)
 
 
-def _describe(name: str, error: BaseException) -> str:
+def _describe(name: str, test: str, error: BaseException) -> str:
     import traceback  # takes long to load, and right programs do not need it
 
+    remember_lines(name, test)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     line = f", {frames[-1].line}" if frames else ""
     return f"{name}{line}: {type(error).__name__}: {error}"

@@ -1,0 +1,49 @@
+"""The special methods and attributes of classes and objects that pass between the two processes."""
+
+from __future__ import annotations
+
+# Special methods that a mirrored class has where its original has them, by the name of the operation.
+UNARY = {
+    **{f"__{name}__": name for name in ("len", "iter", "next", "reversed", "bool", "int", "float", "complex", "index")},
+    **{f"__{name}__": name for name in ("neg", "pos", "abs", "invert", "trunc", "floor", "ceil", "hash", "enter")},
+    **{f"__{name}__": name for name in ("aiter", "bytes", "fspath")},
+}
+BINARY = {
+    **{f"__{name}__": name for name in ("lt", "le", "gt", "ge", "contains", "add", "sub", "mul", "truediv")},
+    **{f"__{name}__": name for name in ("floordiv", "mod", "pow", "matmul", "divmod", "lshift", "rshift")},
+    **{f"__{name}__": f"{name}_" for name in ("and", "or", "xor")},
+}
+_NOT_COMBINING = ("__lt__", "__le__", "__gt__", "__ge__", "__contains__")
+INPLACE = {f"__i{name.strip('_')}__": f"i{name.strip('_')}" for name in BINARY if name not in _NOT_COMBINING}
+REFLECTED = {f"__r{name.strip('_')}__": BINARY[name] for name in BINARY if name not in _NOT_COMBINING}
+OTHER = {
+    **{f"__{name}__": name for name in ("call", "getitem", "setitem", "delitem", "exit", "round", "format")},
+    "__missing__": "missing",
+    **{f"__{name}__": name for name in ("str", "repr")},
+}
+ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
+SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
+# What an object that is also plain data asks the other side for: not what it would be compared or searched by.
+OF_DATA = (
+    "__call__",
+    "__missing__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__enter__",
+    "__exit__",
+    "__str__",
+    "__repr__",
+)
+READABLE: dict[str, tuple[type, ...]] = {
+    "__name__": (str,),
+    "__qualname__": (str,),
+    "__module__": (str,),
+    "__doc__": (str,),
+    "__dict__": (dict,),
+    "__annotations__": (dict,),
+    "__slots__": (tuple, list, str),
+    "__members__": (dict,),
+    "__match_args__": (tuple,),
+    "__dataclass_fields__": (dict,),
+}
