@@ -24,14 +24,17 @@ class Record:
 
     Args:
         sites: the checks and blocks of all tests.
+        describe: returns them with what each looks at.
     """
 
-    def __init__(self, client: Client, flow: Flow, sites: list[Site]) -> None:
+    def __init__(self, client: Client, flow: Flow, sites: list[Site], describe: Callable[[], list[Site]]) -> None:
         self._client = client
         self._sites = sites
         self._flow = flow
         self._arguments = ChangedArguments(client, flow)
         self._counts: list[list[int]] = []  # of items, for each check that is being evaluated
+        self._describe = describe
+        self._details: list[Site] | None = None
         self._is_comparing = False
         self.failures: list[str] = []
         self._failed_checks: list[str] = []
@@ -61,8 +64,12 @@ class Record:
         return site.num_reached > 0 and site.num_checked == 0
 
     def _is_excused(self, site: Site) -> bool:
-        others = (other for other in self._sites if other is not site and other.num_checked)
-        return site.is_excused or any(other.covers & site.keys for other in others)
+        if self._details is None:
+            self._details = self._describe()
+        details = self._details
+        keys = details[site.number].keys
+        others = (other.number for other in self._sites if other is not site and other.num_checked)
+        return details[site.number].is_excused or any(details[number].covers & keys for number in others)
 
     # ------------------------------------------------------------------ checks
 

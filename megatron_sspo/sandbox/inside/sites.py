@@ -34,10 +34,15 @@ class Site:
 
 
 class Sites(list[Site]):
-    """All checks and blocks of a job's tests."""
+    """All checks and blocks of a job's tests.
 
-    def __init__(self, flow: Flow) -> None:
+    Args:
+        is_detailed: whether to find out what each of them looks at, which only the verdict on a vacuous one needs.
+    """
+
+    def __init__(self, flow: Flow, is_detailed: bool) -> None:
         super().__init__()
+        self._is_detailed = is_detailed
         self._flow = flow
 
     def add(self, text: int, line: int, kind: str, blocks: list[int], owner: str) -> Site:
@@ -51,11 +56,14 @@ class Sites(list[Site]):
     def look_at(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
         """Takes note of what a check looks at."""
         site.uses_parameters = bool(names_of(expression) & parameters)
-        site.covers = self._covers(expression)
+        if self._is_detailed:
+            site.covers = self._covers(expression)
         self.look_at_header(site, expression)
 
     def look_at_header(self, site: Site, expression: ast.expr) -> None:
         """Takes note of what a block depends on."""
+        if not self._is_detailed:
+            return
         site.keys = self._keys(expression)
         site.is_excused = self._has_empty_input(expression)
 

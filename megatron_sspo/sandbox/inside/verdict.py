@@ -42,8 +42,8 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
     report = reported.append
     namespace = Namespace(client, flow, lambda n: None if may_lack else report(f"name {n!r} is not defined"))
     client.files = OwnFiles(flow.nodes)
-    sites = Sites(flow)
-    record = namespace[RECORD] = Record(client, flow, sites)
+    sites = Sites(flow, is_detailed=False)
+    record = namespace[RECORD] = Record(client, flow, sites, lambda: _described(tests))
     guard.install(flow.nodes, report)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
@@ -60,6 +60,16 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
         return "error", "the program ended, or broke the protocol"
     found = next(iter(reported), "") or record.verdict()
     return ("failed", found) if found else ("passed", "")
+
+
+def _described(tests: list[str]) -> Sites:
+    """Returns the checks and blocks of the tests with what each looks at."""
+    trees = [ast.parse(test) for test in tests]
+    flow = Flow(trees)
+    sites = Sites(flow, is_detailed=True)
+    for number, tree in enumerate(trees, start=1):
+        Rewriter(flow, number, sites).rewrite(tree)
+    return sites
 
 
 def _ends_well(error: BaseException, client: Client) -> bool:
