@@ -13,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster torture benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -68,10 +68,10 @@ check: install
 	$(BIN)/pyright
 
 test: install sandbox-there
-	$(TEST) -m "not sglang and not cluster and not nemo_run"
+	$(TEST) -m "not sglang and not cluster and not nemo_run and not long"
 
 test-fast: install sandbox-there
-	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run"
+	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run and not long"
 
 # With real SGLang servers on this machine's CPU
 test-sglang: install install-sglang
@@ -79,13 +79,18 @@ test-sglang: install install-sglang
 
 # Experiments on this machine, by NeMo-Run itself
 test-nemo-run: install install-nemo-run
-	$(TEST) tests/launch -m nemo_run
+	$(TEST) tests/launch -m "nemo_run and not long"
 
 # With a real Slurm of four nodes on this machine, as root: it is installed, brought up, and taken down again
 test-cluster: install install-sglang install-nemo-run
 	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
 	tests/cluster/up.sh
-	$(TEST) tests/cluster; code=$$?; tests/cluster/down.sh; exit $$code
+	$(TEST) tests/cluster -m "not long"; code=$$?; tests/cluster/down.sh; exit $$code
+
+# Sweeps that are killed and gone on with: here, on the cluster as an array, and by NeMo-Run
+test-long: install install-sglang install-nemo-run
+	tests/cluster/up.sh
+	$(TEST) tests/e2e tests/launch tests/cluster -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
 # The real loop, hit by faults and resumed again and again: the table of docs/reliability.md
 torture: install install-sglang sandbox-there

@@ -92,6 +92,7 @@ def log(folder: Path, element: str) -> str:
     return next((folder / "logs").glob(f"*-{element}.out")).read_text()
 
 
+@pytest.mark.long
 def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep_here(workplace, submit) -> None:
     """Twelve runs, four at a time. The last to start has the array's own number, and is requeued alone."""
     grid = ("--vary", "updates_per_sync=[1, 2]", "--seeds=3", "--at-once=4")
@@ -136,6 +137,7 @@ def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_an_experiment_of_nemo_run_has_a_job_for_each_run(workplace) -> None:
     """Three at a time wait for none, and the others for the end of one each; seeds that are added are run alone."""
     options = ("--on", "nemo-run", f"--sbatch={SBATCH}", "--at-once=3")

@@ -57,6 +57,7 @@ def has_row(run: Path) -> bool:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
     """SIGKILL to the driver and to runs, and seeds that are added later."""
     whole, killed = workshop.folder / "whole", workshop.folder / "killed"

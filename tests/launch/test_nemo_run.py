@@ -138,6 +138,7 @@ else:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_sweep_as_an_experiment_on_this_machine(workshop) -> None:
     """Its driver is killed, and with it the experiment and the runs; the same command ends what they have begun."""
     folder = workshop.folder / "sweep"
