@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of, and the run that wrote it.
+    """The files of a checkpoint, and the run that wrote it.
 
     Attributes:
         files: by their names relative to the checkpoint.

@@ -1,4 +1,4 @@
-"""What is looked at before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
+"""Checks before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's."""
+        """Parses the arguments that are known, as argparse does, and names the ones that are not."""
         self._given = args or ()
         return super().parse_known_args(args, namespace)
 
@@ -90,7 +90,7 @@ def add_config(command: argparse.ArgumentParser) -> None:
 
 
 def add_measure(command: argparse.ArgumentParser) -> None:
-    """What is compared of a sweep's runs."""
+    """Adds the option that names the measure by which a sweep's runs are compared."""
     command.add_argument(
         "--measure", default="", metavar="NAME", help="of a sweep: a number of its runs (default: pass@1 of all sets)"
     )

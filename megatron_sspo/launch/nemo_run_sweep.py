@@ -99,7 +99,7 @@ def _task(job: Job, number: int, name: str, *, on_slurm: bool, place: int, at_on
 
 
 def _final_states(experiment: "run.Experiment", count: int) -> list[str]:
-    """Of all tasks. Right after the end Slurm's books may not have them yet."""
+    """Returns the final states of all tasks. Right after the end, Slurm's accounting may not have them yet."""
     deadline = time.monotonic() + STATE_SECONDS
     while True:
         found = experiment.status(return_dict=True) or {}
@@ -110,7 +110,7 @@ def _final_states(experiment: "run.Experiment", count: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What `megatron-sspo sweep --on nemo-run` calls, its checks made."""
+    """Submits the experiment; called by `megatron-sspo sweep --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run_sweep", description=main.__doc__)
     parser.add_argument("folder")
     parser.add_argument("--run", action="append", default=[], metavar="NUMBER=NAME")

@@ -61,5 +61,5 @@ class Pessimistic:
 
 
 def _restores(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """Where a step along Â brings ρ back to 1. By signs, as a product of small numbers may be 0."""
+    """Marks where a step along Â brings ρ back to 1; by signs, because a product of small numbers may underflow."""
     return torch.sign(torch.as_tensor(advantage, device=log_ratio.device)) * torch.sign(log_ratio) < 0

@@ -71,7 +71,7 @@ class _Style:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What matplotlib draws a curve by."""
+        """The keyword arguments with which matplotlib draws a curve."""
         return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width, "zorder": self.above}
 
 
@@ -137,7 +137,7 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
 
 
 def _styles(count: int) -> list[_Style]:
-    """Of so many runs. Dashes of one level begin together and are the shorter the higher the level lies."""
+    """Returns a style for each run: dashes of all runs begin together, and later runs have shorter ones."""
     levels = min(count, _LEVELS)
     found = []
     for number in range(count):

@@ -144,7 +144,7 @@ def _start(function: Any, arguments: list[Any], keywords: dict[str, Any], path: 
 
 
 def _write(tell: Any, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> None:
-    """What the writing process does: says that it has begun, and calls Megatron's function."""
+    """Runs in the writing process: reports that it has begun, then calls Megatron's writer."""
     tell.send_bytes(b"+")
     tell.close()
     signal.signal(signal.SIGCHLD, _end_with_a_worker)

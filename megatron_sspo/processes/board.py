@@ -1,4 +1,4 @@
-"""What the ranks of a run tell each other besides collectives, by a key-value store that rank 0 or torchrun serves."""
+"""Messages between ranks outside of collectives, through a key-value store that rank 0 or torchrun serves."""
 
 import contextlib
 import os
@@ -98,7 +98,7 @@ class Board:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the ranks know together.
+    """The combined knowledge of all ranks.
 
     Attributes:
         progress: a count that grows with any rank's progress.

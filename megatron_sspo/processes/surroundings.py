@@ -1,4 +1,4 @@
-"""What a process finds itself in: its standard streams, its working folder, and how many files it may open."""
+"""Prepares a process: its standard streams, its working folder, and its limit on open files."""
 
 import os
 import resource

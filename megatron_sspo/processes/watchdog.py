@@ -52,7 +52,7 @@ class _Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Where this process stands among those of the run.
+    """The place of this process among the ranks of the run.
 
     Attributes:
         rank: of this process.
@@ -129,11 +129,11 @@ class Watchdog:
         self._dumped = -math.inf  # when stacks were last written
 
     def __enter__(self) -> "Watchdog":
-        self._wakeup, writing = os.pipe()
+        self._wakeup, self._signalled = os.pipe()
         os.set_blocking(self._wakeup, False)
-        os.set_blocking(writing, False)
+        os.set_blocking(self._signalled, False)
         # The C handler writes a signal's number at once; the Python handler waits for a collective to return.
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_wakeup)
         for thread in self._threads:
             thread.start()
@@ -147,6 +147,9 @@ class Watchdog:
             self._board.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
         for thread in self._threads:
             thread.join(5.0)
+        if not self._threads[0].is_alive():  # or it would read another file that got the number
+            os.close(self._wakeup)
+            os.close(self._signalled)
 
     def forget_silences(self) -> None:
         """Starts anew with the longest silence: what the start of a run took says nothing of a step."""
@@ -255,7 +258,7 @@ class Watchdog:
         return None
 
     def _frozen(self, now: float) -> str:
-        """Which process does not live any more, in words; "" where all that can be seen do."""
+        """Names the process that gives no sign of life; "" where there is none."""
         if self._board is None:
             return ""
         patience = _FROZEN_SECONDS + 2 * self._interval
@@ -341,7 +344,7 @@ class Watchdog:
 
 
 def _places(frame: FrameType | None) -> Iterator[tuple[int, int]]:
-    """Where each function of a stack is."""
+    """Yields the code and the current instruction of each function of a stack."""
     while frame is not None:
         yield id(frame.f_code), frame.f_lasti
         frame = frame.f_back
