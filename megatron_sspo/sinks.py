@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError, naming_the_file, shown
-from megatron_sspo.reading import read_text
+from megatron_sspo.reading import read_bytes, read_text
 from megatron_sspo.run import Tracking
 from megatron_sspo.state import write_atomically
 
@@ -100,7 +100,7 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
         if not path.exists():
             raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
     lines = _lines(path)
-    if may_be_cut and len(lines) > 1 and not lines[-1].endswith("\n"):
+    if may_be_cut and len(lines) > 1 and not lines[-1].endswith(b"\n"):
         del lines[-1]
     return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
 
@@ -127,7 +127,7 @@ def whole_rows(path: Path) -> list[dict[str, float]]:
     """
     if not path.exists():
         return []
-    lines = [line for line in _lines(path) if line.endswith("\n")]
+    lines = [line for line in _lines(path) if line.endswith(b"\n")]
     return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
@@ -143,12 +143,12 @@ def keep_until(path: Path, update: int) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def _lines(path: Path) -> list[str]:
-    """With their ends. JSON breaks none of its own at the separators that `str.splitlines` knows besides."""
-    return list(io.StringIO(read_text(path), newline="\n"))
+def _lines(path: Path) -> list[bytes]:
+    """Returns the lines with their ends; a line that is not UTF-8 is told by its number where it is parsed."""
+    return list(io.BytesIO(read_bytes(path)))
 
 
-def _parsed(path: Path, number: int, line: str) -> dict[str, float]:
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, float]:
     where = f"{path}, line {number}"
     try:
         row = json.loads(line)

@@ -108,7 +108,7 @@ def test_resuming_a_finished_run_changes_nothing(trained) -> None:
     assert done.returncode == 0, done.stderr
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
     assert (run / "metrics.jsonl").read_text() == metrics
-    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+    assert {path.name for path in run.iterdir() if path.name.startswith(".")} == {".run.lock"}
 
 
 def one_line(capsys) -> str:
