@@ -9,6 +9,7 @@ import torch
 from megatron_sspo.types import RolloutGroup
 
 _QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+_MOVED = 1e-3  # |log ρ| above which a token counts as moved: well above the rounding noise of float32 log-probs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class UpdateRecord:
     """What one optimizer step saw, over all ranks and microbatches. R response tokens, S sequences."""
 
     loss: float  # the mean over sequences that was differentiated
-    tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, entropy, engine_difference
+    tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
     grad_norm: float = 0.0  # before clipping
     learning_rate: float = 0.0  # that the step was taken with
@@ -63,6 +64,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
     """
     log_ratio, weight = record.tokens["log_ratio"].double(), record.tokens["token_weight"].double()
     difference = record.tokens["engine_difference"].double()
+    sequence_weight = record.sequences["sequence_weight"].double()
     return {
         "policy/loss": record.loss,
         "policy/entropy": _mean(record.tokens["entropy"]),
@@ -73,12 +75,36 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         **_distribution("token_weight", weight),
         "token_weight/below_half": _mean(weight < 0.5),
         "token_weight/zero": _mean(weight == 0),  # the clip fraction, where the gate is Clip
-        **_distribution("sequence_weight", record.sequences["sequence_weight"].double()),
+        **_sides(log_ratio, weight, record.tokens["advantage"]),
+        **_distribution("sequence_weight", sequence_weight),
+        "sequence_weight/effective_sample_size": _effective_sample_size(sequence_weight),
         "engine/log_prob_difference_mean": _mean(difference.abs()),
         "engine/log_prob_difference_max": float(difference.abs().max()) if len(difference) else 0.0,
         "engine/kl": _mean(difference.expm1() - difference),
         "response/tokens": float(len(log_ratio)),
     }
+
+
+def _sides(log_ratio: torch.Tensor, weight: torch.Tensor, advantage: torch.Tensor) -> dict[str, float]:
+    """Returns shares of all tokens: those that moved against their advantage, and w < ½ by the signs of Â and log ρ."""
+    positive, negative = advantage > 0, advantage < 0
+    above, below = log_ratio > _MOVED, log_ratio < -_MOVED
+    sides = {
+        "positive_above": positive & above,
+        "positive_below": positive & below,
+        "negative_above": negative & above,
+        "negative_below": negative & below,
+    }
+    return {
+        "log_ratio/against_advantage": _mean(sides["positive_below"] | sides["negative_above"]),
+        **{f"token_weight/below_half/{name}": _mean(side & (weight < 0.5)) for name, side in sides.items()},
+    }
+
+
+def _effective_sample_size(weights: torch.Tensor) -> float:
+    """Returns (Σ s)² / (S Σ s²): the share of the S sequences that the weighted mean is worth, 1 if all are equal."""
+    squares = len(weights) * float(weights.square().sum())
+    return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 
 def _distribution(name: str, values: torch.Tensor) -> dict[str, float]:

@@ -9,11 +9,14 @@ from megatron_sspo.metrics import UpdateRecord, merge, reward_metrics, update_me
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
-def record(log_ratio, weight=None, entropy=None, difference=None, sequence_weight=(1.0,), **more) -> UpdateRecord:
+def record(
+    log_ratio, weight=None, entropy=None, difference=None, sequence_weight=(1.0,), advantage=None, **more
+) -> UpdateRecord:
     zeros = [0.0] * len(log_ratio)
     tokens = {
         "log_ratio": torch.tensor(log_ratio),
         "token_weight": torch.tensor(weight if weight is not None else zeros),
+        "advantage": torch.tensor(advantage if advantage is not None else zeros),
         "entropy": torch.tensor(entropy if entropy is not None else zeros),
         "engine_difference": torch.tensor(difference if difference is not None else zeros),
     }
@@ -53,6 +56,29 @@ def test_means_and_shares() -> None:
     assert all(type(value) is float for value in row.values())
 
 
+def test_sides_of_the_ratio() -> None:
+    """Tokens with Â log ρ < 0 moved against their advantage; w < ½ is counted by the signs of Â and log ρ."""
+    row = update_metrics(
+        record(
+            [0.5, 0.5, -0.5, -0.5, -0.5, 0.5, 1e-5, -1e-5, 0.5, -0.5],
+            weight=[0.1, 0.9, 0.1, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+            advantage=[1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 0.0, 0.0],
+        )
+    )
+    assert row["log_ratio/against_advantage"] == pytest.approx(0.3)
+    assert {key.rpartition("/")[2]: value for key, value in row.items() if "/below_half/" in key} == pytest.approx(
+        {"positive_above": 0.1, "positive_below": 0.1, "negative_above": 0.1, "negative_below": 0.1}
+    )
+
+
+def test_effective_sample_size() -> None:
+    found = [
+        update_metrics(record([0.0], sequence_weight=weights))["sequence_weight/effective_sample_size"]
+        for weights in ([2.0, 2.0, 2.0], [1.0, 0.0, 0.0, 0.0], [3.0, 1.0], [0.0])
+    ]
+    assert found == pytest.approx([1.0, 0.25, 16 / 20, 0.0])
+
+
 def test_quantiles_are_observed_values() -> None:
     shuffled = torch.randperm(101, generator=torch.Generator().manual_seed(0)).float().tolist()
     row = update_metrics(record(shuffled))
@@ -74,7 +100,9 @@ def test_no_tokens_are_zeros_and_not_nan() -> None:
 
 
 def report(loss: float, log_ratio: list[float], weights: list[float]) -> dict:
-    tokens = dict.fromkeys(("log_ratio", "token_weight", "entropy", "engine_difference"), torch.tensor(log_ratio))
+    tokens = dict.fromkeys(
+        ("log_ratio", "token_weight", "advantage", "entropy", "engine_difference"), torch.tensor(log_ratio)
+    )
     return {"loss": torch.tensor(loss), "tokens": tokens, "sequences": {"sequence_weight": torch.tensor(weights)}}
 
 

@@ -28,7 +28,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
         "--start-from",
         type=Path,
         metavar="DIR",
-        help="a run or model folder to start from, without a warm start of its own",
+        help="a run or model folder to start from, without a warm start; {seed} in it stands for a run's seed",
     )
     command.add_argument("--on", choices=("local", "slurm", "nemo-run"), default="local", help="where (%(default)s)")
     command.add_argument("--sbatch", default="", metavar="OPTIONS", help='of sbatch: --sbatch="--time=8:00:00"')

@@ -137,7 +137,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         sums = objective(corrected, old, microbatch.advantages, microbatch.segments)
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments)
-        tokens = {**sums.tokens, "entropy": entropy.detach()}
+        advantage = microbatch.segments.spread(microbatch.advantages)
+        tokens = {**sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
         metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sums.sequences}

@@ -123,7 +123,7 @@ def newest_checkpoint(folder: Path) -> str:
 def train_arguments(folder: Path, sweep: Sweep, cell: Cell) -> list[str]:
     """What `megatron-sspo` is called with, to start the run or to go on with it."""
     place = folder / cell.name
-    sets = [*sweep.assignments, *cell.assignments, f"output={folder}", f"name={cell.name}"]
+    sets = [*sweep.assignments_of(cell), f"output={folder}", f"name={cell.name}"]
     resume = ["--resume", str(place)] if (place / "config.json").exists() else []
     return ["train", sweep.recipe, *(part for assignment in sets for part in ("--set", assignment)), *resume]
 

@@ -8,6 +8,7 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.values import Given, Value, cut, named_values
 
+PATH, SEED = "model.path=", "{seed}"
 _LONGEST_NAME = 200  # bytes, of a run's folder
 
 
@@ -34,7 +35,7 @@ class Sweep:
 
     Attributes:
         recipe: as `megatron-sspo train` takes it.
-        assignments: of `--set`, for all runs.
+        assignments: of `--set`, for all runs; `{seed}` in the path of the model stands for a run's seed.
         vary: field -> its values, in the order in which they were given.
         seeds: runs have the seeds 0 to `seeds` - 1.
         order: the names of the runs, in the order in which they are started; a run keeps its place for ever.
@@ -47,6 +48,11 @@ class Sweep:
     seeds: int = 1
     order: Sequence[str] = ()
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    def assignments_of(self, cell: Cell) -> list[str]:
+        """Returns the assignments of `--set` that make the recipe this run."""
+        shared = [text.replace(SEED, str(cell.seed)) if text.startswith(PATH) else text for text in self.assignments]
+        return [*shared, *cell.assignments]
 
     def cells(self) -> list[Cell]:
         """All runs, in their order; those that have no place in it yet come last, the first seed of each first."""

@@ -131,7 +131,7 @@ def _write_arguments(prepared: Prepared) -> None:
     with naming_the_file(folder):
         folder.mkdir(exist_ok=True)
         for number, cell in enumerate(sweep.cells()):
-            sets = [part for text in (*sweep.assignments, *cell.assignments) for part in ("--set", text)]
+            sets = [part for text in sweep.assignments_of(cell) for part in ("--set", text)]
             words = [cell.name, sweep.recipe, *sets]
             write_atomically(folder / str(number), "".join(f"{word}\0" for word in words))
 

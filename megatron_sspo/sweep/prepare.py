@@ -10,7 +10,7 @@ from megatron_sspo.overrides import describe
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
 from megatron_sspo.sweep.folder import known_sweep
-from megatron_sspo.sweep.grid import Cell, Sweep
+from megatron_sspo.sweep.grid import PATH, SEED, Cell, Sweep
 from megatron_sspo.sweep.values import read_vary
 
 
@@ -38,7 +38,8 @@ def prepare(
         assignments: of `--set`, for all runs.
         vary: `FIELD=[value, ...]`.
         output: the sweep's folder; None: one named after the recipe's run, where that would have its own.
-        start_from: the folder of a run or model, whose weights and tokenizer all runs start from.
+        start_from: the folder of a run or model, whose weights and tokenizer the runs start from; `{seed}` in it stands
+            for the seed of each run.
 
     Raises:
         UserError: something of it cannot be read, is wrong, or is not what the folder holds.
@@ -51,12 +52,29 @@ def prepare(
     fields = [name for name, _ in found]
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise UserError(f"--vary {twice} is given twice: list all of its values in one")
-    assignments = (*assignments, *(starting_from(start_from) if start_from else []))
+    assignments = (*assignments, *(_starting_from(start_from, seeds) if start_from else []))
     base = load_recipe(recipe, assignments)
     folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()
     new = Sweep(recipe=_absolute(recipe), assignments=assignments, run=describe(base))
     sweep = known_sweep(folder, new).extended(dict(found), seeds)
     return Prepared(folder, sweep, _checked_runs(folder, sweep))
+
+
+def _starting_from(folder: Path, seeds: int) -> list[str]:
+    """Returns the assignments of `starting_from`, after it has accepted the folder of each seed.
+
+    Raises:
+        UserError: a folder is refused, or some are folders of runs and others of models.
+    """
+    path = str(folder.absolute())
+    found = {seed: starting_from(Path(path.replace(SEED, str(seed)))) for seed in range(seeds)}
+    below = found[0][0].removeprefix(PATH + path.replace(SEED, "0"))
+    for seed, (model, *_) in found.items():
+        if model != PATH + path.replace(SEED, str(seed)) + below:
+            raise UserError(
+                f"{folder} with seed 0 is not the same kind of folder as with seed {seed}: name runs or models"
+            )
+    return [PATH + path + below, *found[0][1:]]
 
 
 def starting_from(folder: Path) -> list[str]:
@@ -74,7 +92,7 @@ def starting_from(folder: Path) -> list[str]:
         folder = folder / "model"
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} has no config.json: name a finished run, or a Hugging Face folder, to start from")
-    return [f"model.path={folder.absolute()}", "model.init=pretrained", "warm_start=none"]
+    return [f"{PATH}{folder.absolute()}", "model.init=pretrained", "warm_start=none"]
 
 
 def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
@@ -86,7 +104,7 @@ def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     seen: dict[str, Cell] = {}
     for cell in sweep.cells():
-        sets = [*sweep.assignments, *cell.assignments, f"output={folder}", f"name={cell.name}"]
+        sets = [*sweep.assignments_of(cell), f"output={folder}", f"name={cell.name}"]
         run = runs[cell.name] = load_recipe(sweep.recipe, sets)
         described = {key: value for key, value in describe(run).items() if key != "name"}
         other = seen.setdefault(json.dumps(described, sort_keys=True), cell)

@@ -31,7 +31,7 @@ def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
     cell = next((cell for cell in sweep.cells() if cell.name == name), None)
     if cell is None:
         raise UserError(f"the sweep in {folder} has no run {name}: its runs are listed in sweep.json")
-    run = load_recipe(sweep.recipe, [*sweep.assignments, *cell.assignments])
+    run = load_recipe(sweep.recipe, sweep.assignments_of(cell))
     num_processes, gpus = run.parallel.num_processes, visible_gpus()
 
     def surroundings(_: int, __: Cell) -> dict[str, str]:

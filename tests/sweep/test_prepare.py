@@ -66,3 +66,21 @@ def test_starting_from_a_run_or_a_model(tmp_path) -> None:
     found = prepare(RECIPE, [], VARY, 1, output=tmp_path / "sweep", start_from=model)
     for run in found.runs.values():
         assert (run.model.path, run.model.init, run.warm_start) == (str(model), "pretrained", None)
+
+
+def test_runs_of_each_seed_start_from_a_folder_of_their_own(tmp_path) -> None:
+    for seed in range(3):
+        (tmp_path / f"warm-{seed}" / "model").mkdir(parents=True)
+        (tmp_path / f"warm-{seed}" / "model" / "config.json").write_text(json.dumps({}))
+        (tmp_path / f"warm-{seed}" / "metrics.jsonl").write_text("")
+    given = {"output": tmp_path / "sweep", "start_from": tmp_path / "warm-{seed}"}
+    found = prepare(RECIPE, [], VARY, 3, **given)
+    assert {(run.seed, run.model.path) for run in found.runs.values()} == {
+        (seed, str(tmp_path / f"warm-{seed}" / "model")) for seed in range(3)
+    }
+    with pytest.raises(UserError, match="warm-3"):
+        prepare(RECIPE, [], VARY, 4, **given)
+    (tmp_path / "warm-3").mkdir()
+    (tmp_path / "warm-3" / "config.json").write_text(json.dumps({}))
+    with pytest.raises(UserError, match="not the same kind of folder as with seed 3"):
+        prepare(RECIPE, [], VARY, 4, **given)
