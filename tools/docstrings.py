@@ -22,9 +22,11 @@ def main(arguments: Sequence[str]) -> int:
 def refused(path: Path) -> Iterator[str]:
     """Yields a line `path:line: docstring` for each docstring of a file that begins with a refused word."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
-            if text.split()[0].strip("`,.:;").lower() in _FIRST_WORDS:
-                yield f"{path}:{node.body[0].lineno}: {text.splitlines()[0]}"
+        if not isinstance(node, _DOCUMENTED):
+            continue
+        text = ast.get_docstring(node) or "Nothing"
+        if text.split()[0].strip("`,.:;").lower() in _FIRST_WORDS:
+            yield f"{path}:{node.body[0].lineno}: {text.splitlines()[0]}"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
-import os
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import local, slurm
+from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.run import Run
 
 
@@ -114,19 +111,6 @@ def _run_here(options: argparse.Namespace, run: Run) -> int:
 
 
 def _nemo_run(options: argparse.Namespace, job: slurm.Job) -> int:
-    """Hands the job to the interpreter that has NeMo-Run, which needs nothing of the trainer's environment."""
-    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
-    if not Path(python).exists():
-        raise UserError(
-            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
-            "NEMO_RUN_PYTHON"
-        )
-    program = "import sys; from megatron_sspo.launch.nemo_run import main; sys.exit(main())"
-    command = [python, "-c", program, job.recipe]  # not -m: experiments remember classes by the names of their modules
-    command += [f"--set={assignment}" for assignment in job.assignments]
-    command += [f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"]
-    command += [f"--executor={options.executor}", *(["--dry-run"] if options.dry_run else [])]
-    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
-    environment.setdefault("PYTHON", sys.executable)
-    environment.setdefault("COLUMNS", "200")  # to which NeMo-Run folds what it prints, scripts too
-    return subprocess.run(command, cwd=job.project, env=environment).returncode
+    arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
+    module = "megatron_sspo.launch.nemo_run"
+    return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)

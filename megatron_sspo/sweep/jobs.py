@@ -2,17 +2,14 @@
 
 import argparse
 import os
-import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.launch import slurm
-from megatron_sspo.parent import die_with
+from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.state import write_atomically
 from megatron_sspo.sweep.folder import LOGS
 from megatron_sspo.sweep.grid import Cell
@@ -138,20 +135,7 @@ def _write_arguments(prepared: Prepared) -> None:
 
 def _experiment(prepared: Prepared, numbers: Sequence[int], job: slurm.Job, options: argparse.Namespace) -> int:
     """Hands the runs to the interpreter that has NeMo-Run, which follows them to their end."""
-    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
-    if not Path(python).exists():
-        raise UserError(
-            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
-            "NEMO_RUN_PYTHON"
-        )
-    program = "import sys; from megatron_sspo.launch.nemo_run_sweep import main; sys.exit(main())"
-    command = [python, "-c", program, str(prepared.folder), f"--comment={_comment(prepared.folder)}"]
-    command += [f"--run={number}={prepared.sweep.order[number]}" for number in numbers]
-    command += [f"--sbatch={shlex.join(job.options)}", f"--executor={options.executor}"]
-    command += [f"--at-once={options.at_once}", *(["--dry-run"] if options.dry_run else [])]
-    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
-    environment.setdefault("PYTHON", sys.executable)
-    environment.setdefault("COLUMNS", "200")  # to which NeMo-Run folds what it prints, scripts too
-    return subprocess.run(
-        command, cwd=job.project, env=environment, preexec_fn=partial(die_with, os.getpid()), check=False
-    ).returncode
+    arguments = [str(prepared.folder), f"--comment={_comment(prepared.folder)}", f"--at-once={options.at_once}"]
+    arguments += [f"--run={number}={prepared.sweep.order[number]}" for number in numbers]
+    module = "megatron_sspo.launch.nemo_run_sweep"
+    return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)

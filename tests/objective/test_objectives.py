@@ -31,6 +31,7 @@ from megatron_sspo.objective import (
     sapo,
     sspo,
 )
+from tests.objective.reference_vectors import check_vector
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "objectives.json").read_text())
 BUILD = {
@@ -86,22 +87,7 @@ def loss_and_gradient(objective, log_probs, *rest):
 @every_dtype
 @pytest.mark.parametrize("case", VECTORS, ids=[f"{i}-{case['objective']}" for i, case in enumerate(VECTORS)])
 def test_vectors(case, dtype):
-    """J and every entry of its gradient, each to 1e-10 in float64 and to 1e-5 in float32."""
-
-    def flat(name):
-        return torch.tensor([value for sequence in case[name] for value in sequence], dtype=torch.float64)
-
-    segments = Segments.from_lengths([len(sequence) for sequence in case["log_probs"]])
-    log_probs = flat("log_probs").to(dtype).requires_grad_()
-    sums = BUILD[case["objective"]](**case["params"])(
-        log_probs, flat("old_log_probs").to(dtype), torch.tensor(case["advantages"], dtype=dtype), segments
-    )
-    objective = -sums.loss / segments.num_sequences
-    (gradient,) = torch.autograd.grad(objective, log_probs)
-    expected = flat("dJ_dlog_probs")
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
-    assert objective.item() == pytest.approx(case["J"], rel=tolerance)
-    torch.testing.assert_close(gradient.double(), expected, rtol=tolerance, atol=0)
+    check_vector(case, BUILD[case["objective"]](**case["params"]), dtype)
 
 
 def naive(objective, log_probs, old_log_probs, advantages, segments):

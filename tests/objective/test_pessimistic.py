@@ -15,7 +15,6 @@ from megatron_sspo.objective import (
     Gumbel,
     Identity,
     Pessimistic,
-    Segments,
     SequenceObjective,
     SigLog,
     Sigmoid,
@@ -23,6 +22,7 @@ from megatron_sspo.objective import (
     geometric,
     sspo,
 )
+from tests.objective.reference_vectors import check_vector
 from tests.objective.test_gates import ADVANTAGES, gradient_of_log_gate, log_ratios, tensor
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "pessimistic.json").read_text())
@@ -47,22 +47,9 @@ def every(gates):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("case", VECTORS, ids=[f"{n}-{case['gate']}" for n, case in enumerate(VECTORS)])
 def test_vectors(case, dtype):
-    """J and every entry of its gradient, each to 1e-10 in float64 and to 1e-5 in float32."""
-
-    def flat(name):
-        return torch.tensor([value for sequence in case[name] for value in sequence], dtype=torch.float64)
-
     gate = Pessimistic(KINDS[case["gate"]](**case["params"]), case["cap"])
     pool = {"geometric": geometric, "arithmetic": arithmetic}[case["pool"]]
-    segments = Segments.from_lengths([len(sequence) for sequence in case["log_probs"]])
-    log_probs = flat("log_probs").to(dtype).requires_grad_()
-    advantages = torch.tensor(case["advantages"], dtype=dtype)
-    sums = SequenceObjective(gate, pool)(log_probs, flat("old_log_probs").to(dtype), advantages, segments)
-    objective = -sums.loss / segments.num_sequences
-    (gradient,) = torch.autograd.grad(objective, log_probs)
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
-    assert objective.item() == pytest.approx(case["J"], rel=tolerance)
-    torch.testing.assert_close(gradient.double(), flat("dJ_dlog_probs"), rtol=tolerance, atol=0)
+    check_vector(case, SequenceObjective(gate, pool), dtype)
 
 
 @of_advantage

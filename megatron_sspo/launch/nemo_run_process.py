@@ -1,0 +1,41 @@
+"""Starts this package's part for NeMo-Run in the interpreter that has NeMo-Run, which needs none of the trainer's."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch import slurm
+from megatron_sspo.parent import die_with
+
+
+def run_module(module: str, arguments: Sequence[str], job: slurm.Job, *, executor: str, dry_run: bool) -> int:
+    """Runs `main` of a module under NeMo-Run's interpreter, and returns its exit code.
+
+    Args:
+        module: the full name; it is not started by `-m`, because experiments store classes by their module's name.
+        arguments: the words before the options that all modules share.
+        job: gives the checkout, the options of sbatch and the environment.
+
+    Raises:
+        UserError: there is no such interpreter.
+    """
+    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
+    if not Path(python).exists():
+        raise UserError(
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
+            "NEMO_RUN_PYTHON"
+        )
+    command = [python, "-c", f"import sys; from {module} import main; sys.exit(main())", *arguments]
+    command += [f"--sbatch={shlex.join(job.options)}", f"--executor={executor}", *(["--dry-run"] if dry_run else [])]
+    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
+    environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # the width to which NeMo-Run wraps what it prints, scripts included
+    end_with_this_process = partial(die_with, os.getpid())
+    return subprocess.run(
+        command, cwd=job.project, env=environment, preexec_fn=end_with_this_process, check=False
+    ).returncode
