@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +13,21 @@ from typing import Any, TypeVar
 
 from megatron_sspo import objective
 from megatron_sspo.errors import UserError
+from megatron_sspo.resolve import resolve
 from megatron_sspo.validation.naming import one_line, shortened
 
 T = TypeVar("T")
 
 _DEEPEST = 30  # names in a path
+_PLACE = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
 
 
 def override(config: T, assignments: Sequence[str]) -> T:
     """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
 
     A value is read by the type of its field; one that cannot be stays a string, for `check` to find. Where a field
-    holds a part of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`.
+    holds a part of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
+    or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
 
     Raises:
         UserError: an unknown field (the message names the valid ones), or an expression that cannot be read.
@@ -109,7 +113,7 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if not _is_of_objective(hint, origin):
         parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
         raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
-    return _expression(text, path)
+    return resolve("objective", text, "") if _PLACE.fullmatch(text) else _expression(text, path)
 
 
 def _is_of_objective(hint: Any, origin: Any) -> bool:

@@ -16,6 +16,8 @@ from megatron_sspo.overrides import describe, override
 from megatron_sspo.validation.objectives import TriedObjective
 from megatron_sspo.validation.tree import checked
 
+OWN, OWN_GATE = grpo(0.1, 0.3), SigLog()
+
 
 @dataclass(frozen=True)
 class Inner:
@@ -67,6 +69,11 @@ class Outer:
         ("objective.token_gate.tau_pos=0.4", Outer(objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.4)))),
         ("objective.token_gate=SigLog(0.6, 0.5)", Outer(objective=sspo(SigLog(0.6, 0.5)))),
         ("objective.pool=arithmetic", Outer(objective=dataclasses.replace(sspo(), pool=arithmetic))),
+        ("objective=tests.test_overrides:OWN", Outer(objective=OWN)),
+        (
+            f"objective.token_gate={__file__}:OWN_GATE",
+            Outer(objective=dataclasses.replace(sspo(), token_gate=SigLog())),
+        ),
         ("objective=grpo(eps_high=0.28)", Outer(objective=grpo(eps_high=0.28))),
         ("objective=sspo(SigLog(0.6,0.5))", Outer(objective=sspo(SigLog(0.6, 0.5)))),
         ("penalties.entropy_coef=-0.5", Outer(penalties=Penalties(entropy_coef=-0.5))),

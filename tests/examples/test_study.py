@@ -1,0 +1,54 @@
+"""The study's own objectives and recipes (docs/study.md)."""
+
+import pytest
+import torch
+
+from examples.study import objectives
+from examples.study.recipes import sums, warm
+from megatron_sspo.objective import AtanLog, Clip, Pessimistic, Segments, SequenceObjective
+from megatron_sspo.run import check
+from tests.objective.test_gates import gradient_of_log_gate
+
+OBJECTIVES = {name: value for name, value in vars(objectives).items() if isinstance(value, SequenceObjective)}
+GATES = [objectives.Mask(0.2, 0.3), objectives.BySign(Pessimistic(AtanLog()), AtanLog())]
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_the_weight_is_the_derivative(gate, advantage) -> None:
+    log_ratio = torch.tensor([-2.0, -0.3, -0.1, -1e-3, 1e-3, 0.1, 0.3, 2.0], dtype=torch.float64)
+    sign = torch.tensor(advantage, dtype=torch.float64)
+    torch.testing.assert_close(gate.weight(log_ratio, sign), gradient_of_log_gate(gate, log_ratio, sign))
+
+
+def test_a_mask_is_a_clip_on_both_sides() -> None:
+    log_ratio = torch.tensor([0.5, 1.5]).log()
+    positive, negative = torch.tensor(1.0), torch.tensor(-1.0)
+    assert Clip(0.2, 0.2).weight(log_ratio, positive).tolist() == [1, 0]
+    assert Clip(0.2, 0.2).weight(log_ratio, negative).tolist() == [0, 1]
+    for sign in (positive, negative):
+        assert objectives.Mask(0.2, 0.2).weight(log_ratio, sign).tolist() == [0, 0]
+
+
+def test_by_sign_is_the_gate_of_the_sign() -> None:
+    log_ratio = torch.linspace(-1, 1, 21)
+    gate = objectives.ONE_SIDED_FOR_POSITIVE.token_gate
+    for sign, expected in ((1.0, Pessimistic(AtanLog())), (-1.0, AtanLog())):
+        assert torch.equal(gate.weight(log_ratio, torch.tensor(sign)), expected.weight(log_ratio, torch.tensor(sign)))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_all_objectives_have_one_gradient_on_policy(name) -> None:
+    """At ρ = 1 the gradient is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""
+    segments = Segments.from_lengths([3, 2])
+    log_probs = (-torch.rand(5, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    advantages = torch.tensor([1.5, -0.5])
+    loss = OBJECTIVES[name](log_probs, log_probs.detach(), advantages, segments).loss
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    torch.testing.assert_close(gradient, torch.tensor([-0.5, -0.5, -0.5, 0.25, 0.25]))
+
+
+def test_recipes() -> None:
+    run, start = check(sums()), check(warm())
+    assert run.warm_start is None and start.warm_start is not None
+    assert run.model == start.model and run.parallel.num_processes == 1
