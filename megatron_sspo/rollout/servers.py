@@ -14,6 +14,7 @@ from megatron_sspo.ports import free_port
 from megatron_sspo.rollout import serve
 
 _MOST_BYTES = 64 * 1024  # of a log, that are looked at
+_LONGEST_FOLDER = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
 _PORT_TAKEN = "address already in use"  # SGLang says so in its log, and does not end
 
 
@@ -60,7 +61,7 @@ class ServerProcess:
         # for the owner alone, as its environment is: SGLang writes its options there, the key among them
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._log_start = output.tell()
-            self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-")
+            self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-", dir=_folder_for_sockets())
             self._process = subprocess.Popen(
                 [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
@@ -111,11 +112,27 @@ class ServerProcess:
         """Ends it and everything that it started, at once: it has nothing to save."""
         if self._process is None:
             return
+        children = _children(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for child in children:  # the watcher has a process group of its own, and would stay behind if it is stopped
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
         self._process.wait()
         self._process = None
         serve.clean_up(self._tmp)  # its own watcher may be gone, too
+
+
+def _folder_for_sockets() -> str:
+    """Returns the temporary folder, or /tmp where the path of a socket below it would be too long for Linux."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else "/tmp"
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return []
 
 
 def _compiled() -> str:

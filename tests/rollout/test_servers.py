@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +56,27 @@ def test_what_an_earlier_process_has_written_is_not_of_this_one(tmp_path):
         assert len(process.last_lines()) < 100_000 and process.last_lines().endswith("later")
     finally:
         process.stop()
+
+
+def test_sockets_are_put_where_their_paths_fit(tmp_path, monkeypatch):
+    """Linux cuts the path of a socket at 107 bytes, and a job's TMPDIR may be long."""
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    process = ServerProcess(
+        find_python(sys.executable), "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret"
+    )
+    process.start()
+    try:
+        (used,) = [
+            entry.partition("=")[2]
+            for entry in Path(f"/proc/{process.pid}/environ").read_text(encoding="utf-8").split("\0")
+            if entry.startswith("TMPDIR=")
+        ]
+    finally:
+        process.stop()
+    assert Path(used).parent == Path("/tmp")
+    assert len(used) + len("/tmp12345678") <= 107 and not Path(used).exists()
 
 
 @pytest.fixture

@@ -31,10 +31,15 @@ def shared_memory():
     return set(Path("/dev/shm").glob("sglang_*"))
 
 
+@pytest.fixture
+def temporary():
+    """A temporary folder with a short path: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, how):
     before = shared_memory()
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
@@ -62,20 +67,20 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
     until(lambda: not list(temporary.glob("megatron-sspo-server-*")) and not shared_memory() & own, 10)
 
 
-def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, monkeypatch):
+def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, monkeypatch):
     """SGLang leaves sockets and shared memory where it is killed, and this is how servers are ended."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = shared_memory()
     engine = sglang.engine(folders["dense"], run_folder=tmp_path / "run")
     (server,) = engine.pool.servers
-    assert shared_memory() > before and list(tmp_path.glob("megatron-sspo-server-*/tmp*"))
+    assert shared_memory() > before and list(temporary.glob("megatron-sspo-server-*/tmp*"))
     other = shared_memory() - before
     # a server that loses one of its processes ends by itself, and soon
     worker = next(p for p in psutil.Process(server.process.pid).children() if "detokenizer" in " ".join(p.cmdline()))
     worker.kill()
     until(lambda: server.process.has_ended, 40)
     engine.close()
-    assert not shared_memory() & other and not list(tmp_path.glob("megatron-sspo-server-*"))
+    assert not shared_memory() & other and not list(temporary.glob("megatron-sspo-server-*"))
 
 
 def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_path):
