@@ -1,4 +1,4 @@
-"""Reads a number in any of the notations in which an answer may write it, exactly."""
+"""Reads a number exactly, in any of the notations that an answer may use."""
 
 import re
 from collections.abc import Callable

@@ -46,7 +46,7 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
     """Returns `reward.score`, checked: a single NaN would silently make a whole group's advantages NaN.
 
     Raises:
-        UserError: a part is not a finite number (the message names the prompt), or scores are missing.
+        UserError: a part is not a finite number (the message names the prompt), or a score is missing.
     """
     scores = reward.score(prompts, responses)
     if len(scores) != len(responses):

@@ -18,7 +18,7 @@ _FLOAT_DECIMALS = 12
 def prepare() -> None:
     """Prepares a worker. It is called once in each worker, before its first item."""
     logging.disable(logging.CRITICAL)  # math-verify warns at every call that its own timeouts are off
-    same(r"\frac{x}{2}", "x/2")  # the imports and the first parse take two seconds, which are not for a deadline
+    same(r"\frac{x}{2}", "x/2")  # imports and first parse: two seconds that no deadline should include
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 

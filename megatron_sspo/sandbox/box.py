@@ -68,8 +68,8 @@ def find_bubblewrap() -> str:
 class Box:
     """The processes of one sandbox, and this side of its pipes.
 
-    One thread has to make, use and end it, and to outlive it: the kernel kills bubblewrap when the *thread* that
-    started it ends.
+    A single thread has to make, use and end a box, and has to outlive it: the kernel kills bubblewrap when the *thread*
+    that started it ends.
 
     Attributes:
         stdin: the pipe that the program reads its input from; None if the whole input was given.

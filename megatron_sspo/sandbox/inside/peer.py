@@ -209,7 +209,7 @@ class Peer:
         return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
 
     def export(self, value: Any) -> int:
-        """Returns the number under which the other side may ask for a value."""
+        """Returns the number by which the other side can refer to a value."""
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._exported)
