@@ -1,1 +1,1 @@
-"""Responses -> rewards."""
+"""Rewards: functions that score responses."""

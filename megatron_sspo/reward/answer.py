@@ -1,4 +1,4 @@
-"""From what stands between `<answer>` and `</answer>` to the bare text of an answer, and to its parts."""
+"""Cleans the text between `<answer>` and `</answer>`, and splits it into its parts."""
 
 import re
 import unicodedata
@@ -45,9 +45,9 @@ _SEPARATOR = re.compile(r"\s+(?:and|or)\s+|\\cup(?![A-Za-z])|[,;]")
 
 
 def unbox(text: str) -> str:
-    """What `\\boxed{}` holds, where there is one; of several different boxes all, as a list.
+    """Returns the content of `\\boxed{}` if there is one; the contents of several different boxes form a list.
 
-    Text beside a box is no answer. A box that is never closed ends with the text.
+    Text beside a box is not part of the answer. A box that is never closed ends with the text.
     """
     contents: list[str] = []
     position = 0
@@ -65,10 +65,10 @@ def unbox(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The text in one spelling: without boxes, dollar signs, layout and lead-in, with ASCII digits and signs.
+    """Returns the text in one spelling: without boxes, dollar signs, layout and lead-in, with ASCII digits and signs.
 
-    What it says is not changed: `\\dfrac12` and "The answer is $\\frac{1}{2}$." both become `\\frac{1}{2}`. The words
-    of `\\text{}` stand there as words.
+    Its meaning does not change: `\\dfrac12` and "The answer is $\\frac{1}{2}$." both become `\\frac{1}{2}`. The words
+    in `\\text{}` are kept as words.
     """
     text = unbox(text.strip())
     text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m.group()), text)
@@ -93,11 +93,11 @@ def clean(text: str) -> str:
 
 
 def parts(text: str, *, thousands: bool) -> tuple[str, list[str]]:
-    """The brackets around a whole list, such as "[)", and its items; no brackets and one item where there is no list.
+    """Returns the brackets around a whole list, such as "[)", and its items; no brackets and one item if not a list.
 
     Args:
-        text: as `clean` leaves it.
-        thousands: whether "1,234" outside of brackets is one number and no list.
+        text: a text that `clean` returned.
+        thousands: whether "1,234" outside of brackets is one number and not a list.
     """
     brackets, inside = _brackets(text)
     numbers = _GROUPED.finditer(inside) if thousands and not brackets else ()
@@ -120,7 +120,7 @@ def parts(text: str, *, thousands: bool) -> tuple[str, list[str]]:
 
 
 def sides(text: str) -> list[str]:
-    """The sides of an equation; one where there is no "=" outside of brackets."""
+    """Returns the sides of an equation; only one if there is no "=" outside of brackets."""
     found: list[str] = []
     start = depth = 0
     for position, character in enumerate(text):
@@ -132,7 +132,7 @@ def sides(text: str) -> list[str]:
 
 
 def _brackets(text: str) -> tuple[str, str]:
-    """The pair that encloses the whole text, and what is inside; half-open intervals have an unlike pair."""
+    """Returns the brackets around the whole text, and the text inside; those of a half-open interval differ."""
     opening = re.match(r"\\?\{|[(\[]", text)
     closing = re.search(r"(?:\\?\}|[)\]])$", text)
     if not opening or not closing or closing.start() < opening.end():
@@ -155,7 +155,7 @@ def _both_signs(item: str) -> list[str]:
 
 
 def _end_of_group(text: str, start: int) -> int:
-    """The place of the brace that closes the one at `start`; the end of the text where none does."""
+    """Returns the position of the brace that closes the one at `start`; the end of the text if none does."""
     depth = 0
     for position in range(start, len(text)):
         depth += (text[position] == "{") - (text[position] == "}")

@@ -1,4 +1,4 @@
-"""Rewards programs that pass their checks, in a sandbox: r = r_answer + r_format."""
+"""Rewards programs that pass their checks in a sandbox: r = r_answer + r_format."""
 
 import ast
 import os
@@ -29,16 +29,17 @@ def reward(
     packages: Sequence[str] = (),
     cgroup: str = "",
 ) -> "CodeReward":
-    """Builds the reward. Without a sandbox that withstands its probe there is none.
+    """Builds the reward. It requires a sandbox that passes its probe.
 
     Args:
-        concurrency: sandboxes at a time; 0 takes as many as there are cores.
-        limits: of each program: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
-        url: of a sandbox on another machine, in place of this one's.
+        concurrency: the number of sandboxes at a time; 0 takes the number of cores.
+        limits: the limits of each program: fields of `megatron_sspo.sandbox.types.Limits`, such as
+            {"wall_seconds": 5.0}.
+        url: the address of a sandbox on another machine; it replaces the one on this machine.
         python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
 
     Raises:
-        UserError: the sandbox is missing or lets something through.
+        UserError: the sandbox cannot be made or reached, or fails its probe.
     """
     if concurrency < 0:
         raise UserError(f"the code reward's concurrency is {concurrency}: it has to be 0 or more")
@@ -47,18 +48,18 @@ def reward(
 
 
 def check_prompt(prompt: Prompt) -> None:
-    """Raises UserError where the checks of a prompt's row are not what they have to be."""
+    """Raises UserError if the checks of a prompt's row are invalid."""
     checks_of(prompt)
 
 
 class CodeReward:
     """{"answer": I[the program passes all checks], "format": r_format}.
 
-    The program is the last block that ```` ```python ```` opens, between `<answer>` and `</answer>` where a response
-    has them, else anywhere in it. A response without one, or with one that is not closed, has answered nothing.
+    The program is the last block that ```` ```python ```` opens: between `<answer>` and `</answer>` if a response has
+    these tags, else anywhere in it. A response without such a block, or whose only block is not closed, has no program.
 
-    The checks stand in the prompt's row: `tests`, a text or a list of texts with assert statements; `cases`, a list of
-    objects with the texts `stdin` and `stdout`; both; or neither, and then `answer` is what the program has to print.
+    The checks are in the prompt's row. `tests` is a text or a list of texts with assert statements. `cases` is a list
+    of objects with the texts `stdin` and `stdout`. If the row has neither, the program has to print `answer`.
     """
 
     def __init__(self, pool: SandboxPool) -> None:
@@ -67,10 +68,10 @@ class CodeReward:
         self._reasons: Counter[str] = Counter()
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """One dictionary for each pair of prompt and response, in order.
+        """Returns a dictionary for each pair of prompt and response, in order.
 
         Raises:
-            UserError: the checks of a row are not what they have to be; the message names the prompt.
+            UserError: the checks of a row are invalid; the message names the prompt.
         """
         checks = {prompt.id: checks_of(prompt) for prompt in prompts}
         attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
@@ -81,7 +82,7 @@ class CodeReward:
         ]
 
     def judge(self, attempts: Sequence[tuple[str | None, Checks]]) -> list[str]:
-        """Returns how programs ended, in order, by the words of `metrics`; None is a response without a program."""
+        """Returns the reason of each program's end, as named in `metrics`; None is a response without a program."""
         jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
         verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
@@ -89,7 +90,7 @@ class CodeReward:
         return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
 
     def metrics(self) -> dict[str, float]:
-        """Since the last call, on this process: the share of the responses by reason, and the sandbox's latency."""
+        """Returns, for this process since the last call, the share of responses by reason and the sandbox's latency."""
         with self._lock:
             reasons, self._reasons = self._reasons, Counter()
         shares = {f"code/{reason}": number / reasons.total() for reason, number in sorted(reasons.items())}
@@ -101,29 +102,29 @@ class CodeReward:
         self._pool.close()
 
     def count(self, reason: str) -> str:
-        """One more that ended so."""
+        """Counts a response with this reason; returns the reason."""
         with self._lock:
             self._reasons[reason] += 1
         return reason
 
 
 def extract_program(response: str) -> str | None:
-    """The last block of Python of the answer, or of the whole response where it has no answer; None without one."""
+    """Returns the last Python block of the answer, or of the response if it has no answer; None if there is none."""
     answer = extract_answer(response)
     return last_block(response if answer is None else answer)
 
 
 def last_block(text: str) -> str | None:
-    """The last block of Python in a text; None without one."""
+    """Returns the last Python block in a text; None if there is none."""
     blocks = _BLOCK.findall(text)
     return blocks[-1] if blocks else None
 
 
 def checks_of(prompt: Prompt) -> Checks:
-    """The checks of a prompt's row: tests and cases.
+    """Returns the checks of a prompt's row: tests and cases.
 
     Raises:
-        UserError: they are of another form, a test is not Python, or all tests together do nothing.
+        UserError: the checks have another form, a test is not Python, or all tests together do nothing.
     """
     tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
     if not tests and not cases:
@@ -156,7 +157,7 @@ def checks_of(prompt: Prompt) -> Checks:
 
 
 def _does_something(statement: ast.stmt) -> bool:
-    """Whether it could fail: what defines, imports or names a constant could not, for all that a program does."""
+    """Returns whether a statement can fail: definitions, imports and constants cannot, whatever the program does."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
             return False

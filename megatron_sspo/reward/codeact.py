@@ -1,4 +1,4 @@
-"""Rewards solutions that were found by acting (`environment/codeact.py`): r = r_answer + r_format."""
+"""Rewards solutions from episodes in an environment (`environment/codeact.py`): r = r_answer + r_format."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,24 +31,24 @@ check_prompt = code.check_prompt
 class CodeActReward:
     """{"answer": I[the solution is right], "format": r_format}, both of the last turn.
 
-    The solution stands between `<solution>` and `</solution>`; of several the last counts. Where the prompt's row has
-    `tests` or `cases`, it is a program that has to pass them: its last block of Python, or the whole of it. Elsewhere
-    its text has to say what `answer` says: numbers, lists of numbers, yes and no as `compare` sees them, and any other
-    text to the letter, up to white space at its ends and a final full stop.
-    r_format is the paper's, with `<solution>` in the place of `<answer>`.
+    The solution is the text between `<solution>` and `</solution>`; the last such pair counts. If the prompt's row has
+    `tests` or `cases`, the solution's last Python block, or else all of it, is a program that has to pass them.
+    Otherwise the solution has to equal `answer`. `compare` compares numbers, lists of numbers, yes and no. Any other
+    text has to be identical, up to white space at its ends and a final full stop.
+    r_format is the paper's, with `<solution>` in place of `<answer>`.
 
     Args:
-        programs: judges programs, and counts.
+        programs: the reward that judges programs and counts the reasons.
     """
 
     def __init__(self, programs: code.CodeReward) -> None:
         self._programs = programs
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """One dictionary for each pair of prompt and last turn, in order.
+        """Returns a dictionary for each pair of prompt and last turn, in order.
 
         Raises:
-            UserError: the checks of a row are not what they have to be; the message names the prompt.
+            UserError: the checks of a row are invalid; the message names the prompt.
         """
         solutions = [extract_answer(response, _TAG) for response in responses]
         pairs = list(zip(prompts, solutions, strict=True))
@@ -65,7 +65,7 @@ class CodeActReward:
         ]
 
     def metrics(self) -> dict[str, float]:
-        """As `CodeReward.metrics`, with "no_solution" among the reasons."""
+        """Returns the metrics of `CodeReward.metrics`, with "no_solution" among the reasons."""
         return self._programs.metrics()
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def _compared(gold: str, solution: str | None) -> str:
 
 
 def _is_mathematical(gold: str) -> bool:
-    """Whether it says the same in other spellings; of a text, such as what a program printed, each letter counts."""
+    """Returns whether other spellings of a gold answer are right; in a text, such as a printout, each letter counts."""
     cleaned = clean(gold)
     if not any(map(str.isalpha, gold)) or cleaned.lower() in OPPOSITES:
         return True

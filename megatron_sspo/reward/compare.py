@@ -1,4 +1,4 @@
-"""Whether an answer is the gold answer: numbers, words and lists here, expressions by a function that is handed in."""
+"""Compares an answer with the gold answer: numbers, words and lists here, expressions by a given function."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from megatron_sspo.reward.answer import clean, parts, sides
 from megatron_sspo.reward.number import Number, read_number, split_unit
 
-LONGEST = 2000  # characters; a longer answer is wrong, unless it is the gold answer to the letter
-_LONGEST_LIST = 30  # items, where each may have to be compared with each
+LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
+_LONGEST_LIST = 30  # items, since each may have to be compared with each
 
-Verdict = bool | None  # None: it takes the comparison of two expressions, and nobody was handed in who does that
+Verdict = bool | None  # None: two expressions have to be compared, and no function for that was given
 
 _BASE = re.compile(r"[0-9]\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
@@ -21,18 +21,18 @@ _NAME = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*
 # The names before the coordinates of a point, in the order that is usual: (x, y) = (1, 2), but not (y, x) = (1, 2).
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\((?!\s*[yz]\s*,\s*x|\s*z\s*,){_COORDINATE}(?:,{_COORDINATE})+\)\s*=\s*(?=\()")
-# What is still to be done: the question's own expression is no answer to it.
+# Operations that are still to be carried out: an expression copied from the question is not an answer.
 _TASK = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
 _ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
 _CHOICE = re.compile(r"\(?([A-J])\)(?!.*\b[A-J]\))")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
-# What takes a yes or no back: a "not" in its own clause or at the head of the next, or one about the answer itself.
+# Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _TAKEN_BACK = re.compile(
     r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
     re.IGNORECASE,
 )
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
-# Words before a number that make something else of it than the answer.
+# Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
     r"\b(?:not|never|n?either|n?or|between|than|least|most|about|approximately|almost|nearly|around|over|under|above|below|"
     r"twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
@@ -40,16 +40,17 @@ _HEDGES = re.compile(
 
 
 def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = None) -> Verdict:
-    """Whether `answer` says what `gold` says.
+    """Returns whether `answer` means the same as `gold`.
 
     Args:
         gold: the gold answer.
-        answer: what stands between `<answer>` and `</answer>`.
-        same: decides about two expressions, cleaned and neither a number nor words. Without it they give None.
+        answer: the text between `<answer>` and `</answer>`.
+        same: a function that compares two cleaned expressions that are not numbers or words; without it the result for
+            them is None.
 
-    An answer that hedges is wrong: where the gold answer is one thing, a list of several is not it, whatever is in the
-    list. An answer that is still a task is wrong: an arithmetic expression where the gold answer is a number, a sum,
-    product, integral or limit where the gold answer is none.
+    An answer that hedges is wrong: if the gold answer is one thing, a list of several is wrong even if it contains it.
+    An answer that is still a task is wrong: an arithmetic expression if the gold answer is a number, or a sum, product,
+    integral or limit if the gold answer has none.
     """
     if gold == answer:
         return True
@@ -71,7 +72,7 @@ def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | No
     if re.fullmatch(r"\(?[A-J]\)?", gold) and (choice := _CHOICE.match(answer)):
         return choice[1] == gold.strip("()")
     names = {_bare(found.group()) for text in (gold, answer) if (found := _COORDINATES.match(text))}
-    if len(names) == 1:  # where both have names, these have to be the same
+    if len(names) == 1:  # if both have names, these have to be the same
         gold, answer = _COORDINATES.sub("", gold), _COORDINATES.sub("", answer)
     brackets, items = parts(gold, thousands=True)
     other_brackets, other_items = parts(answer, thousands=True)
@@ -95,14 +96,14 @@ def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | No
 
 
 def _is_union(text: str) -> bool:
-    """Whether it is a union of intervals, or of inequalities: x < 2 or x > 3."""
+    """Returns whether a text is a union of intervals, or of inequalities such as x < 2 or x > 3."""
     if _RELATION.search(text):
         return " or " in text and not re.search(r"[,;]| and ", text)
     return "\\cup" in text
 
 
 def _same_set(items: list[str], others: list[str], same: Callable[[str, str], bool] | None) -> Verdict:
-    """Whether two lists hold the same items, in whatever order. Equality being transitive, the first match will do."""
+    """Returns whether two lists hold the same items in any order. Equality is transitive: the first match is enough."""
     left = list(others)
     unsure = False
     for item in items:
@@ -148,7 +149,7 @@ def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | No
     if gold_number and answer_number:
         return gold_number.equals(answer_number)
     if _BASE.search(gold) or _BASE.search(answer):
-        return False  # 16_8 is neither 16 nor 16_7, and other spellings of itself were looked at before
+        return False  # 16_8 is neither 16 nor 16_7; its other spellings were compared before
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
     if _has_words(bare_gold) or _has_words(bare_answer):
         return _tokens(gold) == _tokens(answer)
@@ -162,7 +163,7 @@ def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | No
 
 
 def _stated_number(sentence: str) -> Number | None:
-    """The number of a sentence with just one, such as "She has 42 apples left"; None if a word before it changes it."""
+    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it."""
     match = _NUMERAL.search(sentence)
     if not match or "\\" in sentence[: match.start()]:
         return None
@@ -183,13 +184,13 @@ def _tokens(text: str) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """The text without spaces that separate nothing and braces that hold one character."""
+    """Returns the text without spaces that separate nothing, and without braces around a one-character index."""
     text = re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
     return re.sub(r"(?<=[_^])\{([0-9A-Za-z])\}", r"\1", text)
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether every brace has its partner. "5}{6" inside of a box would be read as 5."""
+    """Returns whether every brace has its partner. Inside of a box, "5}{6" would be read as 5."""
     depth = 0
     for character in text:
         depth += (character == "{") - (character == "}")

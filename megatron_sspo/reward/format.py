@@ -1,24 +1,24 @@
-"""r_format: does a response keep to the template `<think> ... </think> <answer> ... </answer>`?"""
+"""r_format: whether a response follows the template `<think> ... </think> <answer> ... </answer>`."""
 
 import re
 from functools import cache
 
 
 def format_reward(response: str, tag: str = "answer") -> float:
-    """r_format ∈ {1, 0.5, 0.25, 0}, from the SSPO paper's appendix "Reward and answer verification".
+    """Returns r_format ∈ {1, 0.5, 0.25, 0}, from the SSPO paper's appendix "Reward and answer verification".
 
-    The paper: "fully correct format / correct edge tokens (both) / correct edge (either) / otherwise". Read as:
+    The paper says "fully correct format / correct edge tokens (both) / correct edge (either) / otherwise". This means:
 
-    * 1: each of the four tags exactly once, in order, nothing but white space between `</think>` and `<answer>`, and
-      nothing before or after. What stands between the tags may be empty.
-    * 0.5: the edge tokens are those of the template: the response starts with `<think>` and ends with `</answer>`.
-    * 0.25: one of the two.
-    * 0: neither.
+    * 1: each of the four tags occurs exactly once, in order; there is only white space between `</think>` and
+      `<answer>`, and nothing before or after the tags. The text inside a pair of tags may be empty.
+    * 0.5: both edge tokens are correct: the response starts with `<think>` and ends with `</answer>`.
+    * 0.25: one of the two edge tokens is correct.
+    * 0: neither is correct.
 
-    White space around the response is not counted as text: models open with a newline, and close with one.
+    White space around the response is ignored, since models often begin and end with a newline.
 
     Args:
-        tag: what stands in the place of "answer".
+        tag: the name of the tag in place of "answer".
     """
     response = response.strip()
     if _template(tag).fullmatch(response):
@@ -28,9 +28,9 @@ def format_reward(response: str, tag: str = "answer") -> float:
 
 
 def extract_answer(response: str, tag: str = "answer") -> str | None:
-    """â: what stands between `<answer>` and `</answer>`, stripped; None without such a pair.
+    """Returns â: the stripped text between `<answer>` and `</answer>`; None if there is no such pair.
 
-    Of several pairs the last one counts, as the conclusion of the response. A pair has no other answer tag inside.
+    If there are several pairs, the last one counts, as the conclusion. A pair has no other answer tag inside.
     """
     answers = _pair(tag).findall(response)
     return answers[-1].strip() if answers else None

@@ -1,4 +1,4 @@
-"""The paper's reward: r = r_answer + r_format, with r_answer = 1 where the answer equals the gold answer."""
+"""The paper's reward: r = r_answer + r_format, with r_answer = 1 if the answer equals the gold answer."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,17 +13,17 @@ from megatron_sspo.types import Prompt
 from megatron_sspo.validation.kinds import Count, Positive
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
-_MOST_REMEMBERED = 50_000  # verdicts of math-verify
+_MOST_REMEMBERED = 50_000  # the most verdicts of math-verify that are cached
 
 
 def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False) -> "MathReward":
     """Builds the reward.
 
     Args:
-        num_workers: processes that run math-verify.
+        num_workers: the number of processes that run math-verify.
         deadline: seconds for one comparison; a slower one counts as wrong.
-        exact: compares strings and numbers in digits only, with no process. For tasks in which any other form is
-            wrong: where "2^{10}" is the question, it is no answer.
+        exact: whether to compare only strings and numbers in digits, without processes. It is for tasks in which any
+            other form is wrong: if "2^{10}" is the question, it is not an answer.
     """
     if num_workers < 1:
         raise UserError(f"the math reward's num_workers is {num_workers}: it has to be 1 or more")
@@ -35,17 +35,17 @@ def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False
 class MathReward:
     """{"answer": I[â = a], "format": r_format}, from the SSPO paper's appendix "Reward and answer verification".
 
-    â is extracted between `<answer>` and `</answer>`; without it the answer part is 0. Numbers, words and lists are
-    compared here (`compare`), and expressions by math-verify, in processes that are killed at the deadline. Verdicts of
-    these processes are remembered.
+    â is the text between `<answer>` and `</answer>`; without it the answer part is 0. This process compares numbers,
+    words and lists (`compare`). math-verify compares expressions, in processes that are killed at the deadline; their
+    verdicts are cached.
     """
 
     def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None) -> None:
         self._pool = pool
-        self._remembered: dict[tuple[str, str], bool] = {}  # what math-verify said
+        self._remembered: dict[tuple[str, str], bool] = {}  # verdicts of math-verify
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """One dictionary for each pair of prompt and response, in order."""
+        """Returns a dictionary for each pair of prompt and response, in order."""
         answers = [extract_answer(response) for response in responses]
         pairs = [
             (prompt.answer.strip(), answer) if answer else None for prompt, answer in zip(prompts, answers, strict=True)
@@ -74,14 +74,14 @@ class MathReward:
                 verdicts[pair] = verdict
         settled = self._pool.map(unsettled) if self._pool is not None else [False] * len(unsettled)
         verdicts.update(zip(unsettled, settled, strict=True))
-        if len(self._remembered) > _MOST_REMEMBERED:  # a run of weeks must not fill the memory
+        if len(self._remembered) > _MOST_REMEMBERED:  # a long run must not fill the memory
             self._remembered = {}
         self._remembered.update(zip(unsettled, settled, strict=True))
         return verdicts
 
 
 def _exactly(gold: str, answer: str) -> bool:
-    """Equality of strings, or of two numbers that are written in digits alone."""
+    """Returns whether two strings are equal, or two numbers that are written in digits alone."""
     if gold == answer:
         return True
     if not (_PLAIN_NUMBER.fullmatch(gold) and _PLAIN_NUMBER.fullmatch(answer)):

@@ -1,4 +1,4 @@
-"""Reads a number in any of the notations in which an answer may write it, exactly."""
+"""Reads a number exactly, in any of the notations that an answer may use."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _POWER = r"(?:\s*\^\s*\{?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,6}}")
 _UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:[ /]+[a-zA-Z]+)*{_POWER}$")
 
-# Words after a number that make another number, or another answer, of it.
+# Words after a number that turn it into another number or another answer.
 _NOT_A_UNIT = re.compile(
     "and|or|nor|but|to|not|than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|third|"
     "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|is|are|if|when|where|for|choose",
@@ -29,7 +29,7 @@ _NOT_A_UNIT = re.compile(
 )
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
 _CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
-# Two different units of this table are two different answers; of any other word it is not known what it measures.
+# Numbers with two different units of this table are different answers. Other words are not compared as units.
 _UNITS = {
     name: unit
     for unit, names in {
@@ -66,14 +66,14 @@ class Number:
 
     value: Fraction  # 50 for "50%"
     percent: bool = False
-    unit: str = ""  # of the table above, in one spelling; empty for any other word, and for none
+    unit: str = ""  # a unit of the table above, in one spelling; empty for any other word or none
 
     def equals(self, answer: "Number") -> bool:
-        """Whether `answer` states this gold number.
+        """Returns whether `answer` states this gold number.
 
-        A percent sign on one side only is either the unit that the other side leaves out (50% and 50), or it divides
-        by a hundred (50% and 0.5). It is no unit beside a gold number of at most 1, which is a share: there 0.5% is not
-        0.5.
+        A percent sign on one side only has two readings: a unit that the other side leaves out (50% and 50), or a
+        division by a hundred (50% and 0.5). The first is excluded if the gold number has no percent sign and is at most
+        1: it is then a share, and 0.5% is not 0.5.
         """
         if self.unit and answer.unit and self.unit != answer.unit:
             return False
@@ -85,13 +85,13 @@ class Number:
 
 
 def read_number(text: str) -> Number | None:
-    """The number that a text states, with its unit; None where the text is anything else.
+    """Returns the number that a text states, with its unit; None if the text is anything else.
 
-    Integers, decimals, thousands separators, fractions, mixed numbers, scientific notation, repeating decimals
+    It reads integers, decimals, thousands separators, fractions, mixed numbers, scientific notation, repeating decimals
     (`0.\\overline{3}`), percentages, degrees, currencies, and words after the number.
 
     Args:
-        text: as `megatron_sspo.reward.answer.clean` leaves it.
+        text: a text that `megatron_sspo.reward.answer.clean` returned.
     """
     if len(text) > _LONGEST:
         return None
@@ -114,7 +114,7 @@ def read_number(text: str) -> Number | None:
 
 
 def _read_tail(tail: str) -> tuple[bool, str] | None:
-    """Percent sign and unit after a number; None where something else follows it."""
+    """Returns whether a percent sign follows a number, and its unit; None if anything else follows."""
     if not tail.strip():
         return False, ""
     if match := _PERCENT.match(tail):
@@ -137,9 +137,9 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
 
 
 def split_unit(expression: str) -> tuple[str, str]:
-    """The expression without the words that say what it counts, and its unit, as `Number.unit`.
+    """Returns the expression without the words of its unit, and the unit as in `Number.unit`.
 
-    "2\\sqrt{3} cm" and "2\\sqrt{3}" are one answer.
+    "2\\sqrt{3} cm" and "2\\sqrt{3}" are the same answer.
     """
     match = _UNIT_OF_EXPRESSION.search(expression)
     tail = _read_tail(match.group()) if match else None
@@ -158,7 +158,7 @@ def _over(top: str, bottom: str) -> Fraction | None:
 
 
 def _mixed(whole: str, top: str, bottom: str) -> Fraction | None:
-    """2 1/3; a part that is not a proper fraction is a factor or a slip, and not read."""
+    """Returns the value of a mixed number such as 2 1/3; None if its part is not a proper fraction."""
     part = _over(top, bottom)
     return _decimal(whole) + part if part is not None and 0 < part < 1 else None
 

@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 class DeadlinePool(Generic[Item, Result]):
     """`num_workers` processes that apply `function` to items, each within `deadline_seconds` of wall-clock time.
 
-    An item that is not done by its deadline, or that takes its worker down, gets `failure_value`; its worker is killed
-    and replaced, and the other items are not touched. The deadline counts from the moment at which a worker, started
-    and with its imports done, is given the item.
+    An item that exceeds its deadline, or that crashes its worker, gets `failure_value`. Its worker is killed and
+    replaced; other items are not affected. The deadline starts when a worker that has finished its imports receives the
+    item.
 
-    The workers are fresh interpreters (nothing is forked from a process that holds threads or a GPU, and `__main__` is
-    not imported again). They get `function` and `prepare` by name, so both live at the top of a module that imports
-    little; it may be a file that a run names by its path. Workers start with the pool, end with `close`, and are killed
-    by the kernel when this process dies.
+    The workers are fresh interpreters: nothing is forked from a process that holds threads or a GPU, and `__main__` is
+    not imported again. They import `function` and `prepare` by name, so both have to be at the top level of a module
+    that imports little. The module may be a file that a run names by its path. Workers start with the pool, end with
+    `close`, and are killed by the kernel when this process dies.
 
     Args:
-        function: applied to each item, in a worker's main thread.
-        num_workers: processes, and therefore items at a time.
-        deadline_seconds: for one item.
-        failure_value: the result of an item that did not end by itself.
-        prepare: called once in each new worker, off the clock: imports, limits.
+        function: the function that is applied to each item, in a worker's main thread.
+        num_workers: the number of processes, and so of items at a time.
+        deadline_seconds: the time limit of one item.
+        failure_value: the result of an item that exceeded its deadline or crashed its worker.
+        prepare: a function for imports and limits, called once in each new worker, before any deadline starts.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class DeadlinePool(Generic[Item, Result]):
             thread.start()
 
     def map(self, items: Iterable[Item]) -> list[Result]:
-        """The results in the items' order. May be called from several threads at once.
+        """Returns the results in the items' order. It may be called from several threads at once.
 
         Raises:
-            RuntimeError: `function` or `prepare` raised (the message carries the worker's traceback), or the pool is
-                or was closed.
+            RuntimeError: `function` or `prepare` raised (the message has the worker's traceback), or the pool is
+                closed, before or during the call.
         """
         with self._lock:
             if self._closed:
@@ -88,11 +88,11 @@ class DeadlinePool(Generic[Item, Result]):
         try:
             return [future.result() for future in futures]
         finally:
-            for future in futures:  # after an error or Ctrl-C, what has not begun does not begin
+            for future in futures:  # after an error or Ctrl-C, waiting items do not start
                 future.cancel()
 
     def close(self) -> None:
-        """Kills the workers, busy or not, and waits for their end. More than one call does no harm."""
+        """Kills the workers, busy or not, and waits until they have ended. It may be called more than once."""
         with self._lock:
             if self._closed:
                 return
@@ -114,13 +114,13 @@ class DeadlinePool(Generic[Item, Result]):
         self.close()
 
     def _serve(self) -> None:
-        """The thread of one worker: starts, feeds, kills and replaces it.
+        """Runs the thread of one worker, which starts, kills and replaces the worker and sends it items.
 
-        The kernel's parent-death signal is bound to the thread that started the process, not to the process that the
-        thread belongs to: so it has to be this thread, which lives as long as the pool.
+        The kernel's parent-death signal is bound to the thread that started the process, not to that thread's process.
+        So this thread, which lives as long as the pool, has to start the worker.
         """
         worker = _Worker(self._job, self._closing)
-        with contextlib.suppress(OSError):  # no process to be had: the first item tries again, and reports it
+        with contextlib.suppress(OSError):  # no process could be started: the first item retries, and reports the error
             worker.start()
         while (task := self._tasks.get()) is not None:
             item, future = task
@@ -164,13 +164,13 @@ class _Worker:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    # -P: what the user's folder happens to hold must not shadow a module.
+                    # -P: a file in the current folder must not shadow a module.
                     [sys.executable, "-P", "-c", _WORK, str(theirs.fileno()), str(os.getpid())],
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # libraries that print would spoil the progress bar
-                    start_new_session=True,  # Ctrl-C is for the parent; kill() reaches the worker's own children
+                    start_new_session=True,  # Ctrl-C goes to the parent only; kill() reaches the worker's own children
                 )
             except OSError:
                 ours.close()
@@ -179,7 +179,7 @@ class _Worker:
         ours.send_bytes(self._job)
 
     def ensure_ready(self) -> None:
-        """Replaces a worker that is gone, and waits for one that is still at its imports."""
+        """Starts the worker again if it has ended, and waits until its imports are done."""
         if self._process is None or self._process.poll() is not None:
             self.kill()
             self.start()
@@ -199,7 +199,7 @@ class _Worker:
 
     def send(self, item: Any) -> None:
         assert self._connection is not None
-        with contextlib.suppress(ConnectionError):  # a worker that died just now: receive() reports it
+        with contextlib.suppress(ConnectionError):  # the worker has just died: receive() reports it
             self._connection.send(item)
 
     def receive(self, seconds: float) -> tuple[bool, Any]:
@@ -223,7 +223,7 @@ class _Worker:
 
 
 def _files_of(*functions: Callable[..., Any] | None) -> list[str]:
-    """The files that functions come from which no import would find: those that a run names by their paths."""
+    """Returns the files of functions that no import would find: those that a run names by their paths."""
     from megatron_sspo.resolve import FILE_MODULE
 
     modules = [sys.modules.get(getattr(function, "__module__", "")) for function in functions]
@@ -236,9 +236,9 @@ _WORK = "from megatron_sspo.reward.pool import _work; _work()"
 
 
 def _work() -> None:
-    """The main function of a worker process: a job, then items and replies, until the parent hangs up."""
+    """Runs a worker process: reads a job, then items, and replies to each until the parent closes the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with(parent)  # which is the one to enforce deadlines
+    die_with(parent)  # only the parent enforces deadlines
     for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)

@@ -1,4 +1,4 @@
-"""What the loop asks of whatever judges the responses."""
+"""The interface between the training loop and the rewards."""
 
 import inspect
 import math
@@ -12,26 +12,26 @@ from megatron_sspo.types import Prompt
 class Reward(Protocol):
     """Scores responses in named parts, such as `{"answer": 1.0, "format": 0.5}`; r_i is their sum.
 
-    `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds one. One that also has
-    `metrics() -> dict[str, float]`, the numbers since its last call, finds them in the run's rows as `reward/<name>`.
-    Where the module also defines `check_prompt(prompt)`, which raises UserError for a row that cannot be judged, it is
-    asked about every prompt before anything starts.
+    `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds a reward. A reward may also have
+    `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
+    `reward/<name>`. The module may also define `check_prompt(prompt)`, which raises UserError for a row that cannot be
+    judged; it is called with every prompt before the run starts.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """One dictionary for each pair of prompt and response, in order. May be called from any thread."""
+        """Returns a dictionary for each pair of prompt and response, in order. It may be called from any thread."""
         ...
 
     def close(self) -> None:
-        """Gives back processes and files. More than one call does no harm."""
+        """Ends processes and closes files. It may be called more than once."""
         ...
 
 
 def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> None:
-    """Asks the module of a reward about prompts, where it has a `check_prompt`.
+    """Calls the `check_prompt` of a reward's module, if it has one, with each prompt.
 
     Args:
-        build: the module's `reward`, or what is named in its place.
+        build: the module's `reward`, or the function that is named in its place.
 
     Raises:
         UserError: a row cannot be judged; the message names the prompt.
@@ -43,10 +43,10 @@ def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> No
 
 
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-    """`reward.score`, refused where one NaN would spoil a whole group's advantages in silence.
+    """Returns `reward.score`, checked: a single NaN would silently make a whole group's advantages NaN.
 
     Raises:
-        UserError: a part is not a finite number (the message names the prompt), or there is not one score a response.
+        UserError: a part is not a finite number (the message names the prompt), or a score is missing.
     """
     scores = reward.score(prompts, responses)
     if len(scores) != len(responses):

@@ -1,4 +1,4 @@
-"""What a worker of the math reward does. Light to import: sympy and math-verify come in `prepare`, in the worker."""
+"""The work of a math reward's worker. Its import is fast: sympy and math-verify are imported later, by `prepare`."""
 
 import functools
 import logging
@@ -8,34 +8,34 @@ from typing import Any
 
 from megatron_sspo.reward.compare import compare
 
-# An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, this its memory.
+# An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3
 
-# Decimals to which floating-point numbers have to agree. math-verify's own 6 take 0.333333 for a third.
+# Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
 
 def prepare() -> None:
-    """Once in each worker, before its first item."""
+    """Prepares a worker. It is called once in each worker, before its first item."""
     logging.disable(logging.CRITICAL)  # math-verify warns at every call that its own timeouts are off
-    same(r"\frac{x}{2}", "x/2")  # imports take a second and the first parse another, which no deadline should pay for
+    same(r"\frac{x}{2}", "x/2")  # imports and first parse: two seconds that no deadline should include
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
 def equivalent(pair: tuple[str, str]) -> bool:
-    """Whether (gold, answer) say the same, with math-verify for the expressions. What cannot be read is not equal."""
+    """Returns whether (gold, answer) are equal; math-verify compares expressions. Unreadable text is not equal."""
     try:
         return bool(compare(*pair, same))
-    except Exception:  # whatever a model wrote may upset a parser, and must not end the run
+    except Exception:  # text of a model can make a parser raise, and must not end the run
         return False
 
 
 def same(gold: str, answer: str) -> bool:
-    """Whether two LaTeX expressions are the same mathematical object, by math-verify.
+    """Returns whether two LaTeX expressions are the same mathematical object, by math-verify.
 
-    Both are read as one whole expression, as if inside of `\\boxed{}`. math-verify's own search for an expression in
-    free text takes the last number that it sees, by which "3, 4, 5" would equal 5 and an answer could hedge. Runs
-    without a time limit of its own: the pool has one.
+    Each is read as one whole expression, as if inside of `\\boxed{}`. math-verify's own search for an expression in
+    free text takes the last number that it finds. Then "3, 4, 5" would equal 5, and an answer could hedge. There is no
+    time limit here, since the pool has one.
     """
     from math_verify import verify
 
@@ -54,5 +54,5 @@ def same(gold: str, answer: str) -> bool:
 def _parse(text: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
-    text = re.sub(r"(?<=[0-9}])i(?![A-Za-z])", " i", text)  # without the space it is a symbol, and no root of -1
+    text = re.sub(r"(?<=[0-9}])i(?![A-Za-z])", " i", text)  # without the space, i is not the imaginary unit
     return parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=0)

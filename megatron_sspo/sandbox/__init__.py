@@ -1,1 +1,1 @@
-"""Runs what a model wrote where it can do no harm."""
+"""Runs model-written programs in an isolated sandbox."""

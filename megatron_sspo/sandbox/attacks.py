@@ -1,7 +1,7 @@
-"""What `probe` throws at a sandbox: programs that say what they got at. Harmless where they do."""
+"""The programs with which `probe` attacks a sandbox. They report what they reached, and do no harm if they succeed."""
 
-# Gets a JSON object on standard input: targets to connect to, the name of an abstract socket, files that it should not
-# be able to read or write. Prints a JSON list of what got through.
+# Reads a JSON object from standard input: targets to connect to, the name of an abstract socket, files that it must not
+# be able to read or write, allowed environment variables. Prints a JSON list of the attempts that succeeded.
 REACH = """
 import ctypes, json, os, socket, sys
 job = json.load(sys.stdin)
@@ -58,7 +58,7 @@ attempt("memory that belongs to no process", lambda: os.close(os.memfd_create("x
 print(json.dumps(through))
 """
 
-# Argument on standard input: how many to start. Prints how many were started.
+# Reads from standard input how many processes to start. Prints how many it started.
 FORK = """
 import os, time
 wanted, started = int(input()), 0
@@ -73,7 +73,7 @@ except OSError:
 print(started)
 """
 
-# On standard input: bytes for each process, and the number of processes. Prints how many got theirs.
+# Reads from standard input the bytes for each process and the number of processes. Prints how many got their memory.
 MEMORY = """
 import os
 size, number = map(int, input().split())
@@ -100,7 +100,7 @@ for child in children:
 print(len(os.read(reading, 1000)))
 """
 
-# On standard input: bytes. Prints how many could be written.
+# Reads a number of bytes from standard input. Prints how many it could write.
 DISK = """
 wanted, written = int(input()), 0
 for number in range(4):
@@ -122,7 +122,7 @@ while True:
     pass
 """
 
-# Programs that claim to be right.
+# Wrong programs that pretend to be right.
 LIARS = {
     "its exit code": "import os\nprint('passed')\nos._exit(0)\n",
     "an object that equals everything": "class E:\n  def __eq__(self, other): return True\ndef f(x): return E()\n",

@@ -21,33 +21,33 @@ from megatron_sspo.sandbox.image import DEVICES, PYTHON, Image
 from megatron_sspo.sandbox.types import Limits
 
 _OLDEST_BUBBLEWRAP = (0, 8)  # --disable-userns
-_DEATH_SECONDS = 30.0  # for the kernel to end what was killed; far more than it takes
+_DEATH_SECONDS = 30.0  # for the kernel to end killed processes; far more than it needs
 _INSIDE_UID = "1000"
-START_SECONDS = 60.0  # for bubblewrap and Python, on a machine that is busy
-STARTED = b"+"  # the first thing in the channel: from here on the program runs, and the clock
+START_SECONDS = 60.0  # for bubblewrap and Python to start on a busy machine
+STARTED = b"+"  # the first byte in the channel: the program and its clock start here
 
-# Joins the cgroups before anything else of the sandbox exists. What Slurm says to all processes of a job it says to the
-# trainer: a program that is being judged would fail for it, and the policy learn from that.
+# Joins the cgroups before any process of the sandbox exists. Ignores the signals that Slurm sends to all processes of a
+# job, since they are meant for the trainer: they would fail the program, and the policy would learn from that.
 _JOIN = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 _START = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
 
-_CELLS = 100  # what a session may compute in all, in cells that use all of their time
+_CELLS = 100  # a session's CPU limit, in cells that use all of their time
 
 ENVIRONMENT = {
     "PATH": "/python/bin",
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",  # a pool of threads for every core would eat the limit on processes
+    "OMP_NUM_THREADS": "1",  # one thread per core would exceed the limit on processes
     "OPENBLAS_NUM_THREADS": "1",
 }
 
 
 def find_bubblewrap() -> str:
-    """The program's path.
+    """Returns the path of bubblewrap.
 
     Raises:
-        UserError: it is not installed, or older than 0.8.
+        UserError: bubblewrap is not installed, or older than 0.8.
     """
     path = shutil.which("bwrap")
     if path is None:
@@ -68,17 +68,17 @@ def find_bubblewrap() -> str:
 class Box:
     """The processes of one sandbox, and this side of its pipes.
 
-    To be made, used and ended by one thread that outlives it: the kernel kills bubblewrap with the *thread* that
-    started it.
+    A single thread has to make, use and end a box, and has to outlive it: the kernel kills bubblewrap when the *thread*
+    that started it ends.
 
     Attributes:
-        stdin: where the program reads from: a pipe to write to, or None where `stdin` was given whole.
-        stdout, stderr, channel: non-blocking pipes to read. `channel` is the trusted part's inside.
+        stdin: the pipe that the program reads its input from; None if the whole input was given.
+        stdout, stderr, channel: non-blocking pipes to read from. The trusted code inside writes to `channel`.
 
     Args:
-        mode: what the part inside does: see `inside/start.py`.
-        job: what it reads, and can read only there.
-        stdin: the program's whole input; None gives it a pipe.
+        mode: the mode of the code inside: see `inside/start.py`.
+        job: the input of the code inside, passed in a sealed memory file.
+        stdin: the program's whole input; None opens a pipe instead.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Box:
                 stdin=subprocess.PIPE if stdin is None else given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={},  # bubblewrap's own can be read from inside
+                env={},  # programs inside can read bubblewrap's environment
                 cwd="/",
                 pass_fds=[work, rules, status, channel],
                 start_new_session=True,
@@ -132,17 +132,17 @@ class Box:
 
     @staticmethod
     def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-        """The reading end, which stays, and the writing end, which goes with the stack."""
+        """Returns the two ends of a pipe; the stack closes the writing end."""
         reading, writing = os.pipe()
         stack.callback(os.close, writing)
         return reading, writing
 
     def kill(self) -> None:
-        """Begins the end; may be called by any thread while the box is not closed.
+        """Sends SIGKILL, without waiting. Any thread may call it while the box is not closed.
 
-        The first process of the sandbox is init in there: all others die with it, and bubblewrap, its parent, ends and
-        leaves nothing for anybody else to bury. Before its id is known it waits for a word of bubblewrap's, in
-        bubblewrap's process group, and dies with that.
+        The first process of the sandbox is its init: all others die with it, and bubblewrap, its parent, reaps it and
+        ends. Before its pid is known, it waits for a message from bubblewrap. It is then in bubblewrap's process group,
+        so killing that group ends it too.
         """
         with self._lock:
             if self._ended:
@@ -154,13 +154,13 @@ class Box:
                     os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> bool:
-        """Kills what is left and waits for the last process's death. What is in the pipes can still be read.
+        """Kills all processes that are left and waits for the last one to die. The pipes can still be read.
 
         Returns:
-            whether the kernel killed a process for want of memory.
+            whether the kernel killed a process for lack of memory.
 
         Raises:
-            RuntimeError: a process did not die, which only a broken kernel brings about.
+            RuntimeError: a process survived SIGKILL, which only a broken kernel allows.
         """
         if self._ended:
             return self._out_of_memory
@@ -186,7 +186,7 @@ class Box:
         return self._out_of_memory
 
     def close(self) -> None:
-        """Closes the pipes. After `end`."""
+        """Closes the pipes. Call `end` first."""
         for descriptor in (self.channel, self.status, self._child):
             if descriptor is not None:
                 os.close(descriptor)
@@ -196,18 +196,18 @@ class Box:
                     file.close()
 
     def exit_code(self) -> int | None:
-        """The program's, as bubblewrap tells; None where it did not end by itself."""
+        """Returns the program's exit code as bubblewrap reports it; None if it reported none, as when killed."""
         found = re.search(rb'"exit-code": (-?\d+)', self._status_text)
         return int(found[1]) if found else None
 
     def was_killed(self, cpu_seconds: int, *, has_judge: bool) -> bool:
-        """Whether somebody outside has killed bubblewrap, or the judge. After `end`.
+        """Returns whether a process outside has killed bubblewrap or the judge. Call `end` first.
 
-        Nothing in the sandbox can: the first process is init there, and takes SIGKILL from outside alone. Its limit of
-        CPU time, after which the kernel sends it too, is the exception.
+        No process in the sandbox can do this: the first process is its init, which only a SIGKILL from outside can
+        kill. The exception is its limit on CPU time, after which the kernel sends SIGKILL too.
 
         Args:
-            has_judge: the first process is the judge; else it ends as the program did, which may kill itself.
+            has_judge: whether the first process is the judge; if not, it ends as the program did, maybe by SIGKILL.
         """
         exit_code = self.exit_code()
         most_cpu_seconds = self._seconds * (os.cpu_count() or 1)
@@ -215,15 +215,15 @@ class Box:
         return exit_code is None or is_killed
 
     def seconds(self) -> float:
-        """From the start of the program to the death of the last process."""
+        """Returns the time from the start of the program to the death of the last process."""
         return self._seconds
 
     def has_started(self) -> None:
-        """The clock starts: making a sandbox is not on the program's time."""
+        """Starts the clock: making the sandbox does not count as the program's time."""
         self._started = time.monotonic()
 
     def read_status(self) -> bool:
-        """Takes in what bubblewrap tells; False at its end. Its first process has to be known while it lives."""
+        """Reads bubblewrap's status, and opens a pidfd of the first process while it lives; False at the end."""
         while True:
             try:
                 piece = os.read(self.status, 4096)
@@ -239,7 +239,7 @@ class Box:
 
 
 class Stream:
-    """What comes out of a pipe, up to a limit."""
+    """The output of a pipe, up to a limit."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         self.descriptor = descriptor
@@ -247,7 +247,7 @@ class Stream:
         self._limit = limit
 
     def read(self) -> Literal["open", "ended", "too much"]:
-        """Takes in what is there at once."""
+        """Reads all that is available now."""
         while True:
             try:
                 piece = os.read(self.descriptor, 65536)
@@ -264,7 +264,7 @@ class Stream:
 def read_until_end(
     box: Box, streams: Sequence[Stream], channel: Stream, wall_seconds: float
 ) -> Literal["time", "output"] | None:
-    """Reads until bubblewrap has ended, or gives the limit that was reached before. Kills nothing."""
+    """Reads until bubblewrap ends, or returns the limit that was reached before. It kills nothing."""
     deadline, is_on_clock = time.monotonic() + START_SECONDS, False
     poller = select.poll()
     by_descriptor = {stream.descriptor: stream for stream in streams}
@@ -299,7 +299,7 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 
 def _memory_file(text: str) -> int:
-    """A file without a name that nobody can change: it never blocks a writer, and cannot be filled."""
+    """Returns a sealed memory file with a text: nobody can change it, and writing it never blocks."""
     descriptor = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode("utf-8", "surrogatepass"))
@@ -327,7 +327,7 @@ def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccom
 
 
 def _resource_limits(limits: Limits, mode: str) -> dict[str, int]:
-    """By the names of Python's `resource`; set inside, before anything that is not ours runs."""
+    """Returns the limits by their names in Python's `resource`; they are set inside before untrusted code runs."""
     cells = _CELLS if mode == "cells" else 1
     return {
         "RLIMIT_AS": limits.memory_bytes,

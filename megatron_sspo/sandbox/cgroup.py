@@ -1,6 +1,6 @@
-"""A control group for each sandbox, where this process may make one: the only limit that holds for a tree of processes.
+"""A control group for each sandbox, if this process may make one: the only limit that holds for a tree of processes.
 
-Version 1 (memory and pids, each where it is mounted) and version 2 (a delegated group).
+It supports version 1 (memory and pids, each at its own mount) and version 2 (a delegated group).
 """
 
 import contextlib
@@ -16,17 +16,17 @@ _PREFIX = "megatron-sspo-"
 
 
 class Cgroup:
-    """One sandbox's group. Used by one program after another.
+    """The group of one sandbox at a time; it is reused for one program after another.
 
     Args:
-        folders: of this group, one a hierarchy.
+        folders: the group's folders, one for each hierarchy.
     """
 
     def __init__(self, folders: list[Path], memory_bytes: int, processes: int) -> None:
         self._folders = folders
         for folder in folders:
             folder.mkdir(exist_ok=True)
-            # version 2's names; version 1's. Whichever there is.
+            # the names of version 2 and of version 1; only files that exist are written
             _write(folder, ("memory.max", "memory.limit_in_bytes"), memory_bytes)
             _write(folder, ("memory.swap.max",), 0)
             _write(folder, ("memory.memsw.limit_in_bytes",), memory_bytes)
@@ -34,11 +34,11 @@ class Cgroup:
 
     @property
     def entrances(self) -> list[str]:
-        """The files that a process writes its id into to belong to the group."""
+        """Returns the files to which a process writes its pid to join the group."""
         return [str(folder / "cgroup.procs") for folder in self._folders]
 
     def num_memory_kills(self) -> int:
-        """How often the kernel has killed for want of memory here."""
+        """Returns how many processes of the group the kernel has killed for lack of memory."""
         total = 0
         for folder in self._folders:
             for name in ("memory.events", "memory.oom_control"):
@@ -48,7 +48,7 @@ class Cgroup:
         return total
 
     def kill(self) -> None:
-        """Kills what is left in the group, however it got away."""
+        """Kills all processes that are left in the group, even if they left the sandbox's process tree."""
         for _ in range(100):
             pids = [int(pid) for name in self.entrances for pid in Path(name).read_text(encoding="utf-8").split()]
             if not pids:
@@ -60,7 +60,7 @@ class Cgroup:
 
     def close(self) -> None:
         for folder in self._folders:
-            for _ in range(100):  # the kernel takes a moment to let go of the last process
+            for _ in range(100):  # the kernel needs a moment to remove the last process
                 try:
                     folder.rmdir()
                 except FileNotFoundError:
@@ -72,13 +72,13 @@ class Cgroup:
 
 
 class Cgroups:
-    """The places where this process may make groups: below its own, or in the folder that is named.
+    """The places where this process may make groups: below its own groups, or in a given folder.
 
     Args:
-        folder: a delegated version 2 group; "" looks for what can be written.
+        folder: a delegated version 2 group; "" looks for writable groups.
 
     Raises:
-        UserError: a folder is named, and no group with a memory limit can be made in it.
+        UserError: no group with a memory limit can be made in the given folder.
     """
 
     def __init__(self, folder: str = "") -> None:
@@ -94,13 +94,13 @@ class Cgroups:
             _sweep(parent)
 
     def make(self, name: str, memory_bytes: int, processes: int) -> Cgroup:
-        """A group; `name` is unique within this process."""
+        """Makes a group; `name` has to be unique within this process."""
         folders = [parent / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents]
         return Cgroup(folders, memory_bytes, processes)
 
 
 def _own_groups() -> list[Path]:
-    """The folders of the groups that this process is in, one a hierarchy."""
+    """Returns the folders of the groups that this process is in, one for each hierarchy."""
     mounts: list[tuple[str, Path, set[str]]] = []
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
@@ -120,7 +120,7 @@ def _own_groups() -> list[Path]:
 
 
 def _makes(parent: Path, controller: str) -> bool:
-    """Whether a group can be made here that limits what the controller controls."""
+    """Returns whether a child group with this controller's limit can be made here."""
     trial = parent / f"{_PREFIX}{os.getpid()}-trial"
     limit = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max",)}[controller]
     try:

@@ -1,4 +1,4 @@
-"""Who a sandbox's processes are on the machine: a user id that nothing else uses, where this process can choose one."""
+"""The user id of a sandbox's processes: one that nothing else on the machine uses, if this process may choose one."""
 
 import os
 import pwd
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 
-_HIGHEST = 2_100_000_000  # above what people, services and containers are given
+_HIGHEST = 2_100_000_000  # above the ids of people, services and containers
 
 
 class Identity:
     """A user id, reserved among all sandboxes of this machine until `close`.
 
-    As root, a user of its own: to root itself the kernel does not apply the limit on processes, and one sandbox's user
-    cannot reach another's. For anybody else the user remains the same, and the user namespace does what it can.
+    Root takes a separate id for each sandbox: the kernel does not apply the process limit to root itself, and one
+    sandbox's user cannot reach another's processes. Any other user keeps its id and relies on the user namespace.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Identity:
         for uid in _candidates():
             reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                reservation.bind(f"\0megatron-sspo-sandbox-{uid}")  # goes with this process, however it ends
+                reservation.bind(f"\0megatron-sspo-sandbox-{uid}")  # the kernel frees it when this process ends
             except OSError:
                 reservation.close()
                 continue
@@ -44,7 +44,7 @@ class Identity:
 
     @property
     def prefix(self) -> list[str]:
-        """The command that becomes this user and then runs what follows it."""
+        """Returns the command that changes to this user and then runs what follows it."""
         if self._reservation is None or self._setpriv is None:
             return []
         return [self._setpriv, f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--no-new-privs", "--"]
@@ -55,7 +55,7 @@ class Identity:
 
 
 def _candidates() -> Iterator[int]:
-    """Ids that are valid in this user namespace, from the highest; none that the user database knows."""
+    """Returns the ids that are valid in this user namespace and not in the user database, from the highest."""
     lines = [
         list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
     ]

@@ -1,11 +1,11 @@
 """The file system that a sandboxed program sees: one Python, copied into a folder, and nothing else of the machine.
 
-    /python      the interpreter and its standard library, perhaps some packages
-    /lib         the shared libraries that these load
-    /sandbox     the programs of `inside/`
+    /python      the interpreter, its standard library, and packages if requested
+    /lib         the shared libraries that the files in /python load
+    /sandbox     the code of `inside/`
 
-There is no shell and no other program. A copy, because interpreters live where a foreign user may not look (in a home
-folder, in an environment), and because binding single files is slow.
+There is no shell and no other program. Python is copied because interpreters are often in folders that another user
+cannot read (a home folder or an environment), and because binding single files is slow.
 """
 
 import contextlib
@@ -57,11 +57,11 @@ print(json.dumps({
 
 
 class Image:
-    """A folder with the file system, held until `close`.
+    """A folder with the file system; it is kept until `close`.
 
     Args:
-        python: the interpreter to copy; "" takes the one that runs this.
-        packages: distributions of this process's environment to copy as well, by name; not what they depend on.
+        python: the interpreter to copy; "" takes the one that runs this process.
+        packages: names of installed distributions to copy too; their dependencies are not copied.
 
     Raises:
         UserError: the interpreter does not run or cannot be copied, or a distribution is not installed.
@@ -84,12 +84,12 @@ class Image:
 
     @property
     def root(self) -> Path:
-        """What the program sees as /."""
+        """Returns the folder that the program sees as /."""
         return self.folder / "root"
 
     @property
     def seccomp(self) -> Path:
-        """The system call filter."""
+        """Returns the file with the system call filter."""
         return self.folder / "seccomp.bpf"
 
     def close(self) -> None:
@@ -136,8 +136,8 @@ class Image:
         package = self.root / "sandbox" / "megatron_sspo" / "sandbox"
         _copy_tree(Path(__file__).parent / "inside", package / "inside")
         for folder in (package, package.parent):
-            (folder / "__init__.py").touch()  # the real ones would want the rest of the package
-        try:  # by its own interpreter, so that no sandbox has to compile
+            (folder / "__init__.py").touch()  # empty: the real packages are not in the sandbox
+        try:  # compiled with the copied interpreter, so that no sandbox has to compile
             command = [self._python, "-I", "-S", "-m", "compileall", "-q", str(self.root / "sandbox")]
             subprocess.run(command, check=True, timeout=60, env={})
         except (OSError, subprocess.SubprocessError) as error:
@@ -149,15 +149,15 @@ class Image:
         folder.mkdir()
         found = _shared_libraries(binaries)
         homes = {path.parent for path in found}
-        # loaded by name only when a thread ends
+        # the C library loads it by name when a thread ends, so ldd does not list it
         found |= {home / "libgcc_s.so.1" for home in homes if (home / "libgcc_s.so.1").exists()}
         for path in found:
             if not path.is_relative_to(self.root):
                 shutil.copyfile(path, folder / path.name)
-                (folder / path.name).chmod(0o755)  # the loader is a program
+                (folder / path.name).chmod(0o755)  # the dynamic loader has to be executable
 
     def _make_readable(self) -> None:
-        """For whichever user the sandbox runs as; writable for none but the owner."""
+        """Makes all files readable for every user, and writable for their owner only."""
         for parent, folders, files in os.walk(self.root):
             for name in folders:
                 if not Path(parent, name).is_symlink():
@@ -170,7 +170,7 @@ class Image:
 
 
 def _base_interpreter() -> str:
-    """The interpreter that this process's environment was made from: the one with the standard library."""
+    """Returns the interpreter that this process's environment was made from, which has the standard library."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -197,14 +197,14 @@ def _copy_distribution(name: str, destination: Path) -> None:
         raise UserError(f"the sandbox's package {name!r} is not installed here: pip install {name}") from error
     for file in distribution.files or ():
         source = Path(str(distribution.locate_file(file)))
-        if ".." in file.parts or not source.is_file():  # scripts in bin/
+        if ".." in file.parts or not source.is_file():  # such as a script in bin/
             continue
         (destination / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, destination / file)
 
 
 def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
-    """What these load, by the loader's own search."""
+    """Returns the shared libraries that binaries load, as the dynamic loader finds them (ldd)."""
     try:
         done = subprocess.run(
             ["ldd", *map(str, binaries)], capture_output=True, encoding="utf-8", timeout=120, check=False
@@ -219,10 +219,10 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
 
 
 def _make_folder() -> tuple[Path, int]:
-    """A new folder, and a lock that tells `_sweep`, and the system's own cleaners of /tmp, that it is in use."""
+    """Makes a folder and locks it; the lock tells `_sweep` and the system's cleaners of /tmp that it is in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with contextlib.suppress(FileNotFoundError):  # swept away before it was locked: another one
+        with contextlib.suppress(FileNotFoundError):  # removed by a `_sweep` before it was locked: try again
             folder.chmod(0o755)
             lock = os.open(folder, os.O_RDONLY)
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -232,7 +232,7 @@ def _make_folder() -> tuple[Path, int]:
 
 
 def _sweep() -> None:
-    """Removes what killed processes of this user have left."""
+    """Removes the folders that killed processes of this user have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()

@@ -1,4 +1,4 @@
-"""Many programs in sandboxes, a bounded number at a time, for threads and for asyncio; and what it took."""
+"""Runs programs in a bounded number of sandboxes at a time, for threads and for asyncio, and measures them."""
 
 import asyncio
 import threading
@@ -18,11 +18,11 @@ _LATENCIES_KEPT = 10_000
 
 
 class SandboxPool:
-    """Bounds how many sandboxes run at a time; the others wait their turn.
+    """Bounds how many sandboxes run at a time; the others wait in a queue.
 
     Args:
-        runner: a `Sandbox` or a `RemoteSandbox`; closed with the pool.
-        concurrency: sandboxes at a time. More than there are cores makes each one slower.
+        runner: a `Sandbox` or a `RemoteSandbox`; it is closed with the pool.
+        concurrency: the number of sandboxes at a time. More than the number of cores makes each one slower.
     """
 
     def __init__(self, runner: Runner, concurrency: int) -> None:
@@ -35,30 +35,30 @@ class SandboxPool:
         self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
 
     async def run(self, program: str, stdin: str = "", files: Mapping[str, str] | None = None) -> SandboxResult:
-        """As `Runner.run`."""
+        """Runs a program; see `Runner.run`."""
         return await asyncio.wrap_future(self._submit(lambda: self._run(program, stdin, files)))
 
     async def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
-        """As `Runner.check`."""
+        """Checks a program; see `Runner.check`."""
         return await asyncio.wrap_future(self._submit(lambda: self._check(program, tests, cases)))
 
     async def session(self) -> "PooledSession":
-        """As `Runner.session`. Open sessions do not count as running; their cells do."""
+        """Starts a session; see `Runner.session`. Only its running cells count for the bound, not the session."""
         return PooledSession(await asyncio.wrap_future(self._submit(self._runner.session)), self._submit)
 
     def check_all(self, checks: Iterable[tuple[str, Sequence[str], Sequence[Case]]]) -> list[Verdict]:
-        """The verdicts on (program, tests, cases), in order; for callers without an event loop."""
+        """Returns the verdicts on (program, tests, cases), in order; for callers without an event loop."""
         futures = [self._submit(lambda check=check: self._check(*check)) for check in checks]
         try:
             return [future.result() for future in futures]
         finally:
-            for future in futures:  # after an error or Ctrl-C, what has not begun does not begin
+            for future in futures:  # after an error or Ctrl-C, waiting checks do not start
                 future.cancel()
 
     def metrics(self) -> dict[str, float]:
-        """Since the last call: how many ended, for which reason, and the latency's median and 95th percentile.
+        """Returns counts since the last call, by the reason of the end, and the latency's median and 95th percentile.
 
-        The latency, in seconds, is that of the sandbox, without the wait for a turn; of the last 10,000.
+        The latency is that of the last 10,000 programs, in seconds; it does not include the wait in the queue.
         """
         with self._lock:
             ended, latencies = self._ended, sorted(self._latencies)
@@ -70,7 +70,7 @@ class SandboxPool:
         return found
 
     def close(self) -> None:
-        """Ends what runs; what waits is not begun. More than one call does no harm."""
+        """Ends running programs; waiting ones do not start. It may be called more than once."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._runner.close()
         self._threads.shutdown()
@@ -94,7 +94,7 @@ class SandboxPool:
 
 
 class PooledSession:
-    """A session whose cells take their turn in a pool."""
+    """A session whose cells wait in the queue of a pool."""
 
     def __init__(self, session: Session, submit: Callable[[Callable[[], str]], Future[str]]) -> None:
         self._session = session
@@ -102,13 +102,13 @@ class PooledSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the next cell will be executed."""
+        """Returns whether the next cell will be executed."""
         return self._session.is_alive
 
     async def execute(self, code: str, seconds: float | None = None) -> str:
-        """As `Session.execute`."""
+        """Runs a cell; see `Session.execute`."""
         return await asyncio.wrap_future(self._submit(lambda: self._session.execute(code, seconds)))
 
     async def close(self) -> None:
-        """As `Session.close`."""
+        """Ends the session; see `Session.close`."""
         await asyncio.to_thread(self._session.close)

@@ -1,4 +1,4 @@
-"""Attacks the sandbox that is going to be used, before a model does."""
+"""Attacks a sandbox before it is used, to find out whether it holds."""
 
 import json
 import logging
@@ -22,10 +22,10 @@ from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
 
 _log = logging.getLogger(__name__)
 
-# Where a program should find nothing, on whatever machine it is.
+# Paths that a program must not be able to read, on any machine.
 _FOREIGN = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
-# What bubblewrap says, and what helps.
+# Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
     "No permissions to create": "allow unprivileged user namespaces (sysctl user.max_user_namespaces=15000; Debian: "
     "kernel.unprivileged_userns_clone=1; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
@@ -46,15 +46,15 @@ def open_sandbox(
     packages: Sequence[str] = (),
     cgroup: str = "",
 ) -> Runner:
-    """A sandbox that has withstood the probe: on this machine, or the one that listens at `url`.
+    """Returns a sandbox that has passed the probe: one on this machine, or the remote one at `url`.
 
     Args:
         limits: fields of `Limits`. A remote sandbox has its own.
-        url: of `megatron_sspo.sandbox.serve`; its key is in MEGATRON_SSPO_SANDBOX_KEY.
+        url: the address of a `megatron_sspo.sandbox.serve`; its key is in MEGATRON_SSPO_SANDBOX_KEY.
         python, packages, cgroup: see `Sandbox`.
 
     Raises:
-        UserError: it cannot be made or reached, or lets something through. There is no fallback.
+        UserError: the sandbox cannot be made or reached, or an attack succeeds. There is no fallback.
     """
     runner: Runner
     if url:
@@ -83,10 +83,10 @@ def open_sandbox(
 
 
 def probe(runner: Runner) -> None:
-    """Really attacks the sandbox: network, files, processes, memory, output, time, privileges, verdicts.
+    """Attacks the sandbox for real: network, files, processes, memory, output, time, privileges, verdicts.
 
     Raises:
-        UserError: it does not work, or something got through; the message says what.
+        UserError: the sandbox does not work, or an attack succeeded; the message names it.
     """
     try:
         _check_that_it_works(runner)
@@ -116,7 +116,7 @@ def _check_that_it_works(runner: Runner) -> None:
 
 
 def _reach(runner: Runner) -> list[str]:
-    """Network, files and privileges."""
+    """Attacks network, files and privileges."""
     job: dict[str, Any] = {"environment": [*ENVIRONMENT, "PWD", "LC_CTYPE"], "read": list(_FOREIGN)}
     if isinstance(runner, RemoteSandbox):
         port = urlsplit(runner.url).port or 443
@@ -133,7 +133,7 @@ def _reach(runner: Runner) -> list[str]:
         local.listen()
         secret, target = Path(folder, "secret"), Path(folder, "written")
         secret.write_text("a secret of the host", encoding="utf-8")
-        os.chmod(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)  # so that nothing but the sandbox is in the way
+        os.chmod(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)  # so that only the sandbox denies access
         job["targets"] = [["127.0.0.1", listener.getsockname()[1]]]
         found = _reached(
             runner,
@@ -154,7 +154,7 @@ def _reached(runner: Runner, job: Mapping[str, Any]) -> list[str]:
 
 
 def _number(runner: Runner, program: str, stdin: str) -> int:
-    """What an attack counted; 0 where it was killed."""
+    """Returns the number that an attack printed; 0 if it was killed."""
     stdout = runner.run(program, stdin).stdout.strip()
     return int(stdout) if stdout.isdigit() else 0
 

@@ -1,4 +1,4 @@
-"""A sandbox on another machine, by HTTP: the other side is `serve.py`."""
+"""A sandbox on another machine, over HTTP. The server is `serve.py`."""
 
 import http.client
 import json
@@ -16,19 +16,19 @@ KEY = "MEGATRON_SSPO_SANDBOX_KEY"
 SHORTEST_KEY = 16  # characters
 
 _ATTEMPTS = 4
-_FINAL = (400, 401, 403, 404, 413)  # the server has looked at the request: another attempt would end the same
+_FINAL = (400, 401, 403, 404, 413)  # the server has rejected the request, so a retry would fail too
 
 
 class RemoteSandbox:
-    """The sandbox of a server. What it runs has no state, so a request that fails on its way is sent again.
+    """The sandbox of a server. Its programs keep no state, so a request that fails in transit is sent again.
 
     Args:
-        url: such as http://127.0.0.1:8765; https where the way there is not to be trusted.
-        key: the server's; "" takes it from the environment, MEGATRON_SSPO_SANDBOX_KEY.
-        request_seconds: for one answer, with the wait for a turn.
+        url: the server's address, such as http://127.0.0.1:8765; use https if the network is not trusted.
+        key: the server's key; "" takes it from the environment variable MEGATRON_SSPO_SANDBOX_KEY.
+        request_seconds: timeout of one request, including its wait in the server's queue.
 
     Raises:
-        UserError: the url or the key is none, or no such server answers.
+        UserError: the url is invalid, the key is missing, or the server does not answer as a sandbox.
     """
 
     def __init__(self, url: str, key: str = "", *, request_seconds: float = 300.0) -> None:
@@ -60,28 +60,28 @@ class RemoteSandbox:
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> SandboxResult:
-        """As `Sandbox.run`. Raises SandboxBroken where the server cannot be reached any more."""
+        """Runs a program; see `Sandbox.run`. Raises SandboxBroken if the server can no longer be reached."""
         job = {"program": program, "stdin": stdin, "files": dict(files or {}), "seconds": seconds}
         return _built(SandboxResult, self.request("POST", "/run", job))
 
     def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
-        """As `Sandbox.check`. Raises SandboxBroken where the server cannot be reached any more."""
+        """Checks a program; see `Sandbox.check`. Raises SandboxBroken if the server can no longer be reached."""
         pairs = [{"stdin": case.stdin, "stdout": case.stdout} for case in cases]
         job = {"program": program, "tests": list(tests), "cases": pairs}
         return _built(Verdict, self.request("POST", "/check", job))
 
     def session(self) -> Session:
-        """As `Sandbox.session`; the server ends one that nobody has used for ten minutes."""
+        """Starts a session; see `Sandbox.session`. The server ends a session that is unused for ten minutes."""
         return RemoteSession(self)
 
     def close(self) -> None:
-        """Nothing is held open between requests."""
+        """Does nothing, since no connection stays open between requests."""
 
     def request(self, method: str, path: str, content: Any) -> dict[str, Any]:
-        """The JSON object that the server answers with.
+        """Returns the JSON object of the server's answer.
 
         Raises:
-            SandboxBroken: it refuses, or does not answer after several attempts.
+            SandboxBroken: the server refuses the request, or several attempts fail.
         """
         body = None if content is None else json.dumps(content).encode()
         for attempt in range(_ATTEMPTS):
@@ -113,7 +113,7 @@ class RemoteSandbox:
 
 
 class RemoteSession:
-    """A session on a server. A cell whose answer was lost is asked for again, and not executed again."""
+    """A session on a server. A request whose answer was lost is sent again, but its cell is not executed again."""
 
     def __init__(self, sandbox: RemoteSandbox) -> None:
         self._sandbox = sandbox
@@ -124,11 +124,11 @@ class RemoteSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the next cell will be executed, as of the last one."""
+        """Returns whether the next cell will be executed, as known from the last answer."""
         return self._alive
 
     def execute(self, code: str, seconds: float | None = None) -> str:
-        """As `LocalSession.execute`."""
+        """Runs a cell; see `LocalSession.execute`."""
         self._number += 1
         job = {"code": code, "number": self._number, "seconds": seconds}
         found = self._sandbox.request("POST", self._path, job)
@@ -136,7 +136,7 @@ class RemoteSession:
         return str(found.get("observation"))
 
     def close(self) -> None:
-        """Ends the session on the server, which keeps one whose interpreter is down too. A second call does nothing."""
+        """Ends the session on the server, even if its interpreter has already ended. A second call does nothing."""
         if not self._closed:
             self._alive, self._closed = False, True
             self._sandbox.request("DELETE", self._path, None)

@@ -1,4 +1,4 @@
-"""`Sandbox`: runs programs that a model wrote, on this machine, where they can do no harm."""
+"""`Sandbox`: runs model-written programs in isolation on this machine."""
 
 import contextlib
 import json
@@ -29,20 +29,20 @@ from megatron_sspo.sandbox.types import (
 )
 
 _VERDICT_BYTES = 64 * 1024
-_OVERHEAD_BYTES = 32 * MEBIBYTE  # of bubblewrap and of the judge, in the sandbox's cgroup
+_OVERHEAD_BYTES = 32 * MEBIBYTE  # memory of bubblewrap and the judge, which are in the sandbox's cgroup
 
 
 class Sandbox:
-    """Programs in bubblewrap: no network, no file of the machine but one Python, no privileges, and limits.
+    """Runs programs in bubblewrap: no network, no files but one copied Python, no privileges, and limits.
 
-    Threads may share it; each call is a sandbox of its own, made and ended by the calling thread. How many run at a
-    time is for the caller to bound: see `SandboxPool`.
+    Threads may share it. Each call makes its own sandbox, which the calling thread starts and ends. The caller has to
+    bound how many run at a time: see `SandboxPool`.
 
     Args:
-        limits: of each program.
-        python: the interpreter that is copied into the sandbox; "" takes the one that runs this.
+        limits: the limits of each program.
+        python: the interpreter that is copied into the sandbox; "" takes the one that runs this process.
         packages: distributions of this environment that programs may import, such as "numpy".
-        cgroup: a delegated control group to make groups in; "" looks for one that can be written.
+        cgroup: a delegated control group in which groups are made; "" looks for a writable one.
 
     Raises:
         UserError: bubblewrap is missing or too old, the interpreter cannot be copied, or the cgroup cannot be used.
@@ -68,22 +68,22 @@ class Sandbox:
 
     @property
     def limits_memory_of_all(self) -> bool:
-        """Whether the limit on memory holds for all processes of a sandbox together: there is a cgroup for it."""
+        """Returns whether the memory limit applies to all processes of a sandbox together, which needs a cgroup."""
         return self._cgroups.limit_memory
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> SandboxResult:
-        """Runs a program to its end or its limits.
+        """Runs a program until it ends or reaches a limit.
 
         Args:
-            program: Python source; it runs as `__main__`, in a folder of its own that it may write to.
-            stdin: all of its input.
-            files: relative names and contents, put beside the program.
-            seconds: a deadline other than `limits.wall_seconds`.
+            program: Python source; it runs as `__main__` in its own writable folder.
+            stdin: the whole standard input.
+            files: relative names and contents of the files beside the program.
+            seconds: a deadline that replaces `limits.wall_seconds`.
 
         Raises:
-            SandboxBroken: the sandbox itself could not be made.
+            SandboxBroken: the sandbox itself could not be made, or was killed or closed.
         """
         outcome = self._complete("run", {"program": program, "files": dict(files or {})}, stdin, seconds=seconds)
         return SandboxResult(
@@ -95,17 +95,17 @@ class Sandbox:
         )
 
     def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
-        """Whether a program passes every test and every case; it stops at the first that it does not.
+        """Returns whether a program passes every test and every case; it stops at the first failure.
 
         Args:
-            program: Python source. For tests it is loaded as the module `solution`, for cases run as `__main__`.
-            tests: Python source that asserts, executed in one namespace in which the program's names are known. Plain
-                data passes between the two by value: see docs/sandbox.md.
-            cases: inputs and what has to be printed; blanks at line ends and empty lines at the end do not count.
+            program: Python source. For tests it is loaded as the module `solution`; for cases it runs as `__main__`.
+            tests: Python source with asserts, executed in one namespace that has the program's names. Plain data
+                passes between tests and program by value: see docs/sandbox.md.
+            cases: inputs and expected outputs; blanks at line ends and empty lines at the end are ignored.
 
         Raises:
-            ValueError: there is nothing to check, which every program would pass.
-            SandboxBroken: the sandbox itself could not be made.
+            ValueError: there are neither tests nor cases, so every program would pass.
+            SandboxBroken: the sandbox itself could not be made, or was killed or closed.
         """
         if not tests and not cases:
             raise ValueError("a check has neither tests nor cases")
@@ -116,17 +116,17 @@ class Sandbox:
         return Verdict(passed=reason == "passed", reason=reason, detail=detail, seconds=time.monotonic() - started)
 
     def session(self) -> Session:
-        """A fresh interpreter that keeps its state from cell to cell; `limits.wall_seconds` is for each cell."""
+        """Starts an interpreter that keeps its state from cell to cell; `limits.wall_seconds` applies to each cell."""
         session = LocalSession(lambda: self._box("cells", {"files": {}}, None), self._limits)
         self._sessions.add(session)
         return session
 
     def close(self) -> None:
-        """Ends what still runs, and removes the copied Python. More than one call does no harm."""
+        """Ends all running programs and removes the copied Python. It may be called more than once."""
         with self._lock:
             self._closed = True
             for box in self._running:
-                box.kill()  # the thread that it belongs to does the rest
+                box.kill()  # the thread that runs it then closes it
         for session in list(self._sessions):
             session.close()
         deadline = time.monotonic() + 60
@@ -143,7 +143,7 @@ class Sandbox:
     def _complete(
         self, mode: str, job: Mapping[str, Any], stdin: str, *, channel_bytes: int = 0, seconds: float | None = None
     ) -> "_Outcome":
-        """A sandbox from its start to its end; once more where a busy machine could not make one."""
+        """Runs a sandbox from its start to its end; retries if it breaks, as it can on a busy machine."""
         for pause in (0.1, 1.0):
             try:
                 return self._attempt(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
@@ -202,11 +202,11 @@ class Sandbox:
         nonce = secrets.token_hex(16)
         job = {
             "program": program,
-            "inputs": [case.stdin for case in cases],  # what is expected stays out of the sandbox
+            "inputs": [case.stdin for case in cases],  # the expected outputs stay out of the sandbox
             "nonce": nonce,
             "output_bytes": self._limits.output_bytes,
         }
-        room = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # with JSON's escapes
+        room = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # JSON escapes take room too
         outcome = self._complete("cases", job, "", channel_bytes=room)
         lines = outcome.channel.splitlines()
         for number, case in enumerate(cases, start=1):
@@ -237,7 +237,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator["_Slot"]:
-        """A user id and a cgroup, for one sandbox at a time."""
+        """Provides a user id and a cgroup for one sandbox at a time."""
         with self._lock:
             if self._closed:
                 raise SandboxBroken("the sandbox is closed")
@@ -254,14 +254,14 @@ class Sandbox:
 
 
 class _Slot:
-    """What one sandbox at a time has for itself, kept for the next."""
+    """The user id and the cgroup of one sandbox at a time; the next sandbox reuses them."""
 
     def __init__(self, cgroups: Cgroups, limits: Limits) -> None:
         self.identity = Identity()
         self.cgroup: Cgroup | None = None
         if cgroups:
             name = f"{id(self):x}"
-            # bubblewrap's process, and init and the judge of ours, are there too
+            # bubblewrap, the sandbox's init and the judge are in the cgroup too
             self.cgroup = cgroups.make(name, limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class _Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """What a sandbox left. `cause` is the limit that it was stopped by."""
+    """The output and the end of a sandbox. `cause` is the limit that stopped it."""
 
     stdout: bytes
     stderr: bytes
@@ -283,7 +283,7 @@ class _Outcome:
     seconds: float
 
     def ended(self, limits: Limits) -> Ended:
-        """How, as far as it can be told: a program may always pretend to have ended otherwise."""
+        """Returns how the program ended, as far as this can be known: a program can always fake another ending."""
         if self.cause:
             return self.cause
         if self.exit_code == 0:
@@ -317,7 +317,7 @@ def _judge_case(found: dict[str, Any], case: Case, outcome: _Outcome) -> tuple[R
 
 
 def _parse(line: bytes, nonce: str) -> dict[str, Any]:
-    """A message of the trusted part inside; nothing where there is none."""
+    """Parses a message of the trusted code inside; returns {} if the line is not one."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

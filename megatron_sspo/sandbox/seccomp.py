@@ -1,8 +1,8 @@
-"""The system calls that a sandboxed program is refused, as a classic BPF program for bubblewrap's `--seccomp`.
+"""The sandbox's system call filter: a classic BPF program for bubblewrap's `--seccomp`.
 
-Namespaces and limits already contain a program; the filter makes the kernel that it can reach smaller, and closes two
-ways around the limits: memory that belongs to no process (memfd, System V shared memory), and sockets that no network
-namespace covers (vsock).
+Namespaces and limits already contain a program. The filter reduces the part of the kernel that a program can reach.
+It also closes two ways around the limits: memory that belongs to no process (memfd, System V shared memory), and
+sockets that no network namespace covers (vsock).
 """
 
 import errno
@@ -21,7 +21,7 @@ _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, AUDIT_ARCH_*
 
-# name: (x86_64, aarch64); None where the architecture has no such call
+# name: (x86_64, aarch64); None if the architecture has no such call
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117),
@@ -51,7 +51,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "quotactl_fd": (443, 443),
     "ustat": (136, None),
     "sysfs": (139, None),
-    # what the kernel has been broken with
+    # calls with a history of kernel exploits
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -71,7 +71,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "set_mempolicy": (238, 237),
     "lookup_dcookie": (212, 18),
     "nfsservctl": (180, 42),
-    # the machine
+    # settings of the machine
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
     "init_module": (175, 105),
@@ -104,13 +104,13 @@ _SOCKETS = ((41, 198), (53, 199))  # socket, socketpair
 
 
 def seccomp_filter(machine: str = "") -> bytes:
-    """The filter for an architecture as `uname -m` calls it; this machine's by default.
+    """Returns the filter for an architecture, named as in `uname -m`; this machine's by default.
 
-    Refused calls return EPERM. clone3 returns ENOSYS, whereupon the C library takes clone, whose flags can be looked
-    at. A call of another architecture ends the process.
+    Refused calls return EPERM. clone3 returns ENOSYS, so that the C library uses clone, whose flags a filter can read.
+    A call of another architecture kills the process.
 
     Raises:
-        UserError: the numbers of this architecture's calls are not known here.
+        UserError: the system call numbers of this architecture are not listed here.
     """
     machine = machine or platform.machine()
     if machine not in _MACHINES:

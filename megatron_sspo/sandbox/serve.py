@@ -1,9 +1,9 @@
-"""Serves this machine's sandbox by HTTP, to trainers that have none of their own.
+"""Serves this machine's sandbox over HTTP, to trainers that have none of their own.
 
     MEGATRON_SSPO_SANDBOX_KEY=... python -m megatron_sspo.sandbox.serve --port 8765
 
-Whoever has the key may execute code in the sandbox, and only there. Without a key, or with a sandbox that does not
-withstand its probe, the server does not start.
+Anyone who has the key can execute code in the sandbox, and only there. The server does not start without a key, or if
+its sandbox fails the probe.
 """
 
 import argparse
@@ -25,25 +25,25 @@ from megatron_sspo.sandbox.remote import KEY, SHORTEST_KEY
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
-_SOCKET_SECONDS = 60.0  # for a client to send its request, or to take the answer
-_IDLE_SECONDS = 600.0  # after which a session that nobody closed is ended
+_SOCKET_SECONDS = 60.0  # for a client to send its request, or to read the answer
+_IDLE_SECONDS = 600.0  # an unused session is ended after this time
 MOST_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
 
 
 class BadRequest(Exception):
-    """What the client sent cannot be done."""
+    """Raised if a client sent an invalid request."""
 
 
 class SandboxServer(ThreadingHTTPServer):
-    """One sandbox, a bounded number of programs at a time.
+    """An HTTP server for one sandbox, with a bounded number of programs at a time.
 
     Args:
         address: host and port; port 0 takes a free one.
-        runner: what executes the programs.
-        key: without which no request is looked at.
-        concurrency: programs at a time.
-        most_sessions: that may be open at a time.
+        runner: the sandbox that executes the programs.
+        key: the secret that each request has to carry.
+        concurrency: the number of programs at a time.
+        most_sessions: the largest number of open sessions.
     """
 
     daemon_threads = True
@@ -64,7 +64,7 @@ class SandboxServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
-        """Called twice a second."""
+        """Ends idle sessions; the server loop calls it twice a second."""
         self.sessions.end_idle()
 
     def server_close(self) -> None:
@@ -125,7 +125,7 @@ class _OpenSession:
         self._answer: dict[str, Any] = {}
 
     def execute(self, number: int, code: str, seconds: float | None) -> dict[str, Any]:
-        """Runs a cell; one that was run already is answered from memory."""
+        """Runs a cell; a request that is sent again gets the saved answer."""
         with self._lock:
             if number != self._number:
                 self._answer = {"observation": self.session.execute(code, seconds), "is_alive": self.session.is_alive}
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             return session.execute(number, code, self._seconds(job))
 
     def _seconds(self, job: dict[str, Any]) -> float | None:
-        """A deadline below the server's own."""
+        """Returns the deadline of a request, at most the server's own; None if it names none."""
         seconds = job.get("seconds")
         if seconds is None:
             return None
@@ -227,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A line for each of thousands of checks would be in nobody's interest."""
+        """Logs nothing: a line for each of thousands of checks would be useless."""
 
 
 def _text(job: dict[str, Any], name: str) -> str:
@@ -242,7 +242,7 @@ def _no_such_path() -> Any:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default: %(default)s")
     parser.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")

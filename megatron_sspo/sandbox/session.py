@@ -1,4 +1,4 @@
-"""An interpreter in a sandbox that keeps its state from one cell to the next, as an agent that acts by code needs."""
+"""An interpreter in a sandbox that keeps its state from one cell to the next, for episodes that act by code."""
 
 import contextlib
 import json
@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 
-_GRACE_SECONDS = 1.0  # for an interpreter that was interrupted to say so, before it is killed
+_GRACE_SECONDS = 1.0  # for an interrupted interpreter to reply before it is killed
 _REPLY_BYTES = 1024**2
-_SHOWN = 20_000  # characters of an observation
+_SHOWN = 20_000  # the most characters of an observation
 _OVER = "[the session is over]"
 
 
 class LocalSession:
-    """A session on this machine. Cells run one after another, from whichever thread they come.
+    """A session on this machine. Cells run one after another; any thread may send them.
 
-    A cell that is over its deadline is interrupted, and the state survives it. Where it does not let itself be
-    interrupted, or takes the interpreter down, the session ends, and the observation says so.
+    A cell that exceeds its deadline is interrupted, and the state survives. If the cell cannot be interrupted, or ends
+    the interpreter, the session ends, and the observation says so.
 
     Args:
-        open_box: makes the sandbox, which lives as long as the session.
-        limits: `wall_seconds` and `output_bytes` are for each cell.
+        open_box: a function that makes the sandbox, which lives as long as the session.
+        limits: the limits; `wall_seconds` and `output_bytes` apply to each cell.
     """
 
     def __init__(self, open_box: Callable[[], contextlib.AbstractContextManager[Box]], limits: Limits) -> None:
@@ -36,7 +36,7 @@ class LocalSession:
         self._number = 0
         self._alive, self._closed = True, False
         self._closing = threading.Lock()
-        # the kernel kills bubblewrap with the thread that started it: so it gets a thread of its own
+        # the kernel kills bubblewrap when the thread that started it ends, so it gets its own thread
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-session")
         try:
             self._box = self._thread.submit(self._start, open_box).result()
@@ -47,25 +47,25 @@ class LocalSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the next cell will be executed."""
+        """Returns whether the next cell will be executed."""
         return self._alive
 
     def execute(self, code: str, seconds: float | None = None) -> str:
-        """Runs a cell and gives the observation: what it printed, then its last expression's value or the traceback.
+        """Runs a cell and returns the observation: its output, then its last expression's value or the traceback.
 
         Args:
             seconds: the cell's deadline; `limits.wall_seconds` by default.
 
         Raises:
-            SandboxBroken: the sandbox itself could not be made, so that no cell was executed.
+            SandboxBroken: the sandbox itself could not be made, so no cell was executed.
         """
         if self._closed:
             return _OVER
         return self._thread.submit(self._execute, code, seconds or self._limits.wall_seconds).result()
 
     def close(self) -> None:
-        """Ends the interpreter and all that it started. More than one call does no harm."""
-        with self._closing:  # the sandbox's end may meet a rollout's
+        """Ends the interpreter and all processes that it started. It may be called more than once."""
+        with self._closing:  # the sandbox and a rollout may close it at the same time
             if self._closed:
                 return
             self._closed, self._alive = True, False
@@ -94,7 +94,7 @@ class LocalSession:
         return _cut(printed.content.decode("utf-8", "replace") + text)
 
     def _exchange(self, request: bytes, printed: Stream, deadline: float) -> tuple[str, str]:
-        """Sends a cell and waits for its end: the text of its reply, and why there is none."""
+        """Sends a cell and waits for its end; returns the text of its reply, or why there is none."""
         assert self._box.stdin is not None
         os.set_blocking(self._box.stdin.fileno(), False)
         poller = select.poll()
@@ -134,7 +134,7 @@ class LocalSession:
 
 
 def _text_of(line: bytes, number: int) -> tuple[str, str]:
-    """A reply's text. Whatever is in the sandbox can write one; all that it spoils is its own observation."""
+    """Returns a reply's text, or the cause "forged": a program can write replies, but spoils only its observation."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -145,7 +145,7 @@ def _text_of(line: bytes, number: int) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    """The beginning and the end of what is too long to be shown to a model."""
+    """Returns the beginning and the end of a text that is too long to be shown to a model."""
     left_out = len(text) - _SHOWN
     if left_out <= 0:
         return text

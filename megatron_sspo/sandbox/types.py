@@ -1,4 +1,4 @@
-"""What goes into a sandbox and what comes out of it."""
+"""The types of the sandbox: limits, results, verdicts, and the interfaces of runners and sessions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,32 +10,32 @@ MEBIBYTE = 1024**2
 
 # How a program ended. "error" is an exit code other than 0, "crash" a signal, "time" the deadline or the CPU limit.
 Ended = Literal["ok", "error", "crash", "time", "memory", "output"]
-# How a check ended. "failed" is a test, "error" the program itself, "crash" one that took its judge along.
+# How a check ended. "failed": a test failed. "error": the program itself failed. "crash": it also ended the judge.
 Reason = Literal["passed", "failed", "error", "time", "memory", "output", "crash"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a sandbox may use. Beyond it a program gets an error or is killed, with everything that it started.
+    """The limits of a sandbox. A program that exceeds one gets an error, or is killed with all that it started.
 
     Raises:
-        UserError: a limit that is not above 0.
+        UserError: a limit is not above 0, or not an integer where it has to be one.
     """
 
-    wall_seconds: float = 10.0  # then every process of the sandbox is killed
-    cpu_seconds: int = 10  # of each process
-    memory_bytes: int = 512 * MEBIBYTE  # of each process, and of all together where there is a cgroup for it
-    processes: int = 32  # threads count
-    output_bytes: int = MEBIBYTE  # stdout, and as much again of stderr
-    disk_bytes: int = 64 * MEBIBYTE  # all of /tmp; held in memory, so it counts there too
+    wall_seconds: float = 10.0  # after that, every process of the sandbox is killed
+    cpu_seconds: int = 10  # for each process
+    memory_bytes: int = 512 * MEBIBYTE  # for each process; for all together if there is a cgroup
+    processes: int = 32  # threads count as processes
+    output_bytes: int = MEBIBYTE  # for stdout, and as much again for stderr
+    disk_bytes: int = 64 * MEBIBYTE  # for all of /tmp, a tmpfs, so it counts as memory too
     open_files: int = 128
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Limits":
-        """The limits that a user names; plain Python, as a sandbox's server needs no other package.
+        """Builds the limits from a user's options. It uses plain Python, since the server needs no other package.
 
         Raises:
-            UserError: a name or a value is wrong.
+            UserError: an option is unknown or its value is invalid.
         """
         names = [field.name for field in fields(cls)]
         if unknown := [name for name in options if name not in names]:
@@ -53,11 +53,11 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxResult:
-    """What a program left."""
+    """The output of a program, and how it ended."""
 
     stdout: str
     stderr: str
-    exit_code: int | None  # None where it was killed; 128 + n after signal n
+    exit_code: int | None  # None if the sandbox was killed; 128 + n after signal n
     ended: Ended
     seconds: float
 
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a program passed all of its checks."""
+    """The result of a check: whether the program passed, and why."""
 
     passed: bool
     reason: Reason
@@ -81,7 +81,7 @@ class Verdict:
 
 
 class SandboxBroken(RuntimeError):
-    """A sandbox could not be made, or not be reached: not the program's fault, and no verdict on it."""
+    """Raised if a sandbox cannot be made or reached, or is killed from outside. It is no verdict on the program."""
 
 
 class Session(Protocol):
@@ -89,45 +89,45 @@ class Session(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the next cell will be executed."""
+        """Returns whether the next cell will be executed."""
         ...
 
     def execute(self, code: str, seconds: float | None = None) -> str:
-        """Runs a cell within its own deadline and gives what a notebook would show: the observation."""
+        """Runs a cell within its deadline and returns the observation: what a notebook would show."""
         ...
 
     def close(self) -> None:
-        """Ends the interpreter and all that it started. More than one call does no harm."""
+        """Ends the interpreter and all processes that it started. It may be called more than once."""
         ...
 
 
 class Runner(Protocol):
-    """Whatever runs programs in a sandbox: `Sandbox` on this machine, `RemoteSandbox` on another one."""
+    """Runs programs in a sandbox: `Sandbox` on this machine, `RemoteSandbox` on another one."""
 
     @property
     def limits(self) -> Limits:
-        """Of each program, check and session."""
+        """Returns the limits of each program, check and session."""
         ...
 
     @property
     def limits_memory_of_all(self) -> bool:
-        """Whether the limit on memory holds for all processes of a sandbox together."""
+        """Returns whether the memory limit applies to all processes of a sandbox together."""
         ...
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> SandboxResult:
-        """Runs a program to its end or its limits; `seconds` is another deadline than that of the limits."""
+        """Runs a program until it ends or reaches a limit; `seconds` replaces `limits.wall_seconds`."""
         ...
 
     def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
-        """Whether a program passes assert statements and input-output pairs."""
+        """Returns whether a program passes assert statements and input-output pairs."""
         ...
 
     def session(self) -> Session:
-        """A fresh interpreter."""
+        """Starts a fresh interpreter."""
         ...
 
     def close(self) -> None:
-        """Ends what still runs, and removes what was set up. More than one call does no harm."""
+        """Ends all running programs and removes what was set up. It may be called more than once."""
         ...

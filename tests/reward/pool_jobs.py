@@ -1,4 +1,4 @@
-"""What the pool's tests run in its workers. Imports nothing heavy, as a worker's module should."""
+"""Functions that the pool's tests run in its workers. It imports nothing heavy, as a worker's module should."""
 
 import os
 import signal

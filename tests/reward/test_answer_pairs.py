@@ -1,4 +1,4 @@
-"""Hand-written answers, judged: what is right, what is wrong, and what is known to be judged otherwise."""
+"""Tests of the math reward on hand-written answers: right ones, wrong ones, and known disagreements."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def verdicts():
 
 
 def respond(text: str) -> str:
-    """The text inside of the template, unless it is a whole response already."""
+    """Returns a text inside of the template, unless it is a whole response already."""
     return text if "<answer>" in text or "</think>" in text else f"<think>hm</think> <answer>{text}</answer>"
 
 

@@ -1,4 +1,4 @@
-"""From a response to its reward, in a real sandbox."""
+"""Tests of the code reward, with programs in a real sandbox."""
 
 import threading
 

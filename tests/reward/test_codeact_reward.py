@@ -1,4 +1,4 @@
-"""The reward of a last turn in CodeAct, with programs in a real sandbox."""
+"""Tests of the reward of a last turn in CodeAct, with programs in a real sandbox."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def make(num_workers: int = 2, deadline: float = 30.0, prepare=None) -> Deadline
 
 
 def is_alive(pid: int) -> bool:
-    """A process that is there and not a zombie."""
+    """Returns whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -179,12 +179,12 @@ def test_close_leaves_no_open_files() -> None:
 
 
 def start_script(tmp_path: Path, last_line: str) -> tuple[subprocess.Popen, int]:
-    """A program without a `__main__` guard that keeps a worker busy; returns it and the worker's pid."""
+    """Starts a program without a `__main__` guard that keeps a worker busy; returns it and the worker's pid."""
     file = tmp_path / "pid"
     script = tmp_path / "script.py"
     script.write_text(
         f"import signal, sys; sys.path[:] = {sys.path!r}\n"
-        # a shell that runs the tests in its background has its children ignore Ctrl-C
+        # children of a shell's background job ignore Ctrl-C
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tests.reward import pool_jobs\n"
         "from megatron_sspo.reward.pool import DeadlinePool\n"
@@ -235,7 +235,7 @@ def test_a_pool_without_workers_or_time_is_refused(num_workers, deadline) -> Non
 
 
 def test_a_function_of_a_file_that_is_named_by_its_path(tmp_path) -> None:
-    """And of what that file imports from beside itself, in workers that nobody has told of the folder."""
+    """Workers can also import the modules that the file imports from its own folder."""
     (tmp_path / "beside_a_job.py").write_text("def double(value):\n    return 2 * value\n")
     (tmp_path / "job.py").write_text(
         "from beside_a_job import double\n\ndef work(item):\n    return double(item) + 1\n"

@@ -165,7 +165,7 @@ def test_exact_takes_no_expression_for_its_value(judge) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_text_upsets_the_comparison(seed: int) -> None:
-    """What runs in the trainer's process has neither a deadline nor a right to raise."""
+    """The comparison runs in the trainer's process without a deadline, and must never raise."""
     draw = random.Random(seed)
     pieces = [
         "\\boxed{",
@@ -218,7 +218,7 @@ def test_a_senseless_option_is_refused(options) -> None:
 
 
 class Fixed:
-    """A reward that says what it is told to."""
+    """A reward that returns given scores."""
 
     def __init__(self, *scores: dict[str, float]) -> None:
         self.scores = list(scores)

@@ -1,4 +1,4 @@
-"""Hostile programs. Each calls `through` where it got at something; the host's targets are in `T`."""
+"""Hostile programs. Each calls `through` if it reached something; the host's targets are in `T`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One sandbox for all of a module's tests, and what of it may not be left behind."""
+"""Sandboxes that the tests share, and checks that they leave nothing behind."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ LIMITS = Limits(
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Without bubblewrap this raises the UserError that names the remedy: these tests fail, and are not skipped."""
+    """A sandbox with short limits. Without bubblewrap it raises a UserError: the tests fail, and are not skipped."""
     made = Sandbox(LIMITS)
     yield made
     made.close()
@@ -35,7 +35,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def patient() -> Iterator[Sandbox]:
-    """For programs that have to come to their end, on a machine that runs other things too."""
+    """A sandbox for programs that have to come to their end, even on a busy machine."""
     made = Sandbox(dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120))
     yield made
     made.close()
@@ -60,7 +60,7 @@ def public_path() -> Iterator[Path]:
 
 
 def processes_of(sandbox: Sandbox) -> list[str]:
-    """The command lines of all processes that are, or run as, any part of a sandbox, and not of another test's."""
+    """Returns the command lines of all processes of a sandbox, without those of other tests."""
     own = {child.pid for child in psutil.Process().children(recursive=True)}
     uids = {slot.identity.uid for slot in sandbox._free} - {os.getuid()}
     found: list[str] = []
@@ -77,20 +77,20 @@ def processes_of(sandbox: Sandbox) -> list[str]:
             next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
             for name in ("Uid:", "PPid:")
         )
-        is_inside = "sandbox.inside" in command and (pid in own or parent == 1)  # whoever lost its parent is nobody's
+        is_inside = "sandbox.inside" in command and (pid in own or parent == 1)  # or its parent has ended
         if uid in uids or sandbox._image.folder.name in command or is_inside:
             found.append(f"{pid} (user {uid}): {command}")
     return found
 
 
 def in_cgroups(sandbox: Sandbox) -> list[str]:
-    """The processes in the sandbox's control groups."""
+    """Returns the pids of the processes in the sandbox's control groups."""
     entrances = [name for slot in sandbox._free if slot.cgroup for name in slot.cgroup.entrances]
     return [pid for name in entrances for pid in Path(name).read_text().split()]
 
 
 def assert_nothing_runs(sandbox: Sandbox) -> None:
-    """Every process is gone at the moment at which a call returns."""
+    """Checks that no process of a sandbox is left; this holds as soon as a call returns."""
     assert processes_of(sandbox) == []
     assert in_cgroups(sandbox) == []
 

@@ -1,13 +1,13 @@
-"""Programs and tests for the corners of the judge: (program, tests, whether the program passes).
+"""Programs and tests for corner cases of the judge: (program, tests, whether the program passes).
 
-Some programs write messages of their own into the conversation with the judge.
+Some programs write messages of their own into the protocol with the judge.
 """
 
 # ruff: noqa: E501
 # A program and its tests are easier to read on one line each.
 # fmt: off
 
-# Finds the object by which the program's process talks with the judge.
+# Finds the object with which the program's process sends messages to the judge.
 FORGE='''
 import gc
 def subject():

@@ -1,6 +1,6 @@
-"""Programs for the judge: honest ones, wrong ones, and some that pretend."""
+"""Programs for the judge: honest ones, wrong ones, and some that pretend to be right."""
 
-# name: (program, tests). Whatever tests may sensibly do with a program, an honest one has to pass them.
+# name: (program, tests). An honest program has to pass any sensible tests.
 HONEST: dict[str, tuple[str, list[str]]] = {
     "numbers": (
         "def f(x): return x * x",
@@ -251,7 +251,7 @@ def f():
     "too deep": ("def f(): return f()", ["assert f() == 1"], "failed"),
 }
 
-# Each claims to satisfy `assert f(1) == 2`, and does not compute it.
+# Each pretends to satisfy `assert f(1) == 2`, and does not compute it.
 FAKES: dict[str, str] = {
     "printing that it passed": """
 print('passed')
@@ -488,7 +488,7 @@ for pid in [p for p in os.listdir('/proc') if p.isdigit()]:
 print(found[0].decode() if found else input())
 """
 
-# f(most) starts as many processes as it can, and says how many.
+# f(most) starts as many processes as it can, and returns how many.
 FORKS = """
 import os
 def f(most):

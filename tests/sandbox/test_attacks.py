@@ -18,7 +18,7 @@ from tests.sandbox.conftest import LIMITS, assert_nothing_runs
 
 @pytest.fixture(scope="module")
 def host(public_path: Path) -> Iterator[dict[str, Any]]:
-    """What there is to get at: listeners that run, files that anybody may read or write, a process, a secret."""
+    """The targets of the attacks: listeners, files that any user may read or write, a process, a secret."""
     folder = public_path
     secret = folder / "secret"
     secret.write_text("a secret of the host")
@@ -48,7 +48,7 @@ def host(public_path: Path) -> Iterator[dict[str, Any]]:
             "socket": str(folder / "socket"),
             "folder": str(folder),
             "secrets": [str(secret), str(Path(__file__).resolve())],
-            "half": key[:16],  # a program that was given the whole would find it in its own input
+            "half": key[:16],  # a program that is given the whole key would find it in its own input
             "other_half": key[16:],
             "victim": victim.pid,
             "trainer": os.getpid(),
@@ -86,7 +86,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_the_attacks_do_get_through_where_nothing_is_in_their_way(host: dict[str, Any]) -> None:
-    """Unconfined, with the calls that could harm left out: else `THROUGH` might never be said."""
+    """Runs harmless attacks without a sandbox, to show that `THROUGH` is printed at all."""
     harmless = {"tcp to a listener of the host", "an abstract socket of the host", "reading files of the host"}
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}
     for attack in ATTACKS:

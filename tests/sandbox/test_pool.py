@@ -1,4 +1,4 @@
-"""Many sandboxes at a time, from threads and from asyncio."""
+"""Tests of many sandboxes at a time, from threads and from asyncio."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from tests.sandbox.conftest import assert_nothing_runs, processes_of, wait_until
 
 @pytest.fixture(scope="module")
 def limits() -> Limits:
-    """A deadline that honest checks are far from on a busy machine; those that run into it are few."""
+    """Limits whose deadline honest checks do not reach on a busy machine; few checks here reach it."""
     return Limits(wall_seconds=5.0, cpu_seconds=5, memory_bytes=128 << 20, processes=16, output_bytes=100_000)
 
 
@@ -112,7 +112,7 @@ def resident_kilobytes() -> int:
 
 @pytest.mark.slow
 def test_a_thousand_checks_with_hostile_ones_among_them(limits: Limits) -> None:
-    """None is lost, none is stuck, nothing is left, and the caller does not grow."""
+    """No check is lost or stuck, no process is left, and the caller's memory does not grow."""
     right = ("def f(x): return x + 1", ["assert f(1) == 2"], (), "passed")
     kinds = [
         *[right] * 30,

@@ -1,4 +1,4 @@
-"""The probe lets a whole sandbox pass, and finds each hole that is made in one."""
+"""Tests that the probe passes an intact sandbox, and finds each hole that is made in one."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ command, limits_inside = box._bubblewrap_command, box._resource_limits
 
 
 def without(*names: str) -> Callable[..., list[str]]:
-    """Bubblewrap's command without these options, and without the value of those that have one."""
+    """Returns a function for bubblewrap's command without these options and their values."""
 
     def weakened(*arguments, **keywords) -> list[str]:
         whole = list(command(*arguments, **keywords))
@@ -74,7 +74,7 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str
 
     monkeypatch.setattr(box, "_resource_limits", weakened)
     made = Sandbox(LIMITS)
-    made._cgroups._parents, made._cgroups.limit_memory = [], False  # which would hold instead
+    made._cgroups._parents, made._cgroups.limit_memory = [], False  # otherwise the cgroup would hold
     try:
         with pytest.raises(UserError, match=found):
             probe.probe(made)

@@ -1,4 +1,4 @@
-"""A sandbox behind HTTP: the server as a process of its own, and what goes wrong on the way."""
+"""Tests of a sandbox over HTTP: the server in its own process, and requests that fail."""
 
 import contextlib
 import http.client
@@ -160,7 +160,7 @@ def test_a_server_that_is_not_there_is_named(url: str, message: str) -> None:
 
 
 class Unreliable(BaseHTTPRequestHandler):
-    """Breaks every other request off, and answers the rest as a server of one's own."""
+    """Closes every other request without an answer, and answers the rest as a real server would."""
 
     protocol_version = "HTTP/1.0"
     requests = 0

@@ -1,4 +1,4 @@
-"""What a program finds in a sandbox, how its end is told, and what is left afterwards."""
+"""Tests of what a program finds in a sandbox, how its end is reported, and what is left afterwards."""
 
 import contextlib
 import os
@@ -199,7 +199,7 @@ def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("victim", ["bwrap", "judge"])
 @pytest.mark.parametrize("how", ["tests", "cases"])
 def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: Sandbox, victim: str, how: str) -> None:
-    """It is made once more; where each is killed, the sandbox is broken, and no program is wrong for it."""
+    """The sandbox is made again; if each one is killed, the sandbox is broken, and the program does not fail."""
     program = "import time\ntime.sleep(1)\nprint(3)\ndef f(): return 3\n"
     tests, cases = (["assert f() == 3"], ()) if how == "tests" else ((), (Case(stdin="", stdout="3"),))
 
@@ -222,7 +222,7 @@ def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: S
         with pytest.raises(SandboxBroken, match=r"killed by somebody else|could not be made"):
             patient.check(program, tests, cases)
         done.result()
-    wait_until(lambda: not processes_of(patient))  # what has lost its parent is for the machine's init to bury
+    wait_until(lambda: not processes_of(patient))  # the machine's init reaps processes that have lost their parent
 
 
 def _is_victim(pid: int, victim: str) -> bool:
@@ -235,7 +235,7 @@ def _is_victim(pid: int, victim: str) -> bool:
 
 @pytest.mark.parametrize("how", ["run", "tests", "cases", "session"])
 def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient: Sandbox, how: str) -> None:
-    """Nor does it keep a program from ending the processes that it has started."""
+    """A program can still end the processes that it has started with the same signals."""
     program = (
         "import os, signal, sys, time\n"
         "for _ in range(100):\n    time.sleep(0.01)\n"
@@ -357,7 +357,7 @@ def test_a_filter_for_each_architecture() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_has_the_same_sandbox(public_path: Path) -> None:
-    """The package's own files, run by the machine's Python as a user that is not root."""
+    """Runs the package's own files with the machine's Python, as a user that is not root."""
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     assert python, "there is no Python here that an ordinary user can run: apt-get install python3"
     package = public_path / "megatron_sspo"

@@ -1,4 +1,4 @@
-"""Cells, one after another, in one sandbox."""
+"""Tests of sessions: cells that run one after another in one sandbox."""
 
 import threading
 
@@ -58,7 +58,7 @@ def test_a_cell_over_its_deadline_is_interrupted_and_the_state_survives(session)
 
 
 def writes(text: str) -> str:
-    """A cell that writes a line into every descriptor that it finds."""
+    """Returns a cell that writes a line to every file descriptor that it finds."""
     return (
         f"import os\nfor n in range(3, 4096):\n  try: os.write(n, {text.encode()!r} + b'\\n')\n  except OSError: pass"
     )

@@ -1,4 +1,4 @@
-"""Right programs pass and wrong ones do not, whatever way the tests look at them."""
+"""Tests that right programs pass and wrong ones fail, for many forms of tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What passes, what does not, and programs that pretend."""
+"""Tests of verdicts on right programs, wrong programs, and programs that pretend to be right."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_verdict_cannot_be_faked(sandbox: Sandbox, name: str) -> None:
     ],
 )
 def test_an_object_with_operators_of_its_own_is_not_believed(sandbox: Sandbox, test: str) -> None:
-    """It would see what is expected, and say that it is that."""
+    """Such an object would see the expected value, and claim to equal it."""
     names = "eq lt le gt ge contains sub rsub add radd mul rmul mod pow truediv rtruediv getitem instancecheck"
     methods = "".join(f"  def __{name}__(self, *a): return True\n" for name in names.split())
     rest = "  def __iter__(self): return iter(())\n  def __hash__(self): return 2\ndef f(x): return E()\n"

@@ -1,8 +1,8 @@
-"""Expectations that a test computes from an argument which the program has changed.
+"""Detects expected values that a test computes from an argument which the program has changed.
 
-`assert f(xs) == sorted(xs)` says nothing where `f` empties the list. So an assert that passes is evaluated once more
-with the arguments as they were before the program changed them. It has to hold then too, unless the test looks at what
-became of the argument by a check of its own, as tests of functions that work in place do.
+`assert f(xs) == sorted(xs)` proves nothing if `f` empties the list. So an assert that passes is evaluated again with
+the arguments as they were before the program changed them. It has to hold again, unless another check of the test
+examines the changed argument, as in tests of functions that work in place.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from megatron_sspo.sandbox.inside.client import Client, NoReplay, Pristine
 from megatron_sspo.sandbox.inside.flow import Flow
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
     Thunk = Callable[[], Any]
 
-_MOST = 10_000  # objects that are looked at for each check
+_MOST = 10_000  # the most objects that are examined for each check
 
 
 class ChangedArguments:
@@ -32,13 +32,13 @@ class ChangedArguments:
         self._doubtful: list[set[int]] = []
 
     def failures(self) -> list[str]:
-        """Returns what is wrong with the checks that only held because an argument was changed."""
+        """Returns a message if a check held only because an argument was changed, else an empty list."""
         if any(not group & self._inspected for group in self._doubtful):
             return ["an expectation was computed from an argument that the program had changed"]
         return []
 
     def look_at_condition(self, thunk: Thunk, log: list[Any]) -> None:
-        """Evaluates a condition again that has been true."""
+        """Evaluates again a condition that was true."""
         changed, others = self._changed_in(thunk)
         if not changed or self._again([thunk], [log], changed, lambda values: bool(values[0])):
             return
@@ -47,7 +47,7 @@ class ChangedArguments:
     def look_at_sides(
         self, thunks: tuple[Thunk, Thunk], sides: list[Any], logs: tuple[Any, Any], depends: tuple[bool, bool]
     ) -> None:
-        """Evaluates the two sides again that have been equal."""
+        """Evaluates again two sides that were equal."""
         if not self._client.changed:
             return
         found = [self._changed_in(thunk) for thunk in thunks]
@@ -73,7 +73,7 @@ class ChangedArguments:
             self._judge(set(changed), is_independent=False)
 
     def look_at_loop(self, value: Any) -> None:
-        """Takes note of a loop over an argument from which the program has removed items."""
+        """Records a loop over an argument from which the program has removed items."""
         _, tag, items = self._client.changed.get(id(value), (None, "", []))
         if tag in ("list", "set") and len(value) < len(items):
             self._doubtful.append({id(value)})
@@ -91,7 +91,7 @@ class ChangedArguments:
         changed: dict[int, Any],
         judge: Callable[[list[Any]], bool],
     ) -> bool:
-        """Evaluates expressions with the former arguments. The program's answers are those that it has given."""
+        """Judges expressions evaluated with the former arguments; the program's answers come from the logs."""
         with Pristine(list(changed.values())):
             values: list[Any] = []
             for thunk, log in zip(thunks, logs, strict=True):
@@ -135,7 +135,7 @@ def _read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yields a value and what it contains."""
+    """Yields a value and the objects that it contains."""
     waiting, seen = [value], set[int]()
     while waiting and len(seen) < _MOST:
         part = waiting.pop()
@@ -152,7 +152,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def plain_copy(value: Any) -> Any:
-    """Returns a copy of plain containers, with the very objects that they hold otherwise."""
+    """Returns a copy of plain containers; all other objects in them are kept, not copied."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         return kind(map(plain_copy, value))

@@ -1,4 +1,4 @@
-"""Runs a program once for each input, in a fresh process each, and passes on its output.
+"""Runs a program once for each input, each time in a fresh process, and reports its output.
 
 The expected output is not here: it is compared outside of the sandbox.
 """
@@ -16,7 +16,7 @@ from megatron_sspo.sandbox.inside.signals import prepare_for_program
 
 
 def run_cases(job: int, channel: int) -> None:
-    """Writes a line for each input into the channel: the nonce, the exit code, the output. Stops at the first error."""
+    """Writes a line for each input to the channel: nonce, exit code and output. It stops at the first error."""
     wire.forbid_inspection()
     work = read_job(job)
     room = work["output_bytes"]
@@ -74,7 +74,7 @@ def _execute_and_exit(program: str) -> None:
 
 
 def _read(descriptor: int, end: int, room: int) -> tuple[bytes, bool]:
-    """Returns the output until the program ends, and whether that is all of it. Its children are not waited for."""
+    """Returns the output until the program ends, and whether it is complete. It does not wait for child processes."""
     os.set_blocking(descriptor, False)
     content = bytearray()
     while True:
@@ -88,7 +88,7 @@ def _read(descriptor: int, end: int, room: int) -> tuple[bytes, bool]:
             if end in ready:
                 return bytes(content), True
         else:
-            select.select([end], [], [])  # it closed its output and goes on
+            select.select([end], [], [])  # the program closed its output and still runs
             return bytes(content), True
 
 

@@ -12,23 +12,23 @@ import types
 from megatron_sspo.sandbox.inside.program import format_exception, read_job, remember_lines, write_files
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 
 class CellTimeout(BaseException):
-    """The cell's time is up. It is no `Exception`, so that a cell does not catch it by accident."""
+    """Raised if a cell exceeds its deadline. It is a `BaseException`, so that a cell does not catch it by accident."""
 
 
 def serve(job: int, channel: int) -> None:
-    """Reads a line for each cell from standard input, and writes one with its end into the channel."""
+    """Reads a request for each cell from standard input, and writes a reply to the channel; each is one line."""
     work = read_job(job)
     write_files(work["files"])
     own_input = os.dup(0)
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    os.dup2(1, 2)  # one stream, in the order in which it was printed
+    os.dup2(1, 2)  # one stream keeps the order of stdout and stderr
     sys.path.insert(0, os.getcwd())
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -47,7 +47,7 @@ def _raise_timeout(number: int, frame: Any) -> None:
 
 
 def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) -> str:
-    """Returns what the cell shows beside its output: the value of its last expression, or the traceback."""
+    """Executes a cell; returns what it shows after its output: its last expression's value, or the traceback."""
     remember_lines(name, code)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,7 +1,7 @@
-"""Rewrites the tests so that the judge knows what they have really checked.
+"""Rewrites the tests so that the judge can tell what they really checked.
 
-Every assert statement reports to a `Record` (record.py), and so does every block that holds one: a loop over nothing,
-a branch that was not taken or an exception caught half way leave a block that was reached and checked nothing.
+Every assert statement reports to a `Record` (record.py), and so does every block that holds one. A loop over nothing, a
+branch that is not taken, or an exception caught half way leaves a block that was reached but checked nothing.
 """
 
 import ast
@@ -55,7 +55,7 @@ class Rewriter(ItemCounter):
         return node
 
     def _part(self, site: Site, part: ast.expr) -> ast.Call:
-        """Returns the call that evaluates a condition, or one of several that `and` joins."""
+        """Returns the call that evaluates a condition, or one operand of an `and`."""
         number = ast.Constant(site.number)
         if not can_be_delayed(part) or not self._can_delay():
             return record_call("value", number, self.visit(part))
@@ -113,7 +113,7 @@ class Rewriter(ItemCounter):
         return self._block(node, None, "with")
 
     def _block(self, node: ast.stmt, header: ast.expr | None, kind: str) -> list[ast.AST]:
-        """Rewrites a block; where it holds checks, a statement before it tells that it was reached."""
+        """Rewrites a block; if it holds checks, a statement before it records that it was reached."""
         holds = _holds_checks(node, self)
         is_counted = holds and self._flow.touches(header or node)
         before: list[ast.AST] = []
@@ -150,10 +150,10 @@ class Rewriter(ItemCounter):
             if isinstance(iterable, ast.Name) and iterable.id in self._flow.passed:
                 node.iter = ast.copy_location(record_call("over", iterable), iterable)
         elif self._owner and self._flow.computes(iterable):
-            node.iter = self._count_base(iterable, "helps")  # a function of the test's that looks at a result
+            node.iter = self._count_base(iterable, "helps")  # a helper function of a test that looks at a result
 
     def _count_items(self, node: ast.For) -> None:
-        """Has a loop over the program's indices tell which of the test's lists it has not covered."""
+        """Makes a loop over the program's indices check that it covers the test's lists."""
         iterable = node.iter
         target = node.target.elts[0] if isinstance(node.target, ast.Tuple) and node.target.elts else node.target
         if not isinstance(iterable, ast.Call) or not isinstance(target, ast.Name):
@@ -240,7 +240,7 @@ class Rewriter(ItemCounter):
 
 
 def _holds_checks(node: ast.AST, rewriter: Rewriter) -> bool:
-    """Whether a block holds an assert that is more than `assert False`, outside of functions that it defines."""
+    """Returns whether a block holds a check other than `assert False`, outside of nested functions and classes."""
     waiting = list(ast.iter_child_nodes(node))
     while waiting:
         part = waiting.pop()

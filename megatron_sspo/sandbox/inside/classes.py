@@ -1,4 +1,4 @@
-"""Classes: what the other process has to know of one."""
+"""Descriptions of classes for the other process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from megatron_sspo.sandbox.inside import errors
 from megatron_sspo.sandbox.inside.special import SPECIAL
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
-# Plain data that classes may be derived from, besides containers.
+# Types of plain data, besides containers, that classes may be derived from.
 DATA: tuple[type, ...] = (int, float, complex, str, bytes, tuple, frozenset)
 CONTAINERS = ("list", "dict", "set", "bytearray", "deque", "OrderedDict", "defaultdict", "Counter")
 
 
 def describe(kind: type) -> tuple[list[type], type | None, list[str], list[str]]:
-    """Returns a class's own bases, the plain data that it is derived from, its special methods and other attributes."""
+    """Returns a class's bases that are not importable, its plain-data base, special methods and other attributes."""
     is_own = not is_importable(kind)
     bases = [base for base in kind.__bases__ if not is_importable(base)]
     base = data_base_of(kind) if is_own else None
@@ -32,7 +32,7 @@ def describe(kind: type) -> tuple[list[type], type | None, list[str], list[str]]
 
 
 def is_importable(kind: Any) -> bool:
-    """Whether a class or function is the one that its module and name say, and the module is not a program."""
+    """Returns whether a class or function is found by its module and name, and is not the program's or the tests'."""
     module = sys.modules.get(getattr(kind, "__module__", None) or "")
     if module is None or module.__name__ in ("solution", "tests", "__main__"):
         return False
@@ -40,12 +40,12 @@ def is_importable(kind: Any) -> bool:
 
 
 def has_real_name(value: Any) -> bool:
-    """Whether a class or function is found by its module and its name."""
+    """Returns whether a class or function is found by its module and its name."""
     return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
 
 
 def data_base_of(kind: type) -> type | None:
-    """Returns the plain data or the builtin exception that a class is derived from."""
+    """Returns the plain-data type or builtin exception that a class is derived from, or None."""
     if issubclass(kind, BaseException):
         return errors.builtin_base(kind)
     for part in kind.__mro__:

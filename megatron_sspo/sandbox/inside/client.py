@@ -1,4 +1,4 @@
-"""The judge's side of the conversation with the program."""
+"""The judge's side of the protocol with the program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from megatron_sspo.sandbox.inside.classes import has_real_name, is_importable
 from megatron_sspo.sandbox.inside.peer import Peer
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
     from megatron_sspo.sandbox.inside.files import OwnFiles
 
-# Modules that a program may have imported for its tests: none in which a value could become code.
+# Modules that a program may import for its tests. None of them can turn a value into code.
 SHARED_MODULES = frozenset(
     (
         *("bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq"),
@@ -29,14 +29,14 @@ _OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__"
 
 
 class NoReplay(BaseException):
-    """An expression that is evaluated again asks the program for something else."""
+    """Raised if an expression, evaluated again, requests other operations than the first time."""
 
 
 class Client(Peer):
-    """Asks the program's process, and serves the calls that it makes of the tests' own functions meanwhile.
+    """Sends requests to the program's process, and meanwhile serves its calls of the tests' own functions.
 
     Args:
-        report: takes note of what must not be lost where a test catches the exception that tells it.
+        report: a function that records failures which a test could hide by catching their exception.
     """
 
     trusts_all = False
@@ -50,17 +50,17 @@ class Client(Peer):
         self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
         self._replay: Iterator[Any] | None = None
         self.raised_by_program: list[BaseException] = []
-        self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the items that the test gave them
+        self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the test's items in them
 
     def send_program(self, program: str) -> None:
-        """Has the program executed."""
+        """Sends the program to its process, which executes it."""
         try:
             self.send(lambda: ["ask", "load", [program], {}])
         except wire.Broken:
             self.is_broken = True
 
     def wait_for_program(self) -> None:
-        """Waits until the program has been executed; raises what it raised."""
+        """Waits until the program has been executed; raises its exception if it raised one."""
         try:
             if self.is_broken:
                 raise wire.Broken("the program has ended")
@@ -75,12 +75,12 @@ class Client(Peer):
         return bool(found), value
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """Has the program do something; once the conversation is broken it stays so."""
+        """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
         if self._replay is not None and operation != "name":
             return self._replayed_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
-        log, self.log = self.log, None  # what a function of the tests asks meanwhile is not logged
+        log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
             if self.files is not None and self.files.has_any:
                 with self.files.hidden((arguments, keywords)):
@@ -104,7 +104,7 @@ class Client(Peer):
 
     @contextlib.contextmanager
     def replayed(self, log: list[Any]) -> Iterator[None]:
-        """Has the answers of a log given again, in place of the program's."""
+        """Answers requests from a log instead of the program, inside this context."""
         self._replay = iter(log)
         try:
             yield
@@ -120,7 +120,7 @@ class Client(Peer):
         return value
 
     def raised(self, error: BaseException) -> BaseException:
-        """Returns the exception for one of the program's; what would end a loop of the test's quietly is an error."""
+        """Returns the exception to raise for one of the program's; one that would silently end a loop is replaced."""
         if errors.stops_iteration(error):
             error = errors.ProgramStopped(f"the program raised {type(error).__name__}")
         if isinstance(error, SystemExit):
@@ -128,12 +128,12 @@ class Client(Peer):
         return error
 
     def unsendable(self, text: str) -> BaseException:
-        """Returns the exception for a value that cannot be passed. A test may take it for one of the program's."""
+        """Reports a value that cannot be passed, and returns an exception; a test may take it for the program's own."""
         self._report(f"a value could not be passed between the test and the program: {text}")
         return TypeError(text)
 
     def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
-        """Keeps what an argument was before the program changed it."""
+        """Keeps the items that an argument had before the program changed it."""
         self.changed.setdefault(id(container), (container, tag, items))
 
     # ------------------------------------------------------------------ what the program may do with the tests' objects
@@ -152,11 +152,11 @@ class Client(Peer):
     # ------------------------------------------------------------------ functions and modules
 
     def is_library_type(self, kind: type) -> bool:
-        """Whether a type is passed by its name: the program has the same libraries."""
+        """Returns whether a type is passed by its name, since the program has the same libraries."""
         return is_importable(kind) and has_real_name(kind)
 
     def encode_callable(self, value: Any) -> list[Any] | None:
-        """Passes library functions by name, and a test's function with its parameters, as decorators look at them."""
+        """Encodes library functions by name, and a test's function with its parameters, which decorators inspect."""
         owner = getattr(value, "__objclass__", None)
         if owner is not None and owner.__module__ == "builtins" and hasattr(value, "__name__"):
             return ["library", "builtins", f"{owner.__name__}.{value.__name__}"]
@@ -168,7 +168,7 @@ class Client(Peer):
         return None
 
     def _encode_function(self, function: types.FunctionType) -> list[Any]:
-        import inspect  # takes long to load, and few tests pass functions
+        import inspect  # slow to import, and few tests pass functions
 
         declared: list[str] = []
         passed: list[str] = []
@@ -210,7 +210,7 @@ class Client(Peer):
 
 
 def _may(operation: str, target: Any, rest: list[Any]) -> bool:
-    """Whether the program may do this with an object of the tests: nothing that leads to what is expected of it."""
+    """Returns whether the program may do this with an object of the tests without reaching the expected results."""
     if operation == "call":
         return callable(target)
     if operation in ("getattr", "setattr", "delattr"):
@@ -226,13 +226,13 @@ def _may(operation: str, target: Any, rest: list[Any]) -> bool:
 
 
 def _is_own(target: Any) -> bool:
-    """Whether a class, or the class of an object, is the tests' own."""
+    """Returns whether a class, or the class of an object, is defined by the tests."""
     kind = target if isinstance(target, type) else type(target)
     return kind.__module__ == "tests" and mirror.handle_of(kind) is None
 
 
 class Pristine:
-    """A context in which containers have the items that they had before the program changed them."""
+    """A context in which containers have the items from before the program changed them."""
 
     def __init__(self, changed: list[tuple[Any, str, list[Any]]]) -> None:
         self._changed = changed

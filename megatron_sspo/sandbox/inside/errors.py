@@ -9,18 +9,18 @@ import sys
 from megatron_sspo.sandbox.inside import mirror
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
-_BUILTIN_FIELDS = ("filename", "filename2", "name", "path")  # of OSError, ImportError and others: not in `args`
+_BUILTIN_FIELDS = ("filename", "filename2", "name", "path")  # of OSError, ImportError and others; not in `args`
 
 
 class ProgramStopped(RuntimeError):
-    """The program raised StopIteration where nothing was iterated over, which a loop of the test's would swallow."""
+    """Replaces a StopIteration that the program raised outside of an iteration: a loop in a test would swallow it."""
 
 
 def library_error(module: str, name: str) -> type[BaseException] | None:
-    """Returns an exception of the standard library or of numpy, where its module has been imported here."""
+    """Returns an exception of the standard library or numpy if its module is imported in this process, else None."""
     top = module.partition(".")[0]
     if (top not in sys.stdlib_module_names and top != "numpy") or top in ("builtins", "unittest", "doctest"):
         return None
@@ -37,13 +37,13 @@ def builtin_base(kind: type) -> type[BaseException]:
 
 
 def make_error(kind: type[BaseException], arguments: tuple[Any, ...], fields: dict[str, Any]) -> BaseException:
-    """Makes an exception with the arguments and attributes of the other side's, without running its constructor."""
+    """Makes an exception with the arguments and attributes of the other side's, without calling its `__init__`."""
     base = builtin_base(kind)
     try:
         error = kind.__new__(kind, *arguments)
     except TypeError:
         error = kind.__new__(kind)
-    with contextlib.suppress(Exception):  # the constructor of the program's class takes other arguments
+    with contextlib.suppress(Exception):  # the builtin base may take other arguments
         base.__init__(error, *arguments)
     error.args = arguments
     set_fields(error, fields)
@@ -51,7 +51,7 @@ def make_error(kind: type[BaseException], arguments: tuple[Any, ...], fields: di
 
 
 def set_fields(error: BaseException, fields: dict[str, Any]) -> None:
-    """Gives an exception its attributes."""
+    """Sets attributes of an exception."""
     for name, value in fields.items():
         if name in _BUILTIN_FIELDS and hasattr(type(error), name):
             with contextlib.suppress(TypeError, AttributeError):
@@ -61,12 +61,12 @@ def set_fields(error: BaseException, fields: dict[str, Any]) -> None:
 
 
 def fields_of(error: BaseException) -> dict[str, Any]:
-    """Returns the attributes that an exception was given."""
+    """Returns the attributes that were set on an exception."""
     builtin = {name: getattr(error, name, None) for name in _BUILTIN_FIELDS if hasattr(builtin_base(type(error)), name)}
     found = {name: value for name, value in builtin.items() if isinstance(value, (str, bytes, int))}
     return {**found, **{name: value for name, value in vars(error).items() if name != mirror.FIELD}}
 
 
 def stops_iteration(error: BaseException) -> bool:
-    """Whether an exception would end a loop quietly."""
+    """Returns whether an exception would silently end a loop."""
     return isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit))

@@ -1,7 +1,7 @@
-"""Files that a test keeps what it expects in: the program does not see them.
+"""Hides the files in which a test keeps its expected results from the program.
 
-A file that a test has written and reads again itself, and that it has not told the program of, is out of the way while
-the program runs.
+A file is removed while the program runs if a test has written it, reads it again, and has not passed its path to the
+program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _READING = ("read_text", "read_bytes")
@@ -23,7 +23,7 @@ class OwnFiles:
     """The files of the tests.
 
     Args:
-        nodes: all parts of the tests.
+        nodes: all nodes of the tests' syntax trees.
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
@@ -34,7 +34,7 @@ class OwnFiles:
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a file to hide."""
+        """Returns whether there is a file to hide."""
         return bool(self._written)
 
     def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -47,7 +47,7 @@ class OwnFiles:
 
     @contextlib.contextmanager
     def hidden(self, passed: Any) -> Iterator[None]:
-        """Takes the files away for as long as the program runs, but those whose path is among what is passed."""
+        """Removes the files while the program runs, except those whose path is among the passed values."""
         if self._written:
             texts = list(_texts(passed))
             self._written -= {path for path in self._written if any(_names(text, path) for text in texts)}

@@ -1,4 +1,4 @@
-"""The names of the tests that hold results of the program: found from the tests' text, without running it."""
+"""Finds the names in the tests that hold results of the program, without running the tests."""
 
 import ast
 import builtins
@@ -14,12 +14,12 @@ class Flow:
     """The names of all tests together, which share one namespace.
 
     Attributes:
-        functions: names that stand for functions of the program, or for functions of the tests that call them.
-        results: names that hold what the program returned.
-        in_place: names that are handed to the program by a statement that is only a call, and so may be its results.
-        passed: names that are handed to the program.
+        functions: names of functions of the program, or of functions of the tests that call them.
+        results: names that hold values which the program returned.
+        in_place: names passed to the program by a statement that is only a call, so they may hold its results.
+        passed: names that are passed to the program.
         defined: functions of the tests, by name.
-        nodes: all parts of the tests.
+        nodes: all nodes of the tests' syntax trees.
     """
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
@@ -77,16 +77,16 @@ class Flow:
                 self.results.add(name)
 
     def mentions(self, node: ast.AST) -> bool:
-        """Whether an expression depends on what the program computes."""
+        """Returns whether an expression depends on what the program computes."""
         names = names_of(node)
         return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
 
     def computes(self, node: ast.AST) -> bool:
-        """Whether an expression depends on what the program computes or may have changed."""
+        """Returns whether an expression depends on what the program computes or may have changed."""
         return self.mentions(node) or not names_of(node).isdisjoint(self.in_place)
 
     def touches(self, node: ast.AST) -> bool:
-        """Whether an expression depends on what the program computes or is given."""
+        """Returns whether an expression depends on what the program computes, or on what is passed to it."""
         return self.mentions(node) or not names_of(node).isdisjoint(self.passed)
 
 
@@ -94,7 +94,7 @@ _names: dict[ast.AST, frozenset[str]] = {}
 
 
 def names_of(node: ast.AST) -> frozenset[str]:
-    """Returns the names in a part of a test."""
+    """Returns the names in a node of a syntax tree."""
     found = _names.get(node)
     if found is None:
         found = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))

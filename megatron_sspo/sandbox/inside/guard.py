@@ -1,6 +1,6 @@
-"""Keeps what the program returns from being executed in the judge, by `eval`, `doctest`, `pickle` or otherwise.
+"""Prevents the judge from executing what the program returns, by `eval`, `doctest`, `pickle` or otherwise.
 
-Python tells an audit hook whenever source code is compiled or a pickle looks for a class.
+Python calls an audit hook whenever source code is compiled or a pickle looks up a class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Set
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _EXECUTING = ("doctest", "code", "codeop", "timeit", "runpy", "pdb", "bdb", "trace", "cProfile", "profile")
@@ -36,11 +36,11 @@ _BUILTINS = (
 
 
 def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
-    """Begins to refuse.
+    """Installs the audit hook.
 
     Args:
-        nodes: all parts of the tests; a text that stands in them may be executed.
-        report: is told of what was refused.
+        nodes: all nodes of the tests' syntax trees; a text in them may be executed.
+        report: a function that is called with a message for each refusal.
     """
     is_looking = False
     texts = {node.value.strip() for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -69,13 +69,13 @@ def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
 
 def _is_allowed(source: Any, caller: str, texts: Set[str]) -> bool:
     if caller not in _EXECUTING and caller != "tests":
-        return True  # the standard library compiles what it has made itself
+        return True  # the standard library compiles code that it has generated itself
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
     if not isinstance(text, str):
         return False
     if text.strip() in texts or (caller != "tests" and any(text.strip() in own for own in texts)):
-        return True  # an example is part of a docstring
+        return True  # a doctest example is part of a docstring
     try:
         return all(isinstance(node, _HARMLESS) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return caller == "tests"  # it raises the same again
+        return caller == "tests"  # compiling the text raises the same error

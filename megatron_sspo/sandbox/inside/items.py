@@ -1,4 +1,4 @@
-"""Counts the items that a check looks at: `all(x > 0 for x in got)` says nothing of an empty list."""
+"""Counts the items that a check looks at: `all(x > 0 for x in got)` proves nothing if the list is empty."""
 
 import ast
 
@@ -26,7 +26,7 @@ _PAIRS_OF_ARRAYS += ("assert_almost_equal", "assert_array_almost_equal", "assert
 
 
 class ItemCounter(ast.NodeTransformer):
-    """Rewrites the expressions of checks."""
+    """Rewrites the expressions of checks, so that their items are counted."""
 
     _flow: Flow
     _check: Site | None  # the check whose condition is being rewritten
@@ -100,7 +100,7 @@ class ItemCounter(ast.NodeTransformer):
     visit_GeneratorExp = visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
 
     def _count_base(self, node: ast.expr, method: str = "source") -> ast.expr:
-        """Has the items counted that an iterable is made from: those of `got` for `enumerate(filter(g, got))`."""
+        """Adds the count of the items that an iterable is made from: those of `got` in `enumerate(filter(g, got))`."""
         name = last_name(getattr(node, "func", node))
         if (
             isinstance(node, ast.Call)

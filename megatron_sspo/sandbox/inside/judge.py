@@ -1,8 +1,8 @@
-"""The process that holds the tests. The program lives in another one, from which only data comes.
+"""The process that holds the tests. The program runs in another process, which sends only data.
 
-The program is forked off before this process has read the tests, and gets no descriptor of the verdict; this process's
-memory is hidden from it. So the program can neither read what is expected of it, nor change how it is judged: whatever
-it does to its own builtins, output, exit code or comparison operators, the asserts are evaluated here.
+The program's process is forked before this process reads the tests. It gets no file descriptor for the verdict, and
+this process's memory is hidden from it. So the program can neither read the expected results nor change how it is
+judged. It may change its own builtins, output, exit code or comparison operators, but the asserts are evaluated here.
 """
 
 import gc
@@ -19,8 +19,8 @@ from megatron_sspo.sandbox.inside.subject import Subject
 
 
 def judge(job: int, channel: int) -> None:
-    """Runs a job's tests and writes the verdict, with the job's nonce, into the channel."""
-    gc.disable()  # until the tests run: what is made before is kept anyway
+    """Runs a job's tests and writes the verdict, with the job's nonce, to the channel."""
+    gc.disable()  # until the tests run, since objects made before are kept anyway
     to_subject, from_judge = os.pipe()
     to_judge, from_subject = os.pipe()
     subject = os.fork()
@@ -36,18 +36,18 @@ def judge(job: int, channel: int) -> None:
     reported: list[str] = []
     client = Client(to_judge, from_judge, reported.append)
     client.send_program(work["program"])
-    from megatron_sspo.sandbox.inside.verdict import find_verdict  # loaded while the program is
+    from megatron_sspo.sandbox.inside.verdict import find_verdict  # imported while the program is loaded
 
     reason, detail = find_verdict(client, work["tests"], reported)
     if client.is_broken and _died_of_its_cpu_limit(subject):
         reason, detail = "time", "the limit on CPU seconds"
     with open(channel, "w") as file:
         json.dump({"nonce": work["nonce"], "reason": reason, "detail": detail[:2000]}, file)
-    os._exit(0)  # the first process of the sandbox ends, and with it all others
+    os._exit(0)  # this is the sandbox's first process, so all others end too
 
 
 def _died_of_its_cpu_limit(child: int) -> bool:
-    for _ in range(50):  # its pipes close a moment before it is dead, or it has closed them and lives
+    for _ in range(50):  # its pipes close shortly before it is dead, or it closed them and still runs
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid == child:
             return os.waitstatus_to_exitcode(status) == -signal.SIGXCPU

@@ -1,10 +1,10 @@
-"""Classes and objects of the other process, as this one sees them.
+"""Mirrors of the other process's classes and objects.
 
-A class of the other side is mirrored by a class with the same name, bases and special methods, whose methods ask the
-other side. So `isinstance`, `issubclass`, `callable`, `len` or `with` find what they would find in one process.
+A class of the other side is mirrored by a class with the same name, bases and special methods, whose methods send
+requests to the other side. So `isinstance`, `issubclass`, `callable`, `len` or `with` work as in one process.
 
-numpy, and whatever else looks for the protocols of arrays and buffers, finds none: of the special attributes only
-those in `special.READABLE` are answered, and those only with plain data.
+A mirror has no array or buffer protocol for numpy to find: only the special attributes in `special.READABLE` can be
+read, and only as plain data.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from megatron_sspo.sandbox.inside.special import (
 )
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any, Protocol
 
     class Asks(Protocol):
-        """The conversation that a mirrored object belongs to."""
+        """The connection that a mirrored object belongs to."""
 
         trusts_all: bool
 
         def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-            """Has the other side do something."""
+            """Requests an operation from the other side."""
             ...
 
 
-# Types of the interpreter, by their names: an object says that it is one, so that `inspect` and `isinstance` agree.
+# Types of the interpreter, by name. A mirror reports them as its `__class__`, so that `inspect` and `isinstance` work.
 _INTERPRETER = {
     kind.__name__: kind
     for kind in (
@@ -49,7 +49,7 @@ _INTERPRETER = {
 
 
 class Handle:
-    """The number of an object of the other side's, and whether a test made the object itself by calling its class."""
+    """The number of an object of the other side, and whether a test made the object itself by calling its class."""
 
     __slots__ = ("is_direct", "number", "peer")
 
@@ -64,14 +64,14 @@ _CLASSES: dict[type, Handle] = {}
 
 
 def handle_of(value: Any) -> Handle | None:
-    """Returns the handle of a mirrored object or class, None for all others."""
+    """Returns the handle of a mirrored object or class; None for all others."""
     if isinstance(type(value), Mirror):
         return object.__getattribute__(value, "__dict__").get(FIELD)
     return _CLASSES.get(value) if type(value) is Mirror else None
 
 
 def attach(value: Any, peer: Asks, number: int) -> Any:
-    """Gives an object its handle."""
+    """Gives an object its handle, and returns the object."""
     object.__getattribute__(value, "__dict__")[FIELD] = Handle(peer, number)
     return value
 
@@ -84,7 +84,7 @@ def _ask(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _read(value: Any, name: str) -> Any:
-    """Reads an attribute; of the special ones only a few, and only as plain data."""
+    """Reads an attribute; only a few special attributes can be read, and only as plain data."""
     if not (name.startswith("__") and name.endswith("__")):
         return _ask(value, "getattr", name)
     kinds = READABLE.get(name)
@@ -101,7 +101,7 @@ class Mirror(type):
         mirrored = [base for base in bases if base in _CLASSES]
         if not mirrored:
             return super().__new__(cls, name, bases, namespace)
-        return _subclass(name, bases, namespace, keywords, _CLASSES[mirrored[0]].peer)  # a class of this side's
+        return _subclass(name, bases, namespace, keywords, _CLASSES[mirrored[0]].peer)  # a class that this side derives
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> None:
         pass
@@ -154,17 +154,17 @@ class _Member:
     def __get__(self, value: Any, kind: type) -> Any:
         if value is None:
             return _ask(kind, "getattr", self._name)
-        if isinstance(value, Proxy):  # by way of `super()`: a proxy's own attributes do not come here
+        if isinstance(value, Proxy):  # reached by `super()` only: a proxy reads its own attributes itself
             return _ask(self._owner(), "member", self._name, value)
         return _ask(value, "getattr", self._name)
 
 
 class Proxy(metaclass=Mirror):
-    """An object of the other side's that is no plain data.
+    """An object of the other side that is not plain data.
 
-    In the judge, comparing it with plain data is False, and combining it with plain data an error: the program's own
-    operators would decide, and see what is expected. An object that the test made itself, by calling the program's
-    class, may be combined.
+    In the judge, comparing it with plain data gives False, and combining it with plain data raises an error. Otherwise
+    the program's own operators would see the expected value and decide the check. An object that the test made itself,
+    by calling the program's class, may be combined.
     """
 
     def __getattribute__(self, name: str) -> Any:
@@ -220,7 +220,7 @@ class Proxy(metaclass=Mirror):
 
 
 class Derived:
-    """An object of a class of the other side's that is derived from plain data, such as a named tuple."""
+    """An object whose class on the other side is derived from plain data, such as a named tuple."""
 
     def __getattr__(self, name: str) -> Any:
         return _read(self, name)
@@ -238,10 +238,10 @@ def make_class(
     """Makes the mirror of a class.
 
     Args:
-        bases: mirrors of the original's bases that are classes of the other side's.
+        bases: mirrors of those bases of the original that are classes of the other side.
         special: the special methods that the original or its bases define.
         members: the other attributes that the original itself defines.
-        base: the type of plain data, or the builtin exception, that it is derived from.
+        base: the plain-data type or builtin exception that the original is derived from, or None.
     """
     made: list[type] = []
     namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
@@ -260,7 +260,7 @@ def make_class(
         try:
             kind = type.__new__(Mirror, name, choice, {"__module__": "solution", **namespace})
             break
-        except TypeError:  # bases that cannot be combined here
+        except TypeError:  # these bases cannot be combined
             continue
     else:
         raise ValueError(f"the class {name} cannot be mirrored")
@@ -298,7 +298,7 @@ def _binary(operation: str, reflected: bool = False) -> Any:
     def method(self: Any, other: Any) -> Any:
         handle = handle_of(self)
         if handle and not (handle.peer.trusts_all or handle.is_direct or handle_of(other)):
-            # The program would see what the test expects, and its own operator would be the judge of it.
+            # The program's own operator would see the expected value and decide the check.
             raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
         if handle is None:
             return NotImplemented
@@ -313,7 +313,7 @@ def _binary(operation: str, reflected: bool = False) -> Any:
 
 def _await(self: Any) -> Any:
     return _ask(self, "await")
-    yield  # makes this a generator, as `await` wants it
+    yield  # never reached: makes this a generator, as `await` needs it
 
 
 async def _enter(self: Any) -> Any:
@@ -332,7 +332,7 @@ _ASYNC = {"__await__": _await, "__aenter__": _enter, "__aexit__": _exit, "__anex
 
 
 class Generator(Proxy):
-    """A generator of the other side's. Only its own methods may raise StopIteration."""
+    """A generator of the other side. Only its own methods may raise StopIteration."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("send", "throw", "close"):
@@ -341,11 +341,11 @@ class Generator(Proxy):
 
 
 class Coroutine(Proxy):
-    """A coroutine of the other side's: the first `send` runs it to its end there."""
+    """A coroutine of the other side; the first `send` runs it to its end there."""
 
     def __await__(self) -> Any:
         return _ask(self, "await")
-        yield  # makes this a generator, as `await` wants it
+        yield  # never reached: makes this a generator, as `await` needs it
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("send", "throw", "close"):
@@ -353,22 +353,22 @@ class Coroutine(Proxy):
         return Proxy.__getattribute__(self, name)
 
     def send(self, value: Any) -> Any:
-        """Runs the coroutine."""
+        """Runs the coroutine; raises StopIteration with its result."""
         raise StopIteration(_ask(self, "await"))
 
     def throw(self, *error: Any) -> Any:
-        """Raises the error, as a coroutine does that has not been started."""
+        """Raises the error, as a coroutine that has not been started does."""
         raise error[0]
 
     def close(self) -> None:
-        """Does nothing, since the coroutine is the other side's."""
+        """Does nothing, since the coroutine is on the other side."""
 
 
 _ROOTS = {"generator": Generator, "coroutine": Coroutine}
 
 
 def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], keywords: Any, peer: Asks) -> type:
-    """Has the other side derive a class from its own, whose methods are functions of this side."""
+    """Requests a class of the other side that is derived from its own, with functions of this side as methods."""
     cell = namespace.pop("__classcell__", None)
     content = {key: value for key, value in namespace.items() if key not in ("__module__", "__qualname__", "__doc__")}
     functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
@@ -380,5 +380,5 @@ def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], key
 
 
 def base_of(kind: type) -> type:
-    """Returns the type of plain data that a mirrored class is derived from."""
+    """Returns the plain-data type that a mirrored class is derived from."""
     return next(part for part in kind.__mro__ if type(part) is type and part is not object and part is not Derived)

@@ -1,8 +1,8 @@
 """The tests' global names: their own, Python's, and the program's.
 
 A test may use a function or a module of the standard library that it does not import, since the program imports it or
-has a function of the same name. Where the test is about that function, the name is the program's; where the test only
-uses it to look at the result of another function, the name is the library's, and no program can stand in for it.
+has a function of the same name. If the test is about that function, the name means the program's function. If the test
+only uses it to examine the result of another function, the name means the library's, and no program can replace it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megatron_sspo.sandbox.inside.client import Client
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "dt": "datetime", "it": "itertools"}
@@ -79,14 +79,14 @@ _HELPERS: dict[str, tuple[str, ...]] = {
 }
 _MODULE_OF = {name: module for module, names in _HELPERS.items() for name in names}
 _CONSTANTS = {"pi": "math", "inf": "math", "nan": "math", "tau": "math"}
-_COPYING = ("copy", "deepcopy")  # used to keep an argument, far from where the result is looked at
+_COPYING = ("copy", "deepcopy")  # used to save an argument, far from where the result is examined
 
 
 class Namespace(dict):
     """The tests' globals.
 
     Args:
-        on_missing: is told of a name that the program does not have, which a test may take for an exception of its own.
+        on_missing: a function that is called with each name that the program lacks, since a test may catch the error.
     """
 
     def __init__(self, client: Client, flow: Flow, on_missing: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class Namespace(dict):
 
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name) or name.startswith("__"):
-            raise KeyError(name)  # Python looks among its own: no program can stand in for `len` or `sorted`
+            raise KeyError(name)  # Python then uses its builtin: no program can replace `len` or `sorted`
         found, value = self._library(name)
         if not found:
             found, value = self._client.name(name)
@@ -108,7 +108,7 @@ class Namespace(dict):
         return value
 
     def _library(self, name: str) -> tuple[bool, Any]:
-        """Returns whether the name is the standard library's or numpy's, and its value."""
+        """Returns whether a name belongs to the standard library or numpy, and its value."""
         attributes = self._uses.attributes(name)
         module = _ALIASES.get(name, name)
         if module in _MODULES and attributes:
@@ -122,7 +122,7 @@ class Namespace(dict):
         if owner is None or (name not in _CONSTANTS and self._uses.is_under_test(name)):
             return False, None
         if not self._client.name(name)[0]:
-            return False, None  # as in Python: nothing has imported it
+            return False, None  # as in Python, a name that nothing has imported is not defined
         try:
             return True, getattr(importlib.import_module(owner), name)
         except ImportError:
@@ -141,7 +141,7 @@ class _Uses:
         self._nodes = flow.nodes
 
     def attributes(self, name: str) -> set[str]:
-        """Returns the attributes of a name that is used for its attributes only, else nothing."""
+        """Returns the attributes of a name that is used only for its attributes, else an empty set."""
         found = [
             node.attr
             for node in self._nodes
@@ -151,7 +151,7 @@ class _Uses:
         return set(found) if len(found) == uses else set()
 
     def is_under_test(self, name: str) -> bool:
-        """Whether the tests are about the function of that name, and do not only use it."""
+        """Returns whether the tests are about the function of that name, and do not only use it."""
         others = (self._flow.functions | self._flow.results) - {name}
         if not self._flow.functions - {name}:
             return True
@@ -161,13 +161,13 @@ class _Uses:
 
     def _is_about(self, statement: ast.stmt, name: str, others: set[str]) -> bool:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return False  # the statements in it are looked at one by one
+            return False  # its statements are examined one by one
         parts = list(_own_expressions(statement))
         for part in parts:
             called = {id(node.func) for node in ast.walk(part) if isinstance(node, ast.Call)}
             bare = [node for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == name]
             if any(id(node) not in called for node in bare) and not _is_type_test(part, name):
-                return True  # handed on, such as `check(gcd)`
+                return True  # passed on, as in `check(gcd)`
             for call in _calls_of(part, name):
                 is_kept = isinstance(statement, ast.Assign) and name not in _COPYING
                 if not names_of(call) & others and (is_kept or not names_of(part) & (others - _targets(statement))):
@@ -190,7 +190,7 @@ def _calls_of(node: ast.AST, name: str) -> Iterator[ast.Call]:
 
 
 def _is_type_test(node: ast.AST, name: str) -> bool:
-    """Whether a name only stands in `isinstance(value, NAME)`, or beside `type(value) is`."""
+    """Returns whether a name is used as a type in `isinstance(value, NAME)` or `issubclass(value, NAME)`."""
     inside = [
         part
         for call in ast.walk(node)

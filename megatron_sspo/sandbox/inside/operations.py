@@ -1,4 +1,4 @@
-"""The operations that one process asks of the other."""
+"""The operations that one process can request from the other."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import operator
 from collections.abc import Callable
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _loop: list[Any] = []
 
 
 def _run(awaitable: Any) -> Any:
-    """Runs an awaitable to its end, on one event loop for all of them."""
-    import asyncio  # takes long to load, and few programs need it
+    """Runs an awaitable to its end, on an event loop that all awaitables share."""
+    import asyncio  # slow to import, and few programs need it
 
     if not _loop:
         _loop.append(asyncio.new_event_loop())
@@ -30,7 +30,7 @@ def _run(awaitable: Any) -> Any:
 
 
 def _member(owner: type, name: str, value: Any) -> Any:
-    """An attribute that a class itself or one of its bases defines, bound to a value: what `super()` finds."""
+    """Returns an attribute that a class or one of its bases defines, bound to a value, as `super()` does."""
     for kind in owner.__mro__:
         if name in vars(kind):
             found = vars(kind)[name]
@@ -39,7 +39,7 @@ def _member(owner: type, name: str, value: Any) -> Any:
 
 
 def _subclass(name: str, bases: list[type], functions: dict[str, Any], rest: dict[str, Any], keywords: Any) -> type:
-    """A class whose methods are functions of the other side's."""
+    """Makes a class whose methods are functions of the other side."""
 
     def method(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments, **named: function(*arguments, **named)
@@ -78,7 +78,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "member": _member,
     "subclass": _subclass,
 }
-# The operations that may end an iteration, each by one kind of exception.
+# The operations that may end an iteration, each with the exception that does so.
 STOPPING: dict[str, type[Exception]] = {
     "next": StopIteration,
     "send": StopIteration,

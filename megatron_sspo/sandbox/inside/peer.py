@@ -1,4 +1,4 @@
-"""One side of the conversation between the judge and the program: values, objects, and calls in both directions."""
+"""One side of the protocol between the judge and the program: values, objects, and calls in both directions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from megatron_sspo.sandbox.inside.operations import OPERATIONS, STOPPING
 from megatron_sspo.sandbox.inside.shared import SharedContainers, tag_of
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
-# Modules whose types both sides take for the same: none of them executes what it is given.
+# Modules whose types are equal on both sides. None of them executes its arguments.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
 
 
 class Peer:
-    """Asks the other side for operations on its objects, and serves the operations that it asks for meanwhile.
+    """Requests operations on the other side's objects, and meanwhile serves the other side's requests.
 
     Args:
-        receiving, sending: file descriptors.
-        parity: 0 for the judge and 1 for the program, see `SharedContainers`.
+        receiving, sending: file descriptors of the pipes.
+        parity: 0 for the judge and 1 for the program; see `SharedContainers`.
     """
 
     trusts_all = True
@@ -35,23 +35,23 @@ class Peer:
         self._sending = sending
         self._lock = RLock()
         self._shared = SharedContainers(parity, self.encode, self.decode, self.on_change)
-        self._exported: dict[int, Any] = {}  # kept alive, so that a number stays its object's own
+        self._exported: dict[int, Any] = {}  # keeps the objects alive, so that no id is used twice
         self._numbers: dict[int, int] = {}
         self._described: set[int] = set()
-        self._describing: set[int] = set()  # by the message that is being made
+        self._describing: set[int] = set()  # classes that the current message describes
         self._proxies: dict[int, Any] = {}
         self._classes: dict[int, type] = {}
 
     # ------------------------------------------------------------------ messages
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """Has the other side do something, and returns or raises what comes of it."""
+        """Requests an operation from the other side; returns its result or raises its exception."""
         with self._lock:
             self.send(lambda: ["ask", operation, self.encode_all(arguments), self.encode_named(keywords)])
             return self.wait(operation)
 
     def wait(self, operation: str) -> Any:
-        """Returns or raises what comes of an operation, and meanwhile serves the other side."""
+        """Waits for an operation, serving the other side; returns its result or raises its exception."""
         while True:
             match self.receive():
                 case ["ask", str(asked), [*arguments], dict(keywords)]:
@@ -71,7 +71,7 @@ class Peer:
                     raise wire.Broken("the program broke the protocol")
 
     def send(self, make: Callable[[], list[Any]]) -> None:
-        """Sends the message that a function makes, and with it what has changed on this side."""
+        """Sends the message that a function makes, together with the changes of this side's containers."""
         with self._lock:
             changes = self._shared.changes()
             dropped = self._shared.drop()
@@ -85,7 +85,7 @@ class Peer:
             self._shared.agree()
 
     def receive(self) -> Any:
-        """Receives a message, and applies what has changed on the other side."""
+        """Receives a message, and applies the changes of the other side's containers."""
         match wire.read(self._receiving):
             case [[*dropped], [*changes], [*body]]:
                 try:
@@ -98,7 +98,7 @@ class Peer:
         raise wire.Broken("the program broke the protocol")
 
     def checked_decode(self, message: Any) -> Any:
-        """Returns a value of the other side's; a message that is none breaks the conversation."""
+        """Decodes a value of the other side; raises `Broken` if the message is invalid."""
         try:
             value = self.decode(message)
             self._shared.agree()
@@ -109,7 +109,7 @@ class Peer:
         return value
 
     def answer(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> None:
-        """Does what the other side asks for, and replies."""
+        """Carries out a request of the other side, and replies."""
         try:
             value = self.perform(operation, self.checked_decode(["list-of", *arguments]), keywords)
         except wire.Broken:
@@ -141,10 +141,10 @@ class Peer:
         named = {name: self.checked_decode(part) for name, part in keywords.items()}
         return OPERATIONS[operation](*arguments, **named)
 
-    # ------------------------------------------------------------------ what the two sides do differently
+    # ------------------------------------------------------------------ differences between the two sides
 
     def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
-        """Is told that the other side changed a container of this side's, before its copy follows."""
+        """Handles a change that the other side made to a container of this side, before it is applied."""
 
     def raised(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one that the other side raised."""
@@ -209,7 +209,7 @@ class Peer:
         return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
 
     def export(self, value: Any) -> int:
-        """Returns the number under which the other side may ask for a value."""
+        """Returns the number by which the other side can refer to a value."""
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._exported)
@@ -248,11 +248,11 @@ class Peer:
         return ["class", number, [kind.__module__, kind.__name__], *parts, self._encode_class(base) if base else None]
 
     def is_library_type(self, kind: type) -> bool:
-        """Whether a type is passed by its name."""
+        """Returns whether a type is passed by its name."""
         return kind.__module__ in _SHARED_TYPES and has_real_name(kind)
 
     def encode_callable(self, value: Any) -> list[Any] | None:
-        """Returns the message of a function that does not pass as an object, None for all others."""
+        """Returns the message of a function that is not passed as an object; None for all others."""
         return None
 
     # ------------------------------------------------------------------ messages to values
@@ -300,7 +300,7 @@ class Peer:
         raise ValueError("not a message of this protocol")
 
     def decode_function(self, number: int, parts: list[Any]) -> Any:
-        """Returns a function that calls one of the other side's."""
+        """Returns a function that calls a function of the other side."""
         raise ValueError("not a message of this protocol")
 
     def _make_derived(self, message: Any, base: type) -> Any:
@@ -340,7 +340,7 @@ class Peer:
         raise ValueError("not a class")
 
     def library(self, module: str, name: str) -> Any:
-        """Returns a type of the standard library, or of numpy."""
+        """Returns a type of the standard library or of numpy, by its name."""
         if module not in _SHARED_TYPES:
             raise ValueError(f"{module}.{name} is not passed by its name")
         found = getattr(importlib.import_module(module), name)
@@ -349,5 +349,5 @@ class Peer:
         return found
 
     def module(self, name: str) -> Any:
-        """Returns a module."""
+        """Returns a module by its name."""
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Runs a program as Python would, in this very process."""
+"""Runs a program as Python would, in the current process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import types
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 NAME = "program.py"
@@ -16,7 +16,7 @@ _OURS = os.path.dirname(__file__)
 
 
 def read_job(descriptor: int) -> dict[str, Any]:
-    """Returns what there is to do, and closes the descriptor."""
+    """Returns the job that a file descriptor holds, and closes the descriptor."""
     with open(descriptor, "rb") as file:
         return json.loads(file.read())
 
@@ -38,7 +38,7 @@ def write_files(files: dict[str, str]) -> None:
 
 
 def execute(source: str, name: str) -> dict[str, Any]:
-    """Executes a program as the module `name` and gives its globals. What it raises passes through."""
+    """Executes a program as the module `name` and returns its globals. Its exceptions are not caught."""
     sys.excepthook = print_exception
     sys.path.insert(0, os.getcwd())
     module = types.ModuleType(name)
@@ -50,8 +50,8 @@ def execute(source: str, name: str) -> dict[str, Any]:
 
 
 def remember_lines(name: str, source: str) -> None:
-    """Keeps the lines of a source, so that a traceback can show them."""
-    import linecache  # takes long to load: the judge needs it only where a test fails
+    """Stores the lines of a source in `linecache`, so that a traceback can show them."""
+    import linecache  # slow to import, and the judge needs it only if a test fails
 
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
@@ -62,9 +62,9 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: type
 
 
 def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
-    """Returns the traceback from the program's first frame on, and none where the program did not compile."""
+    """Formats an exception from the program's first frame on, and without frames if the program did not compile."""
     import linecache
-    import traceback  # takes long to load, and right programs do not need it
+    import traceback  # slow to import, and right programs do not need it
 
     if isinstance(error, SyntaxError) and error.filename in linecache.cache:
         trace = None

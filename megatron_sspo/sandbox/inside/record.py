@@ -13,18 +13,18 @@ from megatron_sspo.sandbox.inside.mirror import Proxy
 from megatron_sspo.sandbox.inside.sites import Site
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
     Thunk = Callable[[], Any]
 
 
 class Record:
-    """Takes note of every check, and of what a test would otherwise lose by catching an exception.
+    """Records every check, and failures that a test could hide by catching an exception.
 
     Args:
         sites: the checks and blocks of all tests.
-        describe: returns them with what each looks at.
+        describe: a function that returns the sites with the results that each looks at.
     """
 
     def __init__(self, client: Client, flow: Flow, sites: list[Site], describe: Callable[[], list[Site]]) -> None:
@@ -32,7 +32,7 @@ class Record:
         self._sites = sites
         self._flow = flow
         self._arguments = ChangedArguments(client, flow)
-        self._counts: list[list[int]] = []  # of items, for each check that is being evaluated
+        self._counts: list[list[int]] = []  # numbers of items, for each check that is being evaluated
         self._describe = describe
         self._details: list[Site] | None = None
         self._is_comparing = False
@@ -40,7 +40,7 @@ class Record:
         self._failed_checks: list[str] = []
 
     def verdict(self) -> str:
-        """Returns why the tests have not passed although none of them raised anything; "" where they have."""
+        """Returns why the tests have failed although none of them raised an exception; "" if they have passed."""
         for failure in (*self.failures, *self._failed_checks, *self._arguments.failures()):
             return failure
         for site in self._sites:
@@ -107,7 +107,7 @@ class Record:
         return value
 
     def value(self, number: int, value: Any, is_last: bool = True) -> Any:
-        """Takes the condition of an assert statement that cannot be delayed."""
+        """Records the value of an assert statement's condition that cannot be put into a lambda."""
         self._has_passed(self._sites[number], value)
         return value
 
@@ -123,7 +123,7 @@ class Record:
         return value
 
     def passed(self, number: int) -> None:
-        """Takes note that a block such as `with pytest.raises(...)` has come to its end."""
+        """Records that a block such as `with pytest.raises(...)` has ended without an error."""
         self._complete(self._sites[number])
 
     def _evaluate(self, site: Site, thunk: Thunk) -> tuple[Any, list[Any]]:
@@ -159,22 +159,22 @@ class Record:
                 self._sites[number].num_checked += 1
 
     def _fail(self, site: Site, text: str) -> None:
-        """Takes note of a failed check, which the program or the test might swallow.
+        """Records a failed check, because the program or the test might catch its exception.
 
-        In a function that the program calls, a check of what the program passed counts. Any other is the test's way to
-        raise an exception, as is a check in a call whose result is checked itself.
+        In a function that the program calls, only a check of what the program passed counts. There, any other check is
+        a way for the test to raise an exception; so is a check in a call whose own result is checked.
         """
         if self._client.is_called_back and (self._counts or not site.uses_parameters):
             return
         self._failed_checks.append(f"test {site.text}, line {site.line}: the check fails {text}".rstrip())
 
     def forgive(self) -> None:
-        """Drops the last failed check: the test names AssertionError, and goes on from there."""
+        """Drops the last failed check, since the test catches AssertionError and continues."""
         if self._failed_checks:
             self._failed_checks.pop()
 
     def escaped(self) -> None:
-        """Takes note of an exception that leaves a method of a unittest, whose runner would swallow it."""
+        """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
         error = sys.exc_info()[1]
         if not isinstance(error, AssertionError):
             self.failures.append(f"{type(error).__name__}: {error}")
@@ -182,28 +182,28 @@ class Record:
     # ------------------------------------------------------------------ blocks
 
     def reach(self, number: int) -> None:
-        """Takes note that a block begins."""
+        """Records that a block begins."""
         self._sites[number].num_reached += 1
 
     def stops(self, kinds: Any) -> Any:
-        """Returns what a handler catches that names StopIteration."""
+        """Adds `ProgramStopped` to the exceptions of a handler that catches StopIteration."""
         return (*(kinds if isinstance(kinds, tuple) else (kinds,)), ProgramStopped)
 
     def lambda_(self, thunk: Thunk) -> Any:
-        """Evaluates the body of a lambda; StopIteration would end the `map` that calls it."""
+        """Evaluates the body of a lambda; replaces a StopIteration, which would end the `map` that calls the lambda."""
         try:
             return thunk()
         except StopIteration as error:
             raise RuntimeError("a function of the test raised StopIteration") from error
 
-    # ------------------------------------------------------------------ what is iterated over
+    # ------------------------------------------------------------------ iterables
 
     def _count(self, number: int) -> None:
         if self._counts:
             self._counts[-1].append(number)
 
     def source(self, value: Any) -> Any:
-        """Counts the items that an iterable gives."""
+        """Counts the items that an iterable yields."""
         if isinstance(value, Sized) and not isinstance(value, Proxy):
             self._count(_size(value))
             return value
@@ -218,11 +218,11 @@ class Record:
             yield item
 
     def helps(self, value: Any) -> Any:
-        """Counts the items that a function of the test's looks at, unless what it makes of them is compared."""
+        """Counts the items that a helper function of a test looks at, unless the function's result is compared."""
         return value if self._is_comparing else self.source(value)
 
     def over(self, value: Any) -> Any:
-        """Takes note of a loop over an argument."""
+        """Records a loop over an argument."""
         self._arguments.look_at_loop(value)
         return value
 
@@ -232,13 +232,13 @@ class Record:
         return value
 
     def arrays(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Refuses to compare an empty array with one that is not: it is broadcast, and nothing is compared."""
+        """Records a failure if only one of two arrays is empty: broadcasting would then compare nothing."""
         if (_size(first) == 0) != (_size(second) == 0):
             self.failures.append("an empty array is compared with one that is not empty")
         return first, second
 
     def covers(self, iterable: Any, lists: Callable[[], tuple[Any, ...]]) -> Iterator[Any]:
-        """Iterates over the program's indices, and looks whether they cover the lists that the test has for them."""
+        """Iterates over the program's indices, and checks that they cover the lists that the test indexes."""
         number = 0
         for item in iterable:
             number += 1
@@ -249,7 +249,7 @@ class Record:
             self.failures.append("a loop over the program's result ends before the values that it is compared with")
 
     def zip(self, depends: tuple[bool, ...], *iterables: Any) -> Iterator[tuple[Any, ...]]:
-        """Iterates as `zip` does, and looks whether the program's result is as long as what the test has for it."""
+        """Iterates as `zip` does, and checks that the program's result is as long as the test's values."""
         iterators = [iter(part) for part in iterables]
         while True:
             items: list[Any] = []
@@ -274,7 +274,7 @@ class Record:
             if place == ended or depends[place] == depends[ended] or isinstance(part, range):
                 continue
             if depends[place] and not isinstance(part, Sized):
-                continue  # a generator of the program's may go on
+                continue  # a generator of the program may have more items
             if not depends[place] and not _is_finite(part):
                 continue
             try:

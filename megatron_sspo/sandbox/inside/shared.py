@@ -1,9 +1,9 @@
-"""Containers that both processes hold: each has a copy, and a copy follows what the other side did to its own.
+"""Containers that both processes hold: each side has a copy, and applies the other side's changes to it.
 
-A container gets a number when it is first passed. Before every message, each side looks which of its copies have
-changed since, and sends their new content along; a copy that nothing but this table still holds is dropped. So an
-argument that the program changes in place is changed in the tests, `f() is f()` holds for a list that the program
-keeps, and a list that the test appends to is longer for the program too.
+A container gets a number when it is first passed. Before every message, each side finds its copies that have changed
+since the last one, and sends their new content along. A copy that only this table still references is dropped. So an
+argument that the program changes in place also changes in the tests, and `f() is f()` holds for a list that the program
+keeps. A list that the test appends to is longer for the program too.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Callable
 from megatron_sspo.sandbox.inside import values
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind for kind in (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
 }
 _MAPPINGS = frozenset(("dict", "OrderedDict", "defaultdict", "Counter"))
-_HELD_HERE = 2  # references to a container that only its entry holds: the entry's, and that of the call which counts
+_HELD_HERE = 2  # references to a container that only its entry holds: the entry's, and getrefcount's argument
 
 
 class _Entry:
-    """A container, and the items that it had when both sides last agreed."""
+    """A container, and the items that it had when both copies were last equal."""
 
     __slots__ = ("agreed", "container", "tag")
 
     def __init__(self, container: Any, tag: str) -> None:
         self.container = container
         self.tag = tag
-        self.agreed: list[Any] | None = None  # None until a message has been completed
+        self.agreed: list[Any] | None = None  # None until the message is complete
 
 
 def tag_of(value: Any) -> str | None:
-    """Returns the name of the kind of container that a value is, or None."""
+    """Returns the name of a value's container type; None if it is not a container."""
     for kind in type(value).__mro__:
         if _KINDS.get(kind.__name__) is kind:
             return kind.__name__
@@ -51,9 +51,9 @@ class SharedContainers:
     """One side's table of containers.
 
     Args:
-        parity: 0 or 1; the numbers that this side gives have it as their last bit.
-        encode, decode: convert items.
-        on_change: is told of a container and its former items before the other side's change is applied.
+        parity: 0 or 1, the last bit of the numbers that this side assigns.
+        encode, decode: functions that convert items.
+        on_change: called with a container, its type and its former items before the other side's change is applied.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SharedContainers:
     # ------------------------------------------------------------------ one container
 
     def encode(self, value: Any, tag: str, derived: Any = None) -> list[Any]:
-        """Returns the container's number, with its content where the other side does not have it yet."""
+        """Returns the container's number, with its content if the other side does not have it yet."""
         number = self._numbers.get(id(value))
         if number is not None:
             return ["ref", number]
@@ -84,7 +84,7 @@ class SharedContainers:
         return ["new", number, tag, self._content(value, tag), derived]
 
     def holds(self, value: Any) -> bool:
-        """Whether the other side has this container already."""
+        """Returns whether the other side has this container already."""
         return id(value) in self._numbers
 
     def decode(self, message: list[Any], make_derived: Callable[[Any, type], Any]) -> Any:
@@ -118,7 +118,7 @@ class SharedContainers:
     # ------------------------------------------------------------------ all of them
 
     def changes(self) -> list[Any]:
-        """Returns what this side has done to the containers since the last message."""
+        """Returns the changes that this side has made to the containers since the last message."""
         found: list[Any] = []
         for number, entry in list(self._entries.items()):
             if entry.agreed is not None and _differ(entry.tag, entry.agreed, items_of(entry.container, entry.tag)):
@@ -128,7 +128,7 @@ class SharedContainers:
         return found
 
     def drop(self) -> list[int]:
-        """Forgets the containers that nothing else on this side holds; returns their numbers."""
+        """Removes the containers that nothing else on this side references; returns their numbers."""
         dropped: list[int] = []
         for number in list(self._entries):
             entry = self._entries[number]
@@ -144,10 +144,10 @@ class SharedContainers:
             del self._numbers[id(entry.container)]
 
     def apply(self, changes: list[Any]) -> None:
-        """Does to this side's containers what the other side has done to its own."""
+        """Applies the other side's changes to this side's containers."""
         for number, content in changes:
             if (entry := self._entries.get(number)) is None:
-                continue  # dropped in the same moment
+                continue  # this side has dropped it meanwhile
             if self._on_change is not None and number & 1 == self._parity:
                 self._on_change(entry.container, entry.tag, items_of(entry.container, entry.tag))
             self._fill(entry.container, entry.tag, content)
@@ -155,13 +155,13 @@ class SharedContainers:
             self._fresh.append(entry)
 
     def agree(self) -> None:
-        """Marks that both sides now have the same."""
+        """Marks that both sides now have the same content."""
         for entry in self._fresh:
             entry.agreed = items_of(entry.container, entry.tag)
         self._fresh.clear()
 
     def disagree(self) -> None:
-        """Forgets what belongs to a message that could not be sent."""
+        """Removes the containers of a message that could not be sent."""
         for number, entry in list(self._entries.items()):
             if entry.agreed is None:
                 self.forget(number)
@@ -198,7 +198,7 @@ class SharedContainers:
 
 
 def items_of(value: Any, tag: str) -> list[Any]:
-    """Returns a container's items: a change shows in them, and `refill` takes them."""
+    """Returns a container's items, in a form that shows changes and that `refill` accepts."""
     if tag == "ndarray":
         return [value.tobytes() if not value.dtype.hasobject else value.tolist(), value.shape, value.copy()]
     if tag == "bytearray":
@@ -209,7 +209,7 @@ def items_of(value: Any, tag: str) -> list[Any]:
 
 
 def refill(value: Any, tag: str, items: list[Any]) -> None:
-    """Gives a container other items."""
+    """Replaces a container's items."""
     if tag == "ndarray":
         value[...] = items[2]
     elif tag in ("list", "bytearray"):

@@ -1,4 +1,4 @@
-"""The checks of the tests and the blocks around them: what each of them looks at."""
+"""The checks of the tests and the blocks around them, with the results that each looks at."""
 
 import ast
 from collections.abc import Set
@@ -11,8 +11,8 @@ class Site:
     """A check or a block of the tests.
 
     Attributes:
-        keys: the results of the program that it looks at; a check of the same by another statement excuses it.
-        covers: those whose content it checks.
+        keys: the program's results that it looks at; it is excused if another check covers one of them.
+        covers: the program's results whose content it checks.
         blocks: the numbers of the blocks around it.
         owner: the outermost function or class around it.
     """
@@ -37,7 +37,7 @@ class Sites(list[Site]):
     """All checks and blocks of a job's tests.
 
     Args:
-        is_detailed: whether to find out what each of them looks at, which only the verdict on a vacuous one needs.
+        is_detailed: whether to find the results that each looks at; only the verdict on a vacuous check needs them.
     """
 
     def __init__(self, flow: Flow, is_detailed: bool) -> None:
@@ -54,14 +54,14 @@ class Sites(list[Site]):
         return site
 
     def look_at(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
-        """Takes note of what a check looks at."""
+        """Records the results that a check looks at."""
         site.uses_parameters = bool(names_of(expression) & parameters)
         if self._is_detailed:
             site.covers = self._covers(expression)
         self.look_at_header(site, expression)
 
     def look_at_header(self, site: Site, expression: ast.expr) -> None:
-        """Takes note of what a block depends on."""
+        """Records the results that a block depends on."""
         if not self._is_detailed:
             return
         site.keys = self._keys(expression)
@@ -77,7 +77,7 @@ class Sites(list[Site]):
         return names | calls
 
     def _covers(self, expression: ast.expr) -> Set[str]:
-        """Returns what an assert says the content of: not what it only tells the type or the order of."""
+        """Returns the results whose content an assert checks, and not only their type or order."""
         match expression:
             case ast.BoolOp(op=ast.And(), values=values):
                 return set().union(*map(self._covers, values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Special methods that a mirrored class has where its original has them, by the name of the operation.
+# Special methods that a mirrored class has if its original has them, each with the name of its operation.
 UNARY = {
     **{f"__{name}__": name for name in ("len", "iter", "next", "reversed", "bool", "int", "float", "complex", "index")},
     **{f"__{name}__": name for name in ("neg", "pos", "abs", "invert", "trunc", "floor", "ceil", "hash", "enter")},
@@ -23,7 +23,7 @@ OTHER = {
 }
 ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
 SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
-# What an object that is also plain data asks the other side for: not what it would be compared or searched by.
+# Special methods that an object derived from plain data requests from the other side: none compares or searches it.
 OF_DATA = (
     "__call__",
     "__missing__",

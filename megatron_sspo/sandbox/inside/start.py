@@ -1,9 +1,9 @@
-"""The first process of a sandbox: sets the limits, then does what the mode says.
+"""The first process of a sandbox: sets the limits, then runs the given mode.
 
     python -c ... MODE JOB CHANNEL LIMITS
 
-JOB is a file descriptor with what there is to do, CHANNEL one for what is found, LIMITS the limits by the names of
-Python's `resource`.
+JOB is a file descriptor to read the job from, and CHANNEL one to write the results to. LIMITS is a JSON object with the
+limits by their names in Python's `resource`.
 """
 
 import json
@@ -16,13 +16,13 @@ from megatron_sspo.sandbox.inside.signals import prepare_for_program
 
 
 def main() -> None:
-    """Starts what the mode says. Never returns in the calling process, which is the sandbox's init."""
+    """Sets the limits and runs the mode. It never returns in the calling process, which is the sandbox's init."""
     mode, job, channel, limits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     for name, value in limits.items():
-        soft_first = name == "RLIMIT_CPU"  # a signal that tells why, and a second later the one that cannot be ignored
+        soft_first = name == "RLIMIT_CPU"  # SIGXCPU tells the cause; SIGKILL follows a second later
         resource.setrlimit(getattr(resource, name), (value, value + soft_first))
     os.write(channel, b"+")  # the clock starts here
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which init ignores, when it comes from its own sandbox
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel drops it if it is sent to init from inside the sandbox
     sys.argv = ["program.py"]
     sys.path.append(f"{os.path.dirname(os.__file__)}/site-packages")
     if mode == "tests":
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _continue_in_child() -> None:
-    """Returns in a child process. Its parent reaps dead processes, and ends as the child does."""
+    """Returns in a child process. The parent reaps dead processes and exits with the child's exit code."""
     child = os.fork()
     if child == 0:
         return

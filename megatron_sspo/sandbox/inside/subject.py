@@ -1,6 +1,6 @@
-"""The process of the program that is judged: loads the program, and then does what the judge asks of it.
+"""The process of the program that is judged: loads the program, then carries out the judge's requests.
 
-It has neither the tests nor a way to the verdict: nothing that happens here can do more than answer wrongly.
+It has neither the tests nor a way to write the verdict. The worst that code here can do is to answer wrongly.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from megatron_sspo.sandbox.inside.peer import Peer
 from megatron_sspo.sandbox.inside.program import execute
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _MODULE = "solution"
 
 
 class Subject(Peer):
-    """The program's side of the conversation."""
+    """The program's side of the protocol."""
 
     def __init__(self, receiving: int, sending: int) -> None:
         super().__init__(receiving, sending, parity=1)
@@ -30,7 +30,7 @@ class Subject(Peer):
         self._functions: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Answers until the judge is gone."""
+        """Answers requests until the judge has ended."""
         try:
             while True:
                 match self.receive():
@@ -61,16 +61,16 @@ class Subject(Peer):
                 raise
 
     def encode(self, value: Any) -> Any:
-        """Returns a value as JSON; a function of the tests goes back as itself."""
+        """Returns a value as JSON; a function of the tests becomes a reference to the original."""
         number = self._functions.get(id(value))
         return super().encode(value) if number is None else ["yours", number]
 
     def library(self, module: str, name: str) -> Any:
-        """Returns what the tests named: a class or a function of an installed module."""
+        """Returns the class or function of an installed module that the tests named."""
         return operator.attrgetter(name)(importlib.import_module(module))
 
     def decode_function(self, number: int, parts: list[Any]) -> Any:
-        """Returns a function with the parameters of a function of the tests, which calls that one."""
+        """Returns a function that has the parameters of a function of the tests, and calls it."""
         if number in self._proxies:
             return self._proxies[number]
         name, documentation, parameters, passed, defaults = parts

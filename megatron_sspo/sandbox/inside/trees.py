@@ -1,4 +1,4 @@
-"""Parts of the tests' syntax trees."""
+"""Helpers for the tests' syntax trees."""
 
 import ast
 
@@ -9,7 +9,7 @@ TYPE_TESTS = ("isinstance", "type", "hasattr", "callable", "issubclass")
 
 
 def is_empty(node: ast.AST) -> bool:
-    """Whether an argument is written as something empty, or as zero."""
+    """Returns whether an argument is written as an empty value or as zero."""
     match node:
         case ast.Constant(value=value):
             return not value
@@ -21,7 +21,7 @@ def is_empty(node: ast.AST) -> bool:
 
 
 def only_tells(statement: ast.stmt) -> bool:
-    """Whether a statement of a handler leaves no trace of the exception but a message."""
+    """Returns whether a statement of a handler does nothing, or only prints or logs a message."""
     if isinstance(statement, ast.Pass):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -36,7 +36,7 @@ def only_tells(statement: ast.stmt) -> bool:
 
 
 def can_be_delayed(node: ast.AST) -> bool:
-    """Whether an expression may be put into a lambda."""
+    """Returns whether an expression may be put into a lambda."""
     forbidden = (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
     names = {"super", "locals", "vars", "dir", "eval", "exec", "__class__"}
     return not any(
@@ -48,17 +48,17 @@ def can_be_delayed(node: ast.AST) -> bool:
 
 
 def last_name(node: ast.AST) -> str:
-    """Returns `c` for `a.b.c`, and a name itself."""
+    """Returns `c` for `a.b.c`, and `a` for the plain name `a`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def record_call(method: str, *arguments: ast.expr) -> ast.Call:
-    """Returns a call of a method of the record's."""
+    """Returns a call of a method of the record."""
     return ast.Call(ast.Attribute(ast.Name(RECORD, ast.Load()), method, ast.Load()), list(arguments), [])
 
 
 def delayed(node: ast.expr) -> ast.Lambda:
-    """Returns a function that evaluates an expression."""
+    """Returns a lambda that evaluates an expression."""
     nothing = ast.arguments(
         posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[]
     )
@@ -66,5 +66,5 @@ def delayed(node: ast.expr) -> ast.Lambda:
 
 
 def statement(call: ast.Call, place: ast.AST) -> ast.stmt:
-    """Returns a call as a statement, with the line of another."""
+    """Returns a call as a statement, with the line of another node."""
     return ast.copy_location(ast.Expr(call), place)

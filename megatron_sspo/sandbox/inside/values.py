@@ -1,4 +1,4 @@
-"""Immutable plain data as JSON, and back. A list's first item names the type; nothing that arrives is executed."""
+"""Encodes immutable plain data as JSON, and decodes it. A list's first item names the type; no message is executed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import sys
 from collections.abc import Callable, Iterable
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
     Convert = Callable[[Any], Any]
 
-_EXACT = 2**53  # a larger integer travels in hexadecimal, which takes linear time to read
-_DTYPE = r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?"  # compiled where it is needed, which few programs do
+_EXACT = 2**53  # a larger integer is sent in hexadecimal, which takes linear time to parse
+_DTYPE = r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?"  # compiled only when needed, by few programs
 
 _ATOMS = frozenset((str, float, bool, type(None)))
 
 
-# Types of the standard library that pass by value: the arguments that build the value again.
+# Types of the standard library that pass by value, each with a function for the arguments that rebuild the value.
 _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "fractions.Fraction": lambda value: (value.numerator, value.denominator),
     "decimal.Decimal": lambda value: (str(value),),
@@ -49,7 +49,7 @@ _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "builtins.dict_values": lambda value: (list(value),),
     "builtins.dict_items": lambda value: (list(value),),
 }
-# How a value is built where the type itself is not called with these arguments.
+# Functions that rebuild values whose type is not called with these arguments.
 _BUILDERS: dict[str, Callable[..., Any]] = {
     "datetime.datetime": lambda *parts: _type_of("datetime.datetime")(*parts[:8], fold=parts[8]),
     "datetime.time": lambda *parts: _type_of("datetime.time")(*parts[:5], fold=parts[5]),
@@ -67,10 +67,10 @@ def _type_of(name: str) -> Any:
 
 
 def encode(value: Any, convert: Convert) -> Any:
-    """Returns the value as JSON, or NotImplemented where it is no immutable plain data.
+    """Returns the value as JSON, or NotImplemented if it is not immutable plain data.
 
     Args:
-        convert: encodes the parts of the value.
+        convert: a function that encodes the parts of the value.
     """
     kind = type(value)
     if value is None or kind is bool or kind is str or kind is float:
@@ -92,7 +92,7 @@ def encode(value: Any, convert: Convert) -> Any:
 
 
 def encode_items(items: Iterable[Any], convert: Convert) -> list[Any]:
-    """Encodes each of many values; those that JSON has are passed over quickly."""
+    """Encodes each of many values; those that JSON can hold are kept as they are, which is faster."""
     return [
         item if (kind := type(item)) in _ATOMS or (kind is int and -_EXACT < item < _EXACT) else convert(item)
         for item in items
@@ -105,13 +105,13 @@ def decode_items(parts: Iterable[Any], convert: Convert) -> list[Any]:
 
 
 def _is_real(name: str, kind: type) -> bool:
-    """Whether a type is what its name says, and not one of the program's with the same name."""
+    """Returns whether a type is the one that its name says, and not a type of the program with the same name."""
     module, _, own = name.rpartition(".")
     return getattr(sys.modules.get(module), own, None) is kind
 
 
 def is_numpy_scalar(value: Any) -> bool:
-    """Whether a value is a number, a text or a time of numpy's that passes by value."""
+    """Returns whether a value is a number, a text or a time of numpy that passes by value."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return False
@@ -125,10 +125,10 @@ def _passes(dtype: Any) -> bool:
 
 
 def decode(message: list[Any], convert: Convert) -> Any:
-    """Returns the value that `encode` made a message of, or NotImplemented where the message is another one's.
+    """Returns the value of a message that `encode` made, or NotImplemented for any other message.
 
     Args:
-        convert: decodes the parts of the value.
+        convert: a function that decodes the parts of the value.
     """
     match message:
         case ["tuple", *parts]:
@@ -153,7 +153,7 @@ def _from_bytes(dtype: str, content: str) -> Any:
 
 
 def encode_array(value: Any, convert: Convert) -> list[Any]:
-    """Returns an array's type, shape and content."""
+    """Returns an array's dtype, shape and content."""
     dtype = value.dtype
     if dtype.names:
         description = [[name, dtype[name].str] for name in dtype.names]

@@ -1,4 +1,4 @@
-"""Runs the tests against the program, and finds the verdict."""
+"""Runs the tests against the program and determines the verdict."""
 
 import ast
 import gc
@@ -16,11 +16,11 @@ from megatron_sspo.sandbox.inside.trees import RECORD
 
 
 def find_verdict(client: Client, tests: list[str], reported: list[str]) -> tuple[str, str]:
-    """Returns the reason and the detail.
+    """Returns the reason and the detail of the verdict.
 
     Args:
-        client: the program is being loaded.
-        reported: receives what a test would otherwise lose by catching an exception.
+        client: the judge's side of the protocol, with the program still being loaded.
+        reported: failures that a test could hide by catching an exception; it grows while the tests run.
     """
     try:
         client.wait_for_program()
@@ -63,7 +63,7 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
 
 
 def _described(tests: list[str]) -> Sites:
-    """Returns the checks and blocks of the tests with what each looks at."""
+    """Returns the checks and blocks of the tests, with the results that each looks at."""
     trees = [ast.parse(test) for test in tests]
     flow = Flow(trees)
     sites = Sites(flow, is_detailed=True)
@@ -73,12 +73,12 @@ def _described(tests: list[str]) -> Sites:
 
 
 def _ends_well(error: BaseException, client: Client) -> bool:
-    """Whether a test ended itself, as `unittest.main()` does, and not the program."""
+    """Returns whether a test, and not the program, exited without an error, as `unittest.main()` does."""
     return isinstance(error, SystemExit) and not error.code and not any(error is e for e in client.raised_by_program)
 
 
 def _describe(name: str, test: str, error: BaseException) -> str:
-    import traceback  # takes long to load, and right programs do not need it
+    import traceback  # slow to import, and right programs do not need it
 
     remember_lines(name, test)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]

@@ -1,4 +1,4 @@
-"""The pipes between the judge and the program that it judges: one JSON text for each message."""
+"""The pipes between the judge and the program that it judges, with one JSON text for each message."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import struct
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module takes long to load
+if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _LONGEST = 64 * 1024**2  # bytes of a message
 
 
 class Broken(BaseException):
-    """The other side is gone, or sent a message that does not follow the protocol."""
+    """Raised if the other side has ended, or sent a message that violates the protocol."""
 
 
 class Unsendable(Exception):
-    """A value cannot be passed to the other side."""
+    """Raised if a value cannot be passed to the other side."""
 
 
 def write(descriptor: int, message: Any) -> None:
@@ -69,7 +69,7 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def forbid_inspection() -> None:
-    """Takes this process's memory and file descriptors out of the reach of other processes of the same user.
+    """Hides this process's memory and file descriptors from other processes of the same user.
 
     The kernel then refuses ptrace, /proc/PID/mem and /proc/PID/fd (PR_SET_DUMPABLE, prctl(2)).
     """
