@@ -77,8 +77,9 @@ class Requests:
         """Generates one response with all its turns. Waits while no server holds the weights.
 
         Args:
-            first: number of the server to try first, modulo their count. All responses to a prompt go to the same server, which computes
-                the prompt once; so do all turns of a response, whose earlier turns are then in its cache.
+            first: number of the server to try first, modulo their count. All responses to a prompt go to the same
+                server, which computes the prompt once; so do all turns of a response, whose earlier turns are then in
+                the server's cache.
             episodes: the environment's episodes; None for a single turn.
 
         Raises:
