@@ -101,7 +101,7 @@ def own_servers(
 
 
 def visible_gpus() -> list[str]:
-    """Returns the names of the visible GPUs for a child's CUDA_VISIBLE_DEVICES; if it is set here, its own entries."""
+    """Returns the visible GPUs as entries for a child's CUDA_VISIBLE_DEVICES: those of this process's, or indices."""
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]

@@ -4,7 +4,7 @@
 
 The API key is passed in the environment, because every user can read arguments in `ps`. The process is killed when its
 parent ends, and the processes that it started are killed when it ends. Files that SGLang leaves in /dev/shm and in
-TMPDIR, which each server has for itself, are removed. SIGTERM and SIGUSR1 are blocked: Slurm sends SIGTERM to all
+TMPDIR, a separate folder for each server, are removed. SIGTERM and SIGUSR1 are blocked: Slurm sends SIGTERM to all
 processes before it ends a job, but the trainer still needs its servers to finish the current update.
 """
 

@@ -1,4 +1,4 @@
-"""SGLang's processes that a run owns, servers and routers. They end with the run."""
+"""The SGLang processes that a run owns, servers and routers. They end with the run."""
 
 import contextlib
 import os

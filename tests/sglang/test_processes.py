@@ -63,7 +63,7 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, how):
 
 
 def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, monkeypatch):
-    """Checks the clean-up of sockets and shared memory: SGLang leaves them when it is killed, as engines do."""
+    """Checks the clean-up of sockets and shared memory, which SGLang leaves when an engine kills it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = shared_memory()
     engine = sglang.engine(folders["dense"], run_folder=tmp_path / "run")
