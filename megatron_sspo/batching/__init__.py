@@ -1,1 +1,1 @@
-"""Rollouts -> microbatches."""
+"""Turns rollouts into microbatches."""

@@ -1,7 +1,7 @@
-"""The zigzag split of packed sequences for context parallelism, and the order that undoes it.
+"""The zigzag split of packed sequences for context parallelism, and the permutation that undoes it.
 
 Every sequence is padded to a multiple of 2·C positions and cut into 2·C equal parts; rank r of C holds parts r and
-2·C−1−r. Under a causal mask each rank then has as much to attend to as every other.
+2·C−1−r. Under a causal mask every rank then has the same amount of attention to compute.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ import torch
 
 
 def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
-    """The positions of a packed row that a rank holds, in the order in which it holds them.
+    """Returns the positions of a packed row that a rank holds, in the rank's order.
 
     Args:
-        borders: where sequences begin and end, each a multiple of 2·`num_ranks`.
+        borders: positions where sequences begin and end, each a multiple of 2·`num_ranks`.
 
     Returns:
         [T / num_ranks] int64; `arange(T)` for one rank.
@@ -30,13 +30,14 @@ def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
 
 
 def gather_order(is_response: torch.Tensor, borders: Sequence[int], num_ranks: int) -> tuple[list[int], torch.Tensor]:
-    """How values of response positions, gathered rank after rank, come back into the order of the packed row.
+    """Returns the permutation that puts values of response positions, gathered rank by rank, into row order.
 
     Args:
         is_response: [T] bool over the whole row.
+        borders: positions where sequences begin and end.
 
     Returns:
-        How many response positions each rank holds, and [R] int64: `gathered[order]` is in the row's order.
+        The number of response positions of each rank, and `order` [R] int64: `gathered[order]` is in row order.
     """
     held = [zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]
     responses = [positions[is_response[positions]] for positions in held]

@@ -1,4 +1,4 @@
-"""The packed tensors of one forward pass of the pipeline schedule."""
+"""The packed tensors of one microbatch of the pipeline schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,36 +18,36 @@ Sequences = Sequence[tuple[Tokens, Rollout]]
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatch:
-    """Sequences one behind the other, or one context-parallel rank's share of them.
+    """Concatenated sequences, or one context-parallel rank's share of them.
 
     T = all tokens with padding, C = context-parallel ranks, r = response tokens that this rank holds, R = response
-    tokens, S = sequences. What an environment wrote between two turns is read like a prompt, and is no response.
+    tokens, S = sequences. Observations between two turns are treated like prompt tokens, not like response tokens.
     """
 
     tokens: torch.Tensor  # [T/C] int64
     position_ids: torch.Tensor  # [T/C] int64, from 0 in each sequence
-    cu_seqlens: torch.Tensor  # [borders] int32, before the split; a segment of padding counts as a sequence here
+    cu_seqlens: torch.Tensor  # [borders] int32, before the split; a padding segment counts as a sequence here
     longest: int  # tokens of the longest segment, before the split
-    response_rows: torch.Tensor  # [r] int64: where in `tokens` the next token of the sequence is a response token
+    response_rows: torch.Tensor  # [r] int64: positions in `tokens` whose next token is a response token
     response_tokens: torch.Tensor  # [r] int64: those next tokens
     context_counts: tuple[int, ...]  # r of every context-parallel rank
-    context_order: torch.Tensor  # [R] int64: from the ranks' response tokens, one rank after the other, to the row's
-    segments: Segments  # of the R response tokens into S sequences
+    context_order: torch.Tensor  # [R] int64: permutation from values gathered rank by rank to row order
+    segments: Segments  # the split of the R response tokens into S sequences
     advantages: torch.Tensor  # [S] float32
-    rollout_log_probs: torch.Tensor | None  # [R] float32; None where the engine's are not known
-    old_log_probs: torch.Tensor | None  # [R] float32; None where the policy has not moved since the rollout: ρ = 1
-    reference_log_probs: torch.Tensor | None  # [R] float32; None where no KL penalty is taken
+    rollout_log_probs: torch.Tensor | None  # [R] float32; None if unknown
+    old_log_probs: torch.Tensor | None  # [R] float32; None if the policy has not changed since the rollout: ρ = 1
+    reference_log_probs: torch.Tensor | None  # [R] float32; None without a KL penalty
     is_padding: torch.Tensor  # [T/C] bool
     routes: torch.Tensor | None = None  # [T/C, layers, topk] int64: the experts to replay
 
     def to(self, device: torch.device) -> "Microbatch":
-        """A copy on `device`."""
+        """Returns a copy on `device`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         movable = {k: v.to(device) for k, v in values.items() if isinstance(v, (torch.Tensor, Segments))}
         return replace(self, **movable)
 
 
-_NO_RESPONSE = -1  # as the next token of a position
+_NO_RESPONSE = -1  # marks a position whose next token is not a response token
 
 
 def make_microbatch(
@@ -59,17 +59,17 @@ def make_microbatch(
     num_tokens: int | None = None,
     router: RouterShape | None = None,
 ) -> Microbatch:
-    """Packs sequences; none at all gives a microbatch of padding that keeps the ranks in lockstep.
+    """Packs sequences. Without sequences the microbatch is all padding, so that the ranks stay in lockstep.
 
     Args:
-        sequences: with old log-probs on all of them or on none; reference log-probs likewise.
-        tensor_shards: into how many equal parts sequence parallelism cuts a rank's tokens.
-        context_rank: whose share this is, of `context_size`.
-        num_tokens: that the whole row is padded to, where a schedule or dispatcher wants rows of one length.
-        router: gives the microbatch the routes of its sequences, which all have to have them.
+        sequences: prompts and rollouts; all or none have old log-probs, and all or none have reference log-probs.
+        tensor_shards: number of equal parts into which sequence parallelism cuts a rank's tokens.
+        context_rank: the rank among `context_size` context-parallel ranks whose share is returned.
+        num_tokens: length to which the whole row is padded, for schedules and dispatchers that need equal lengths.
+        router: shape of the routes; if given, the microbatch has `routes`, and every sequence must have them.
 
     Raises:
-        ValueError: a response without a prompt; log-probs or routes on some of the sequences only.
+        ValueError: a response has no prompt, or only some of the sequences have log-probs or routes.
     """
     row = _Row()
     for number, (prompt_tokens, rollout) in enumerate(sequences):
@@ -108,12 +108,13 @@ def make_microbatch(
 
 
 def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> torch.Tensor:
-    """[T, layers, topk]. What has no route on record goes to the first experts, and to nowhere that is looked at:
+    """Returns the experts of each token [T, layers, topk].
 
-    padding, and the last token of a response, which an engine samples and never feeds back.
+    Tokens without recorded routes get the first experts. Their outputs are not used: they are padding, or the last
+    token of a response, which an engine samples and never feeds back.
     """
     routes = torch.arange(router.topk).expand(borders[-1], router.num_layers, router.topk).clone()
-    for start, (prompt_tokens, rollout) in zip(borders, sequences, strict=False):  # a last border ends the padding
+    for start, (prompt_tokens, rollout) in zip(borders, sequences, strict=False):  # the last border ends the padding
         length = len(prompt_tokens) + len(rollout.tokens)
         if rollout.routes is None:
             raise ValueError("a rollout has no routes to replay")
@@ -125,25 +126,25 @@ def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -
 
 
 def _parts(context_size: int) -> int:
-    """Into how many equal parts the zigzag split cuts a sequence."""
+    """Returns the number of equal parts into which the zigzag split cuts a sequence."""
     return 2 * context_size if context_size > 1 else 1
 
 
 @dataclass
 class _Row:
-    """The packed row while it grows."""
+    """The packed row while it is built."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     is_padding: list[bool] = field(default_factory=list)
-    next_tokens: list[int] = field(default_factory=list)  # the response token that follows a position, if one does
+    next_tokens: list[int] = field(default_factory=list)  # the response token after each position, or `_NO_RESPONSE`
     borders: list[int] = field(default_factory=lambda: [0])
 
     def add(self, tokens: Tokens, response: Sequence[int], *, pad_to_multiple_of: int, padding: int = 0) -> None:
-        """Appends a sequence, padded; without a token it appends nothing.
+        """Appends a padded sequence; appends nothing if there are neither tokens nor padding.
 
         Args:
-            response: the last of `tokens`, with `_NO_RESPONSE` for those that are none.
+            response: the tokens after the prompt, with `_NO_RESPONSE` in place of those of an observation.
         """
         length = len(tokens)
         padding += -length % pad_to_multiple_of
@@ -160,7 +161,7 @@ class _Row:
 
 
 def _on_all(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
-    """A value of every response token, or None where no rollout has it."""
+    """Returns the attribute `name` of every response token, or None if no rollout has it."""
     found = [_of_response(r, values) for r in rollouts if (values := getattr(r, name)) is not None]
     if found and len(found) != len(rollouts):
         raise ValueError(f"some rollouts of a batch have {name} and some have none")
@@ -168,7 +169,7 @@ def _on_all(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
 
 
 def _of_response(rollout: Rollout, values: Sequence[float]) -> Sequence[float]:
-    """Of a value for each token, those of response tokens."""
+    """Selects the values of response tokens from one value per token."""
     return [x for x, own in zip(values, rollout.response_mask(), strict=True) if own]
 
 

@@ -1,4 +1,4 @@
-"""Balance: which sequence goes into which microbatch of which data-parallel rank."""
+"""Load balancing: assigns sequences to microbatches and data-parallel ranks."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,21 +7,21 @@ from megatron_sspo.errors import UserError
 
 
 def pack(lengths: Sequence[int], *, num_ranks: int, max_tokens: int, multiple_of: int = 1) -> list[list[list[int]]]:
-    """Shares out sequences over ranks and microbatches.
+    """Distributes sequences over ranks and microbatches.
 
-    The longest sequence first, always into the emptiest microbatch (LPT); the smallest number of microbatches in which
-    everything fits. Microbatches are then dealt out in order of size, so that the ranks, which run in lockstep where
-    experts are shared between them, hold microbatches of like size at the same time.
+    The longest sequence goes first, always into the emptiest microbatch (LPT). The number of microbatches is the
+    smallest one in which everything fits. Microbatches are then assigned to ranks in order of size: with expert
+    parallelism ranks run in lockstep, so they should process microbatches of similar size at the same time.
 
     Args:
-        lengths: tokens of each sequence, prompt and response.
-        num_ranks: data-parallel ranks.
-        max_tokens: no microbatch holds more.
-        multiple_of: what the number of microbatches of a rank has to divide by (the interleaved schedule's wish).
+        lengths: number of tokens of each sequence, prompt and response.
+        num_ranks: number of data-parallel ranks.
+        max_tokens: largest number of tokens in a microbatch.
+        multiple_of: divisor of the number of microbatches per rank (the interleaved schedule needs one).
 
     Returns:
-        `[rank][microbatch] -> indices of sequences`, with as many microbatches on every rank; some may be empty.
-        The same input gives the same output on every process.
+        `[rank][microbatch] -> indices of sequences`, with the same number of microbatches on every rank; some may be
+        empty. The same input gives the same output on every process.
 
     Raises:
         UserError: a sequence is longer than `max_tokens`.

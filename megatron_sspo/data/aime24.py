@@ -16,16 +16,16 @@ _FIELDS = Fields(question="problem", answer="answer")
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
-    """The thirty problems with their answers.
+    """Returns the thirty problems with their answers.
 
     Published as HuggingFaceH4/aime_2024: train (30 rows). Columns: `id`, `problem`, `solution`,
     `answer` (text), `url`, `year`.
 
-    The makers call the split train; nothing here trains on it.
+    The publisher calls the split train; this package does not train on it.
 
     Args:
-        split: "train", the only one.
-        path: files in place of the hub, see `Published.records`.
+        split: "train", the only split.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
         UserError: see `Published.records`.

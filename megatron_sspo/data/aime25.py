@@ -16,13 +16,13 @@ _FIELDS = Fields(question="problem", answer="answer")
 
 
 def rows(split: str = "test", path: str | Path = "") -> list[Row]:
-    """The thirty problems with their answers.
+    """Returns the thirty problems with their answers.
 
     Published as math-ai/aime25: test (30 rows). Columns: `problem`, `answer` (text), `id`.
 
     Args:
-        split: "test", the only one.
-        path: files in place of the hub, see `Published.records`.
+        split: "test", the only split.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
         UserError: see `Published.records`.

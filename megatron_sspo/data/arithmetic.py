@@ -1,4 +1,4 @@
-"""Sums of two integers, made for models of a few million parameters that start from nothing."""
+"""Sums of two integers, for models of a few million parameters that are trained from random weights."""
 
 import hashlib
 import itertools
@@ -7,27 +7,27 @@ import random
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
 
-_HELD_OUT_SHARE = {"train": 9, "held_out": 1}  # of ten pairs
+_HELD_OUT_SHARE = {"train": 9, "held_out": 1}  # number of pairs in ten
 
 
 def rows(
     size: int, seed: int = 0, split: str = "train", max_operand: int = 99, wrong_fraction: float = 0.0
 ) -> list[Row]:
-    """Questions "12+34=" with the gold answer and a worked demonstration.
+    """Returns questions such as "12+34=" with the gold answer and a worked demonstration.
 
-    A pair (a, b) belongs to one split by a hash of itself, whatever the seed: about one in ten is held out. Pairs are
-    drawn without replacement, and repeat only where `size` is more than the split has.
+    A hash of the pair (a, b) decides its split, independently of the seed: about one in ten is held out. Pairs are
+    drawn without replacement, and repeat only if `size` exceeds the number of pairs in the split.
 
     Args:
         size: number of rows.
-        seed: of the draw and its order.
+        seed: seed of the draw and of the order.
         split: "train" or "held_out".
-        max_operand: both integers are in [0, max_operand].
-        wrong_fraction: share of the demonstrations with a slip in them, so that a warm start teaches the format and
-            leaves the sums to be learned. The gold answer is right all the same.
+        max_operand: largest operand; both integers are in [0, max_operand].
+        wrong_fraction: share of the demonstrations that contain a mistake, so that a warm start teaches the format but
+            not the sums. The gold answer is still right.
 
     Raises:
-        UserError: an option out of its range.
+        UserError: an option is out of its range.
     """
     if split not in _HELD_OUT_SHARE:
         raise UserError(f"arithmetic has no split {split!r}: choose train or held_out")
@@ -53,9 +53,9 @@ def rows(
 
 
 def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
-    """A worked sum, digit by digit, ones first: "<think>7+5=12 1+2+1=4</think> <answer>42</answer>" for 17+25.
+    """Returns a sum worked digit by digit, ones first: "<think>7+5=12 1+2+1=4</think> <answer>42</answer>" for 17+25.
 
-    With `slip` the first carry is forgotten; a sum without a carry is one off in its leading column.
+    With `slip` the first carry is dropped; without any carry, the leading column is off by one.
     """
     width = max(len(str(a)), len(str(b)))
     columns = [(a // 10**place % 10, b // 10**place % 10) for place in range(width)]
@@ -77,7 +77,7 @@ def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
 
 def _pairs(draw: random.Random, size: int, split: str, max_operand: int) -> list[tuple[int, int]]:
     values = max_operand + 1
-    # Twice what the split's share asks for: a shortfall then means that all pairs of a small range were looked at.
+    # Twice the expected number: fewer pairs than `size` then means that all pairs of a small range were drawn.
     num_candidates = min(values**2, 2 * size * 10 // _HELD_OUT_SHARE[split] + 1000)
     candidates = (divmod(index, values) for index in draw.sample(range(values**2), num_candidates))
     pairs = [(a, b) for a, b in candidates if _is_held_out(a, b) == (split == "held_out")]

@@ -19,28 +19,28 @@ _SET = Published(
 )
 _SOLUTION = re.compile(r"<solution>((?:(?!</?solution>).)*)</solution>", re.DOTALL)
 _LONGEST_ANSWER = 200  # characters
-_TEST_TENTHS = 1  # of ten tasks
+_TEST_TENTHS = 1  # number of tasks in ten
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
-    """The tasks, with what a program has to print, or the checks that it has to pass.
+    """Returns the tasks, with the output that a program has to print or the checks that it has to pass.
 
     Published as xingyaoww/code-act: split codeact (7,139 rows; the split general is chat and not used). Columns: `id`;
-    `conversations`, messages of `role` (system, user, assistant) and `content`. The task is the first message of the
-    user. The published rows are demonstrations and carry no checks, so the gold answer is the last <solution> of the
-    assistant, where it is one line of at most 200 characters; a row without one is dropped. A file may add the columns
-    `answer`, `tests` and `cases` (docs/sandbox.md), which then count in place of the demonstration. The columns are
-    those of the set's card; how often its demonstrations end in such a <solution> was not checked.
+    `conversations`, messages with `role` (system, user, assistant) and `content`. The task is the first user message.
+    The published rows are demonstrations and carry no checks. The gold answer is therefore the last <solution> of the
+    assistant, if it is one line of at most 200 characters; a row without one is dropped. A file may add the columns
+    `answer`, `tests` and `cases` (docs/sandbox.md), which then replace the demonstration's answer. The column names
+    are those of the dataset card; how often its demonstrations end in such a <solution> was not checked.
 
-    There is no published test split: one task in ten is held out, by a hash of its text. Of several rows with one task
-    the first is kept.
+    There is no published test split: a hash of the task's text holds out one task in ten. Of several rows with the
+    same task, the first is kept.
 
     Args:
         split: "train" or "test".
-        path: files in place of the hub, see `Published.records`; a folder has files of the name codeact.
+        path: files to read in place of the hub; see `Published.records`. In a folder they are named codeact.
 
     Raises:
-        UserError: see `Published.records`, or a conversation of another form.
+        UserError: see `Published.records`, or a conversation has another form.
     """
     if split not in ("train", "test"):
         raise UserError(f"the set codeact has no split {split!r}: choose train or test")
@@ -63,7 +63,7 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
 
 
 def _read(record: Record) -> tuple[str, str]:
-    """Task and answer of a row; the answer is empty where there is none."""
+    """Returns task and answer of a row; the answer is "" if there is none."""
     messages = record.values["conversations"]
     where = f"{record.place}, field 'conversations'"
     if not isinstance(messages, list) or not all(_is_message(message) for message in messages):

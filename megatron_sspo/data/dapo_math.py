@@ -20,18 +20,18 @@ _REMINDER = "Remember to put your answer on its own line after"
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
-    """The problems themselves: without the makers' instruction to end in "Answer: ...", and once each.
+    """Returns each problem once, without the published instruction to end in "Answer: ...".
 
     Published as BytedTsinghua-SIA/DAPO-Math-17k: train, about 1.79 million rows, in which 17 thousand problems are
-    repeated a hundred times; a row whose problem and answer were there before is passed over. Columns: `prompt`, a list
-    with one message of the user; `reward_model`, of which `ground_truth` is the answer; `data_source`, `ability`,
-    `extra_info`. Copies with the bare problem as text in `prompt`, such as open-r1/DAPO-Math-17k-Processed, are read
-    from files with the same names of columns. Whether every instruction has the form that is cut off here was not
-    checked against the whole set; a prompt of another form stays as it is.
+    repeated a hundred times; a row that repeats an earlier problem and answer is skipped. Columns: `prompt`, a list
+    with one user message; `reward_model`, whose `ground_truth` is the answer; `data_source`, `ability`, `extra_info`.
+    Copies with the bare problem as text in `prompt`, such as open-r1/DAPO-Math-17k-Processed, are read from files with
+    the same column names. It was not checked that every instruction of the dataset has the form that is removed here;
+    a prompt of another form is left unchanged.
 
     Args:
-        split: "train", the only one.
-        path: files in place of the hub, see `Published.records`.
+        split: "train", the only split.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
         UserError: see `Published.records`.
@@ -50,7 +50,7 @@ def _first_copies(records: Iterator[Record]) -> Iterator[Record]:
 
 
 def problem_of(prompt: Any) -> Any:
-    """The problem inside of the makers' instruction; a prompt of another form as it is."""
+    """Removes the published instruction around a problem; a prompt of another form is returned unchanged."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
         prompt = prompt[0].get("content")
     if not isinstance(prompt, str) or not prompt.startswith(_LEAD):

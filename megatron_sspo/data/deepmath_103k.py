@@ -16,14 +16,14 @@ _FIELDS = Fields(question="question", answer="final_answer")
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
-    """The questions, with the final answer as the gold answer; difficulty and topic go into the metadata.
+    """Returns the questions with the final answer as the gold answer; difficulty and topic go into the metadata.
 
     Published as zwhe99/DeepMath-103K: train (103,022 rows). Columns: `question`, `final_answer`, `difficulty`, `topic`,
     and `r1_solution_1` to `_3`, which are long and not read.
 
     Args:
-        split: "train", the only one.
-        path: files in place of the hub, see `Published.records`.
+        split: "train", the only split.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
         UserError: see `Published.records`.

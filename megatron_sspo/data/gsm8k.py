@@ -16,16 +16,16 @@ _FIELDS = Fields(question="question", answer="answer", answer_after="####")
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
-    """The questions, with the number after "####" as the gold answer.
+    """Returns the questions with the number after "####" as the gold answer.
 
     Published as openai/gsm8k, configuration main: train (7,473 rows) and test (1,319). Columns: `question`; `answer`, a
     worked solution whose last line is "#### 72".
 
     Args:
         split: "train" or "test".
-        path: files in place of the hub, see `Published.records`.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
-        UserError: see `Published.records`, or a row without the mark.
+        UserError: see `Published.records`, or a row has no "####".
     """
     return [row_from_record(record, _FIELDS) for record in _SET.records(split, path)]

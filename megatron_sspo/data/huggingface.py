@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, or a local folder that `datasets` can read."""
+"""Datasets of the Hugging Face hub, or local folders that `datasets` can read."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,28 +21,28 @@ def rows(
 
     Args:
         name: "owner/name" on the hub, or a folder.
-        split: in the notation of `datasets`, "train[:100]" included.
-        config: the dataset's configuration, where it has several.
+        split: split in the notation of `datasets`, such as "train[:100]".
+        config: the dataset's configuration, if it has several.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot goes into a nested record.
+        answer: column of the gold answer: text or a number. A dot selects a field of a nested record.
         demonstration: column of a worked response; none by default.
-        answer_after: the gold answer is what follows the last such mark in its column.
+        answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 
     Raises:
-        UserError: no hub, no such dataset, configuration or split, or a malformed row.
+        UserError: the hub cannot be reached, there is no such dataset, configuration or split, or a row is malformed.
     """
     fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
     return [row_from_record(record, fields) for record in records(name, split, config)]
 
 
 def records(name: str, split: str, config: str | None = None, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """The rows of one split.
+    """Yields the rows of one split.
 
     Args:
-        columns: those to read, where the dataset has them; none reads all.
+        columns: columns to read, if the dataset has them; empty reads all.
 
     Raises:
-        UserError: no hub, or no such dataset, configuration or split.
+        UserError: the hub cannot be reached, or there is no such dataset, configuration or split.
     """
     import datasets
     from datasets.exceptions import DatasetsError

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, UTF-8."""
+"""JSON Lines files: one object per line, in UTF-8."""
 
 import json
 from collections.abc import Iterator
@@ -18,24 +18,25 @@ def rows(
     """Reads a file. Blank lines are skipped; every field that is not named goes into the metadata.
 
     Args:
-        path: of the file.
+        path: the file.
         question: field of the question: text or chat messages.
-        answer: field of the gold answer: text or a number. A dot goes into a nested object.
+        answer: field of the gold answer: text or a number. A dot selects a field of a nested object.
         demonstration: field of a worked response; none by default.
-        answer_after: the gold answer is what follows the last such mark in its field, as "####" in GSM8K.
+        answer_after: mark in the answer's field, such as "####" in GSM8K; the gold answer is the text after its last
+            occurrence.
 
     Raises:
-        UserError: no such file, or a malformed line; names the file, the line from 1, and the field.
+        UserError: there is no such file, or a line is malformed; names the file, the line (from 1) and the field.
     """
     fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
     return [row_from_record(record, fields) for record in records(path)]
 
 
 def records(path: str | Path) -> Iterator[Record]:
-    """The lines of a file that are not blank.
+    """Yields the lines of a file that are not blank.
 
     Raises:
-        UserError: no such file, or a line that is not JSON in UTF-8.
+        UserError: there is no such file, or a line is not JSON in UTF-8.
     """
     path = existing_file(path)
     with path.open("rb") as lines:
@@ -44,7 +45,7 @@ def records(path: str | Path) -> Iterator[Record]:
                 continue
             place = f"{path}, line {number}"
             try:
-                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # Windows marks the start
+                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # a BOM may come first
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""From the configuration's source and options to rows."""
+"""Loads the rows of the configured source."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +9,15 @@ from megatron_sspo.validation.user_code import user_code
 
 
 def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
-    """All rows of a source, and what it dropped by itself.
+    """Returns all rows of a source, and the rows that the source itself dropped.
 
     Args:
-        source: a path that ends in .jsonl or .parquet, the name of a file of `megatron_sspo/data` (math-500 is
+        source: a path that ends in .jsonl or .parquet, the name of a module of `megatron_sspo/data` (math-500 is
             math_500), or package.module:attribute.
-        options: the keyword arguments of the source's `rows`.
+        options: keyword arguments of the source's `rows`.
 
     Raises:
-        UserError: no such source or file, an option that it does not have, or a malformed row.
+        UserError: there is no such source or file, the source does not have an option, or a row is malformed.
     """
     for suffix in ("jsonl", "parquet"):
         if source.endswith(f".{suffix}"):
@@ -26,5 +26,5 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     name = source if ":" in source else source.replace("-", "_")
     what = f"the source {source!r}"
     rows = call_with_options(resolve("data", name, "rows"), options, what)
-    with user_code(what):  # a generator begins here
+    with user_code(what):  # a generator runs only here
         return list(rows)

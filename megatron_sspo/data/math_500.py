@@ -16,14 +16,14 @@ _FIELDS = Fields(question="problem", answer="answer")
 
 
 def rows(split: str = "test", path: str | Path = "") -> list[Row]:
-    """The problems with their answers in LaTeX; subject, level and unique_id go into the metadata.
+    """Returns the problems with their answers in LaTeX; subject, level and unique_id go into the metadata.
 
     Published as HuggingFaceH4/MATH-500: test (500 rows). Columns: `problem`, `solution`, `answer`, `subject`, `level`,
     `unique_id`.
 
     Args:
-        split: "test", the only one.
-        path: files in place of the hub, see `Published.records`.
+        split: "test", the only split.
+        path: files to read in place of the hub; see `Published.records`.
 
     Raises:
         UserError: see `Published.records`.

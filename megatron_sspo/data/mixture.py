@@ -1,4 +1,4 @@
-"""Several sets as one."""
+"""A mixture of several sets as one source."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,19 +12,19 @@ _KEYS = ("source", "options", "weight")
 
 
 def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
-    """The rows of all sets, one set after the other; a row's id begins with the name of its set.
+    """Returns the rows of all sets, one set after the other; a row's id begins with the name of its set.
 
-    Half of the draws from each of two sets, whatever their sizes:
+    For example, this takes half of the draws from each of two sets, independently of their sizes:
     `{"gsm8k": {"weight": 1}, "hard": {"source": "hard.jsonl", "options": {"answer": "gold"}, "weight": 1}}`.
 
     Args:
-        sets: by name. Of each: `source`, the name itself by default; `options`, those of the source; `weight`, the
-            set's share of the draws, up to a factor. Without weights every row is drawn once an epoch. With them an
-            epoch has as many draws as there are rows, and over the epochs a set's rows are drawn equally often.
+        sets: the sets by name, each with `source` (by default the name), `options` of the source, and `weight`, its
+            share of the draws up to a common factor. Without weights every row is drawn once per epoch. With weights
+            an epoch has as many draws as there are rows, and over the epochs a set's rows are drawn equally often.
 
     Raises:
-        UserError: no sets, an unknown key, a weight that is not above 0, weights for some of the sets only, or what
-            the sources raise.
+        UserError: there are no sets, a key is unknown, a weight is not above 0, only some of the sets have weights,
+            or a source raises one.
     """
     if not isinstance(sets, Mapping) or not sets:
         raise UserError('the mixture has no sets: give it sets={"gsm8k": {}, "deepmath_103k": {}}')

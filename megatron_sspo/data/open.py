@@ -1,4 +1,4 @@
-"""From a run's configuration to its prompts."""
+"""Opens the prompts of a run's configuration."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from megatron_sspo.run import Prompts
 
 
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
-    """The stream that a `Prompts` describes.
+    """Builds the stream that `prompts` describes.
 
     Raises:
         UserError: the source cannot be read, has no rows, or has a prompt that is too long.
@@ -28,7 +28,7 @@ def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool)
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:
-    """The rows of the source, less the questions of the sets that it is to be without."""
+    """Returns the rows of the source, without the questions of the sets in `prompts.without`."""
     rows = load_rows(prompts.source, prompts.options)
     if not prompts.without:
         return rows

@@ -1,4 +1,4 @@
-"""Keeps questions that a model is evaluated on out of those that it is trained on."""
+"""Removes evaluation questions from the training questions."""
 
 import re
 import unicodedata
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from megatron_sspo.data.row import Dropped, Row
 
-_LEAST_WORDS = 12  # below, one word more or less is another question
-_NEAR = 0.8  # share of the runs of three words that two questions have in common
+_LEAST_WORDS = 12  # in a shorter question one changed word makes another question
+_NEAR = 0.8  # least share of trigrams that two questions have in common
 
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
-# Commands that change how a formula looks and not what it says, before what may follow their name.
+# Commands that change the layout of a formula but not its meaning.
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|quad|qquad|enspace|limits|nolimits|[Bb]igg?[lr]?)(?![A-Za-z])"
     r"|\\[,;:!> ()\[\]]"
@@ -24,11 +24,11 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|[-+*/=<>^!|()\[\]]")
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What two questions are compared by."""
+    """The normalized form in which two questions are compared."""
 
     text: str  # without white space, punctuation and layout
     numbers: tuple[str, ...]  # in order
-    runs: frozenset[tuple[str, ...]]  # all of three words in a row; none for a short question
+    runs: frozenset[tuple[str, ...]]  # trigrams of tokens; empty for a short question
 
     @classmethod
     def of(cls, row: Row) -> "_Question":
@@ -39,12 +39,12 @@ class _Question:
 
 
 def without(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
-    """The rows, with a `Dropped` in the place of each whose question is among the held-out ones.
+    """Returns the rows, with a `Dropped` in place of each row whose question is among the held-out questions.
 
-    Two questions are the same where their texts agree up to case, white space, punctuation and the layout of formulas
-    (`\\dfrac` and `\\frac`, `\\left(` and `(`, `$` or not), or where they have the same numbers in the same order and
-    at least 0.8 of their runs of three words in common (Jaccard, for 12 words and more). A problem with other numbers
-    in the same words is another problem, and stays.
+    Two questions are the same if their texts agree up to case, white space, punctuation and the layout of formulas
+    (`\\dfrac` and `\\frac`, `\\left(` and `(`, with or without `$`). They are also the same if they have the same
+    numbers in the same order and a Jaccard similarity of their word trigrams of at least 0.8 (for 12 words and more).
+    A problem with the same words and other numbers is a different problem, and is kept.
     """
     by_text: dict[str, str] = {}
     by_numbers: dict[tuple[str, ...], list[tuple[frozenset[tuple[str, ...]], str]]] = defaultdict(list)
@@ -68,7 +68,7 @@ def without(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) ->
 
 
 def tokens_of(row: Row) -> list[str]:
-    """Words, numbers and operators of a question, in lower case."""
+    """Returns the words, numbers and operators of a question, in lower case."""
     if isinstance(row.question, str):
         text = row.question
     else:

@@ -17,28 +17,29 @@ def rows(
     """Reads a file; every column that is not named goes into the metadata.
 
     Args:
-        path: of the file.
+        path: the file.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot goes into a nested record, as in
+        answer: column of the gold answer: text or a number. A dot selects a field of a nested record, as in
             "reward_model.ground_truth".
         demonstration: column of a worked response; none by default.
-        answer_after: the gold answer is what follows the last such mark in its column.
+        answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 
     Raises:
-        UserError: no such file, not Parquet, or a malformed row; names the file, the row from 1, and the column.
+        UserError: there is no such file, it is not Parquet, or a row is malformed; names the file, the row (from 1)
+            and the column.
     """
     fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
     return [row_from_record(record, fields) for record in records(path)]
 
 
 def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """The rows of a file.
+    """Yields the rows of a file.
 
     Args:
-        columns: those to read, where the file has them; none reads all.
+        columns: columns to read, if the file has them; empty reads all.
 
     Raises:
-        UserError: no such file, or not Parquet.
+        UserError: there is no such file, or it is not Parquet.
     """
     import pyarrow
     import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""`Published`: where a data set with a name is found, and what its rows look like there."""
+"""`Published`: the place and the columns of a published data set."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,26 +14,27 @@ DATA_FOLDER = "MEGATRON_SSPO_DATA"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """A data set as its makers publish it on the Hugging Face hub."""
+    """A data set as it is published on the Hugging Face hub."""
 
-    name: str  # here
-    repository: str  # there
+    name: str  # in this package
+    repository: str  # on the hub
     splits: tuple[str, ...]
-    columns: tuple[str, ...]  # that a row needs
-    metadata: tuple[str, ...] = ()  # columns that are kept where they exist; all others are left behind
+    columns: tuple[str, ...]  # required columns
+    metadata: tuple[str, ...] = ()  # optional columns that are kept; all others are ignored
     config: str | None = None
 
     def records(self, split: str, path: str | Path = "") -> Iterator[Record]:
-        """The rows of a split, from the hub, its cache, or files with the same columns.
+        """Yields the rows of a split, from the hub, its cache, or files with the same columns.
 
         Args:
-            split: one of `splits`; from the hub also a part of it, "train[:100]".
-            path: a .jsonl or .parquet file, which is read whole, or a folder with files of the split's name, or with
-                one file where the set has one split, such as a download of the repository; empty takes the set's
-                folder in that which MEGATRON_SSPO_DATA names, or the hub, where there is no such variable.
+            split: one of `splits`; from the hub also a part of it, such as "train[:100]".
+            path: a .jsonl or .parquet file, which is read whole, or a folder, such as a download of the repository. A
+                folder has files named after the split, or one file if the set has one split. If the path is empty, the
+                set is read from its folder in the folder that MEGATRON_SSPO_DATA names; without that variable, from
+                the hub.
 
         Raises:
-            UserError: no such split, file or column, no rows, or no hub.
+            UserError: there is no such split, file or column, there are no rows, or the hub cannot be reached.
         """
         whole, bracket, _ = split.partition("[")
         if whole not in self.splits:
@@ -59,7 +60,7 @@ class Published:
             yield from parquet.records(file, wanted) if file.suffix == ".parquet" else jsonl.records(file)
 
     def _local(self) -> str | Path:
-        """The set's folder where MEGATRON_SSPO_DATA names the folder of all sets; then the hub is not asked."""
+        """Returns the set's folder in the folder that MEGATRON_SSPO_DATA names; "" without that variable."""
         if not (folder := os.environ.get(DATA_FOLDER)):
             return ""
         path = Path(folder) / self.name.replace("-", "_")
@@ -81,7 +82,7 @@ class Published:
         folder = path / self.config if self.config and (path / self.config).is_dir() else path
         found = [file for file in folder.rglob("*") if file.suffix in (".jsonl", ".parquet")]
         files = sorted(file for file in found if file.stem == split or file.stem.startswith(f"{split}-"))
-        if not files and len(found) == len(self.splits) == 1:  # such as data/dapo-math-17k.parquet
+        if not files and len(found) == len(self.splits) == 1:  # a file of any name, such as data/dapo-math-17k.parquet
             return found
         if not files:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Procedural tasks of the package reasoning-gym: unlimited, with gold answers, the same for the same seed."""
+"""Procedural tasks of the package reasoning-gym: unlimited in number, with gold answers, reproducible by seed."""
 
 import dataclasses
 import difflib
@@ -11,19 +11,19 @@ _FIELDS = Fields(question="question", answer="answer")
 
 
 def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
-    """`size` questions of one task.
+    """Returns `size` questions of one task.
 
-    Only questions and gold answers come from the package: the answers are judged by our own reward, because the
-    package's scorers want the bare answer and pay in part for text around it.
+    Only questions and gold answers come from the package. Responses are scored by this project's own reward, because
+    the package's scorers expect the bare answer and give partial credit for an answer with text around it.
 
     Args:
         task: a name of reasoning-gym, such as "chain_sum".
         size: number of questions.
-        seed: of the questions. Another seed gives other questions, but not a disjoint set.
+        seed: seed of the questions. Another seed gives other questions, but not a disjoint set.
         options: fields of the task's own configuration, such as min_terms=2.
 
     Raises:
-        UserError: the package is missing, or does not know the task or an option, or refuses a value.
+        UserError: the package is missing, has no such task or option, or refuses a value.
     """
     try:
         import reasoning_gym

@@ -1,4 +1,4 @@
-"""`Row`: what every source yields, and how a record of a file becomes one."""
+"""`Row`: the unit that every source yields, and the conversion of a file's record into a row."""
 
 import math
 from collections import Counter
@@ -18,46 +18,46 @@ class Row:
     question: str | list[dict[str, str]]  # text, or chat messages of "role" and "content"
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # whatever else the record carried
-    subset: str = ""  # the part of a mixture that it belongs to
-    share: float = 0.0  # of all draws, that go to its subset, up to a factor; 0 draws each row of the source once
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # all other fields of the record
+    subset: str = ""  # the set of a mixture that the row belongs to
+    share: float = 0.0  # share of its subset in all draws, up to a factor; 0 draws each row of the source once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dropped:
-    """A row that is left out, in the place where it would have stood."""
+    """A placeholder for a row that is left out."""
 
     id: str
-    reason: str  # the same words for all rows of a kind, which are counted by it
-    detail: str = ""  # what is particular to this one
+    reason: str  # the same text for all rows that are dropped for this reason, which are counted by it
+    detail: str = ""  # specific to this row
 
 
 def count_dropped(dropped: Iterable[Dropped]) -> str:
-    """How many were dropped and why, on one line: "17: repeats an evaluation question, 3: ..."."""
+    """Counts dropped rows by reason, on one line: "17: repeats an evaluation question, 3: ..."."""
     return ", ".join(f"{count:,}: {reason}" for reason, count in Counter(row.reason for row in dropped).items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What a reader of files found, before it is checked."""
+    """A record as it was read from a file, not checked yet."""
 
-    id: str  # of the row that it will be
-    place: str  # file and line, for the messages
-    values: Any  # a mapping, if the file is right
+    id: str  # id of the future row
+    place: str  # file and line, for error messages
+    values: Any  # a mapping, if the file is well-formed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fields:
-    """The names under which a file keeps what a `Row` needs. A dot goes into a nested record."""
+    """The names of the fields of a file that make a `Row`. A dot selects a field of a nested record."""
 
     question: str
     answer: str
-    demonstration: str = ""  # none
-    answer_after: str = ""  # the gold answer is what follows the last such mark ("####" in GSM8K); none takes it whole
+    demonstration: str = ""  # "": the file has none
+    answer_after: str = ""  # mark before the gold answer ("####" in GSM8K), last occurrence; "" takes the whole field
 
 
 def row_from_record(found: Record, fields: Fields) -> Row:
-    """Checks a record of a file and makes it a `Row`.
+    """Checks a record of a file and converts it to a `Row`.
 
     Raises:
         UserError: the record lacks a field, or a field has the wrong type or is empty.
@@ -83,7 +83,7 @@ def row_from_record(found: Record, fields: Fields) -> Row:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a source's file.
+    """Returns the path of a source's file.
 
     Raises:
         UserError: there is no such file.
@@ -140,7 +140,7 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
 
 
 def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:
-    """record["a.b"], or record["a"]["b"] where there is no such key."""
+    """Returns record["a.b"], or record["a"]["b"] if there is no such key."""
     if name in record:
         return record[name]
     value: Any = record
@@ -155,7 +155,7 @@ def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> A
 
 
 def kind(value: Any) -> str:
-    """What a value is, for the messages."""
+    """Describes a value for error messages."""
     if value is None:
         return "null"
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""`PromptStream`: rows as tokenized prompts, drawn epoch after epoch, and resumed where a run stopped."""
+"""`PromptStream`: tokenized prompts, drawn epoch after epoch, with a state that a resumed run restores."""
 
 import hashlib
 import math
@@ -15,24 +15,24 @@ from megatron_sspo.types import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Pair = tuple[Row, Sequence[int]]  # and the tokens of its prompt
+Pair = tuple[Row, Sequence[int]]  # a row and the tokens of its prompt
 
 
 class PromptStream:
-    """An endless stream of prompts: epoch after epoch, each in an order of its own, fixed by the seed.
+    """An endless stream of prompts. The seed determines the order of each epoch.
 
-    An epoch has every prompt once, or, of a mixture with weights, as many draws as there are prompts, shared out by the
-    weights: over the epochs the numbers of times that two prompts of a subset were drawn differ by one at most.
+    An epoch has every prompt once. For a mixture with weights it has as many draws as there are prompts, distributed
+    by the weights: over the epochs the draw counts of two prompts of a subset differ by one at most.
 
-    Every row is rendered and tokenized at construction, so that a row that does not fit is found before anything else
-    starts. No special tokens are added: a chat template writes them as text, and a format string says what it wants.
+    Every row is rendered and tokenized at construction, so that a bad row is found before anything else starts. No
+    special tokens are added: a chat template writes them as text, and a format string contains those that it needs.
 
     Args:
-        rows: of a source, or of several; what was dropped before is passed on.
-        overlong: what a prompt of more than `max_tokens` tokens is: an error, or dropped.
+        rows: rows of one or several sources; rows that are dropped already are added to `dropped`.
+        overlong: treatment of a prompt with more than `max_tokens` tokens: raise an error, or drop the prompt.
 
     Raises:
-        UserError: no rows, an id that occurs twice, a template that does not fit, or a prompt that is empty or has more
+        UserError: there are no rows, an id occurs twice, the template does not fit, or a prompt is empty or has more
             than `max_tokens` tokens.
     """
 
@@ -73,11 +73,11 @@ class PromptStream:
 
     @property
     def dropped(self) -> list[Dropped]:
-        """What the source, the comparison with evaluation questions, and the limit on tokens left out."""
+        """All rows that were left out: by the source, as evaluation questions, or as too long."""
         return list(self._dropped)
 
     def take(self, n: int) -> list[Prompt]:
-        """The next `n` prompts; `n` may be more than an epoch holds."""
+        """Returns the next `n` prompts; `n` may exceed an epoch."""
         taken: list[Prompt] = []
         while len(taken) < n:
             if self._position == len(self._order):
@@ -88,14 +88,14 @@ class PromptStream:
         return taken
 
     def state(self) -> dict[str, Any]:
-        """Where the stream stands, as JSON values."""
+        """Returns the position of the stream, and what identifies the stream, as JSON values."""
         return {**self._identity(), "epoch": self._epoch, "position": self._position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues exactly where `state` was taken.
 
         Raises:
-            UserError: the state is of a stream of other prompts, or with another seed or order.
+            UserError: the state belongs to a stream with other prompts, another seed or another order, or is damaged.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -137,15 +137,15 @@ class PromptStream:
     def _order_of(self, epoch: int) -> list[int]:
         order = [index for index in range(len(self._prompts)) for _ in range(self._times(index, epoch))]
         if self._shuffle:
-            random.Random(f"{self._seed}:{epoch}").shuffle(order)  # seeded by text: the same in every process
+            random.Random(f"{self._seed}:{epoch}").shuffle(order)  # a text seed gives the same order in every process
         return order
 
 
 def _rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
-    """How often each row of a weighted mixture is drawn an epoch, and where in its cycle it starts; [] without weights.
+    """Returns the draws per epoch of each row of a weighted mixture, and its phase; [] without weights.
 
-    The n rows of a subset start 1/n of a cycle after one another, in an order of the seed's, so that every epoch draws
-    the subset as often as its weight says, and passes over all its rows before it comes to one again.
+    The phases of the n rows of a subset are 0, 1/n, 2/n, ..., in an order that the seed determines. Every epoch then
+    draws the subset as often as its weight says, and draws all rows of the subset before it repeats one.
     """
     sizes = Counter(row.subset for row in rows)
     shares = {row.subset: row.share for row in rows}
@@ -176,7 +176,7 @@ def _tokenize(
     rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str
 ) -> list[Sequence[int]]:
     texts = [render(row, tokenizer, template, system) for row in rows]
-    # verbose=False: the error below says more than the tokenizer's warning about its model's length.
+    # verbose=False: `_check_lengths` raises a better message than the tokenizer's warning about long inputs.
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 

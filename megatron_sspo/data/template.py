@@ -1,4 +1,4 @@
-"""From a row to the text that the policy continues."""
+"""Renders a row as the text that the policy continues."""
 
 import string
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ THINK_ANSWER_INSTRUCTION = (
     "Write the reasoning between <think> and </think> and only the final answer between <answer> and </answer>, "
     "like this: <think> reasoning </think> <answer> final answer </answer>"
 )
-"""System text for recipes that train a chat model on the paper's template (the paper does not print its own)."""
+"""System text for recipes that train a chat model on the paper's template (the paper does not print its text)."""
 
 CODE_ANSWER_INSTRUCTION = (
     "First think about the task step by step, then solve it with a Python program that prints the result. "
@@ -22,7 +22,7 @@ CODE_ANSWER_INSTRUCTION = (
     "begins with ```python and ends with ```, like this: <think> reasoning </think> <answer>\n```python\nprogram\n```\n"
     "</answer>"
 )
-"""The same for recipes whose answers are programs (`reward/code.py`)."""
+"""System text for recipes whose answers are programs (`reward/code.py`)."""
 
 CODEACT_INSTRUCTION = (
     "Solve the task step by step. Begin every message with your reasoning, between <think> and </think>, and end it "
@@ -32,18 +32,18 @@ CODEACT_INSTRUCTION = (
     "</solution>. Like this: <think> reasoning </think> <execute> print(6 * 7) </execute>, and at the end "
     "<think> reasoning </think> <solution> 42 </solution>"
 )
-"""The same for recipes that act by code (`environment/codeact.py`, `reward/codeact.py`)."""
+"""System text for recipes that act by code (`environment/codeact.py`, `reward/codeact.py`)."""
 
 
 def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> str:
-    """The prompt as text.
+    """Returns the prompt as text.
 
     Args:
-        row: the question.
-        tokenizer: its chat template is used.
+        row: the row with the question.
+        tokenizer: the tokenizer, whose chat template is used.
         template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
             `{question}`.
-        system: system message of the chat template; none when empty.
+        system: system message of the chat template; empty for none.
 
     Raises:
         UserError: the template does not fit the row or the tokenizer.
@@ -72,10 +72,11 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
 
 
 def _check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
-    """Finds a template that no row could be rendered with.
+    """Checks that a template can render rows at all.
 
     Raises:
-        UserError: no chat template, an unknown field, a stray brace, or a system text that has no place to go.
+        UserError: there is no chat template, or the format string has an unknown field, a stray brace or no field, or
+            comes with a system text.
     """
     if template == "chat":
         if not tokenizer.chat_template:

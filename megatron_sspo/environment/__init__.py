@@ -1,1 +1,1 @@
-"""What a policy acts in, where a rollout has several turns."""
+"""Environments for rollouts of several turns."""

@@ -1,4 +1,4 @@
-"""CodeAct: the policy acts by writing Python, and sees what it prints (Wang et al., ICML 2024, arXiv 2402.01030)."""
+"""CodeAct: the policy acts by writing Python and observes its output (Wang et al., ICML 2024, arXiv 2402.01030)."""
 
 import contextlib
 import os
@@ -37,19 +37,19 @@ def environment(
     packages: Sequence[str] = (),
     cgroup: str = "",
 ) -> "CodeAct":
-    """Builds the environment. Without a sandbox that withstands its probe there is none.
+    """Builds the environment. It requires a sandbox that passes its probe.
 
     Args:
-        max_turns: of a rollout; with the last one it ends, whatever that turn says.
-        max_characters: of an observation; of a longer one the middle is left out.
-        concurrency: cells that run at a time; 0 takes as many as there are cores.
-        max_episodes: interpreters at a time, each with processes of its own.
-        limits: of each cell: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
-        url: of a sandbox on another machine, in place of this one's.
+        max_turns: most turns of a rollout, which ends after the last one in any case.
+        max_characters: most characters of an observation; the middle of a longer one is omitted.
+        concurrency: number of cells that run at the same time; 0 takes the number of cores.
+        max_episodes: number of interpreters at the same time, each with its own processes.
+        limits: limits of each cell: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
+        url: address of a sandbox on another machine; "" takes one on this machine.
         python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
 
     Raises:
-        UserError: a number has no meaning, or the sandbox is missing or lets something through.
+        UserError: a number is out of range, or the sandbox is missing or fails its probe.
     """
     numbers = {"max_turns": max_turns, "max_characters": max_characters, "max_episodes": max_episodes}
     for name, value in numbers.items():
@@ -62,15 +62,15 @@ def environment(
 
 
 class CodeAct:
-    """A turn with `<execute> code </execute>` runs a cell, one with `<solution> ... </solution>` ends the rollout.
+    """An environment in which `<execute> code </execute>` runs a cell and `<solution> ... </solution>` ends a rollout.
 
-    The cells of a rollout share an interpreter, in a sandbox, which is started with the first of them. Code may stand
-    in a fenced block. A turn with neither is told so, and has cost a turn. An interpreter that is taken down by its
-    code stays down; the observations say so.
+    The cells of a rollout share one sandboxed interpreter, which starts with the first cell. Code may be in a fenced
+    block. The observation of a turn with neither tag says so; the turn counts. An interpreter that its code terminates
+    is not restarted; the observations say so.
 
     Args:
-        runner: closed with the environment.
-        concurrency: cells that run at a time.
+        runner: the sandbox, which is closed with the environment.
+        concurrency: number of cells that run at the same time.
         max_turns, max_characters, max_episodes: see `environment`.
     """
 
@@ -88,17 +88,23 @@ class CodeAct:
         self._counts: Counter[str] = Counter()
 
     def open(self, prompt: Prompt) -> "CodeActEpisode":
-        """An episode. The prompt does not matter: the interpreter starts empty."""
+        """Opens an episode. The prompt is not used: the interpreter starts empty."""
         self.count("episodes")
         return CodeActEpisode(self)
 
     def start(self, is_wanted: Callable[[], bool]) -> Session | None:
-        """A fresh interpreter that answers; None where it is not wanted any more when its turn comes.
+        """Starts an interpreter and waits until it responds.
+
+        Args:
+            is_wanted: function that returns whether the interpreter is still needed; polled while no slot is free.
+
+        Returns:
+            The interpreter; None if it is no longer needed when a slot is free.
 
         Raises:
             UserError: the sandbox is broken.
         """
-        for pause in (0.1, 1.0, None):  # once more where a busy machine could not make one
+        for pause in (0.1, 1.0, None):  # retries, since the start may fail on a busy machine
             with self._place(is_wanted) as has_place:
                 if not has_place:
                     return None
@@ -118,7 +124,7 @@ class CodeAct:
         raise AssertionError
 
     def execute(self, session: Session, code: str, is_wanted: Callable[[], bool]) -> str | None:
-        """The observation of a cell; None where it is not wanted any more when its turn comes.
+        """Runs a cell and returns its observation; None if it is no longer wanted when a slot is free.
 
         Raises:
             UserError: the sandbox is broken.
@@ -137,12 +143,12 @@ class CodeAct:
         return "Observation:\n" + (self._shortened(printed.strip()) or _NOTHING)
 
     def count(self, what: str) -> None:
-        """One more of it."""
+        """Increments a counter."""
         with self._lock:
             self._counts[what] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Cells an episode, and the share of the interpreters that were taken down by their code."""
+        """Returns the number of cells per episode, and the share of interpreters that their code terminated."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if not counts["episodes"]:
@@ -153,12 +159,12 @@ class CodeAct:
         }
 
     def close(self) -> None:
-        """Ends the sandboxes."""
+        """Closes the sandbox."""
         self._runner.close()
 
     @contextlib.contextmanager
     def _place(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
-        """One of the places in which cells run, waited for while it is wanted; whether there is one."""
+        """Acquires one of the slots for cells while it is wanted; yields whether a slot was acquired."""
         has_place = False
         while is_wanted() and not (has_place := self._free.acquire(timeout=_LOOK_SECONDS)):
             pass
@@ -200,16 +206,16 @@ class CodeActEpisode:
         return self._environment.execute(self._session, code, self._is_open)
 
     def close(self) -> None:
-        """Ends the interpreter."""
+        """Closes the interpreter."""
         with self._lock:
             self._closed = True
             session = self._session
         if session is not None:
-            with contextlib.suppress(SandboxBroken):  # a server that is away ends it by itself
+            with contextlib.suppress(SandboxBroken):  # a sandbox server that is unreachable closes it by itself
                 session.close()
 
     def _start(self) -> bool:
-        """Whether there is an interpreter now: there is none for an episode that was closed meanwhile."""
+        """Starts the interpreter; returns False if the episode is closed in the meantime."""
         session = self._environment.start(self._is_open)
         if session is None:
             return False
@@ -225,7 +231,7 @@ class CodeActEpisode:
 
 
 def extract_code(response: str) -> str | None:
-    """The code of the last `<execute> ... </execute>`, without a fence around it; None without such a pair."""
+    """Returns the code of the last `<execute> ... </execute>` without its fence; None if there is no such pair."""
     cells = _EXECUTE.findall(response)
     if not cells:
         return None

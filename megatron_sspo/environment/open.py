@@ -1,4 +1,4 @@
-"""The environment that a run names."""
+"""Checks and opens the environment that a run names."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
@@ -10,10 +10,11 @@ from megatron_sspo.run import Rollouts
 
 
 def check_environment(rollouts: Rollouts, tokenizer: Any) -> None:
-    """Finds what is wrong with a run's environment before it is opened; without one, nothing.
+    """Checks a run's environment, if it has one, before it is opened.
 
     Raises:
-        UserError: there is none of that name, it has no such option, or the tokenizer's chat template has no turns.
+        UserError: there is no environment of that name, it lacks an option, or the tokenizer's chat template does not
+            support several turns.
     """
     if rollouts.environment:
         check_options(_builder(rollouts), rollouts.environment_options, _what(rollouts))
@@ -21,10 +22,10 @@ def check_environment(rollouts: Rollouts, tokenizer: Any) -> None:
 
 
 def open_environment(rollouts: Rollouts) -> AbstractContextManager[Environment | None]:
-    """The environment, closed with the context; None where a rollout is a single turn.
+    """Opens the environment as a context that closes it; None if rollouts are single turns.
 
     Raises:
-        UserError: see `check_environment`, or what the environment needs is not there.
+        UserError: see `check_environment`, or a requirement of the environment is missing.
     """
     if not rollouts.environment:
         return nullcontext()

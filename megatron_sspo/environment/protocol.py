@@ -1,4 +1,4 @@
-"""What a rollout engine asks of whatever the policy acts in."""
+"""The interface between a rollout engine and an environment."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,51 +7,52 @@ from megatron_sspo.types import Prompt
 
 
 class Episode(Protocol):
-    """One rollout's share of an environment."""
+    """The state of one rollout in an environment."""
 
     def observe(self, response: str) -> str | None:
-        """What becomes of a turn of the policy: the observation, or None where the rollout ends with it.
+        """Returns the observation that follows a turn of the policy; None ends the rollout.
 
-        Called for one turn after another, from whichever thread, and not for a response that the limit on tokens cut.
-        It has to come back in bounded time.
+        It is called once per turn, in order, from any thread. It is not called for a response that was cut at the
+        token limit. It must return in bounded time.
 
         Args:
-            response: the turn alone, decoded, with the stop string that ended it.
+            response: the decoded turn alone, with the stop string that ended it.
 
         Raises:
-            UserError: the environment itself is broken, which is no verdict on the response.
+            UserError: the environment itself is broken; a fault of the response must not raise.
         """
         ...
 
     def close(self) -> None:
-        """Gives back what the episode holds. May come while `observe` is at work in another thread, which then ends
+        """Releases the episode's resources.
 
-        soon and to no purpose. More than one call does no harm.
+        It may be called while `observe` runs in another thread; `observe` then returns soon, and its result is not
+        used. It may be called several times.
         """
         ...
 
 
 class Environment(Protocol):
-    """Opens episodes. `megatron_sspo/environment/<name>.py` defines `environment(**options)`, which builds one.
+    """A factory of episodes. `megatron_sspo/environment/<name>.py` defines `environment(**options)`, which builds one.
 
-    How many turns there may be is for the environment to say: it ends a rollout by observing nothing. The limit on
-    tokens, `sampling.max_tokens`, is for the whole rollout, observations included.
+    The environment limits the number of turns: it ends a rollout when `observe` returns None. The token limit
+    `sampling.max_tokens` applies to the whole rollout, including observations.
     """
 
     stop: Sequence[str]
-    """Strings that end a turn, besides those of the sampling."""
+    """Strings that end a turn, in addition to those of the sampling parameters."""
 
     max_episodes: int
-    """Episodes that may be open at a time; further rollouts wait for theirs. Each may be observing."""
+    """Most episodes that are open at the same time; further rollouts wait. `observe` may run in all of them at once."""
 
     def open(self, prompt: Prompt) -> Episode:
-        """An episode for one rollout, when its first turn is there. Returns at once: it may not wait for anything."""
+        """Opens an episode for one rollout, after its first turn. It must return at once, without blocking."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name since the last call, of this process; the run's rows have them as `environment/<name>`."""
+        """Returns metrics of this process since the last call, by name; the run logs them as `environment/<name>`."""
         ...
 
     def close(self) -> None:
-        """Ends all episodes, and gives back processes and files. More than one call does no harm."""
+        """Closes all episodes, and releases processes and files. It may be called several times."""
         ...

@@ -1,1 +1,1 @@
-"""How good a policy is on held-out sets: answers, estimates, what is kept of them, and the table."""
+"""Evaluation of a policy on held-out sets: answers, estimates, their files on disk, and tables."""

@@ -1,4 +1,4 @@
-"""What is kept of the answers to a set: readable, and enough for every number."""
+"""The record of the answers to a set: readable, and sufficient to compute every metric."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,17 +10,17 @@ from megatron_sspo.types import RolloutGroup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One response, judged."""
+    """One response with its reward."""
 
-    text: str  # of several turns all, with the observations between them
-    tokens: int  # that the policy sampled
+    text: str  # with several turns: all turns and the observations between them
+    tokens: int  # number of tokens that the policy sampled
     turns: int
     finish_reason: str
-    reward: Mapping[str, float]  # its parts
+    reward: Mapping[str, float]  # parts of the reward
 
     @property
     def is_correct(self) -> bool:
-        """Whether it says the gold answer, in whatever form."""
+        """Returns whether the reward's part "answer" is 1, independently of its other parts."""
         return self.reward.get("answer") == 1.0
 
 
@@ -35,7 +35,7 @@ class Answers:
 
     @classmethod
     def of(cls, group: RolloutGroup, tokenizer: Any) -> Self:
-        """A group, with its prompt as text."""
+        """Builds the record of a group; the prompt is decoded to text."""
         return cls(
             id=group.prompt.id,
             prompt=str(tokenizer.decode(group.prompt.tokens)),
@@ -54,10 +54,10 @@ class Answers:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """The reverse of `to_row`.
+        """Reverses `to_row`.
 
         Raises:
-            ValueError, LookupError, TypeError: the row is none of `to_row`.
+            ValueError, LookupError, TypeError: the row does not have the form that `to_row` returns.
         """
         found = cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
         texts = (found.id, found.prompt, found.gold)
@@ -74,17 +74,17 @@ class Answers:
         return found
 
     def to_row(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns the record as JSON values."""
         return asdict(self)
 
 
 def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, float]:
-    """The numbers of a set, by name.
+    """Computes the metrics of a set, by name.
 
-    `pass@1` of the greedy answers; of k sampled ones `avg@k` and `pass@j` for j = 2, 4, 8, ... and k; each also with
-    `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Of the greedy answers besides:
-    `format_rate`, the mean `reward`, the means of its other parts, `response_tokens`, `turns` where any had several,
-    and the share that was `truncated`. A reward without the part "answer" has neither pass@1 nor what is sampled.
+    Greedy answers give `pass@1`; k sampled answers give `avg@k` and `pass@j` for j = 2, 4, 8, ... and k. Each of these
+    also has `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Greedy answers further give
+    `format_rate`, the mean `reward`, the means of the reward's other parts, `response_tokens`, `turns` if any response
+    has several, and the share that was `truncated`. A reward without the part "answer" has no pass@1, avg@k or pass@j.
     """
     first = [answers.answers[0] for answers in greedy]
     parts = sorted({name for answer in first for name in answer.reward})

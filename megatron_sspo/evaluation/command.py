@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate` and `table`: one model on some sets, into a folder; and folders side by side."""
+"""`megatron-sspo evaluate` and `table`: evaluates one model on some sets; compares several evaluations."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from megatron_sspo.state import write_atomically
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.weights.model_folder import ModelFolder
 
-FOLDER = Path("evaluations")  # of the folders that are not named
+FOLDER = Path("evaluations")  # parent of the folders that are not named on the command line
 
 
 def evaluate_model(
@@ -44,19 +44,19 @@ def evaluate_model(
     label: str = "",
     companions: Path | None = None,
 ) -> Result:
-    """Evaluates a model, and prints the table. An evaluation that was cut short goes on: no prompt is asked twice.
+    """Evaluates a model and prints the table. An interrupted evaluation is resumed: no prompt is answered twice.
 
     Args:
-        run: whose evaluation, reward, engine, sampling and seed are used.
-        path: see `open_model`.
-        names: sets of the run or, where it has none of the name, of the paper; none takes all of the run.
-        samples: k; None: as the run says.
-        output: the folder, see `Record`; None: one in `evaluations/`, named after the path.
-        label: the model's name in tables; "": the path.
+        run: the run whose evaluation, reward, engine, sampling and seed are used.
+        path: the model; see `open_model`.
+        names: names of sets, of the run or else of the paper; empty takes all sets of the run.
+        samples: k, the number of sampled answers per prompt; None takes the run's.
+        output: the folder, see `Record`; None takes one in `evaluations/`, named after the path.
+        label: the model's name in tables; "" takes the path.
         companions: see `open_model`.
 
     Raises:
-        UserError: a set, model, engine or reward that is not there or is wrong, or a folder of another evaluation.
+        UserError: a set, model, engine or reward is missing or wrong, or the folder belongs to another evaluation.
     """
     run = with_sets(run, names)
     assert run.evaluation is not None
@@ -92,10 +92,10 @@ def evaluate_model(
 
 
 def print_table(folders: Sequence[str]) -> None:
-    """Prints the paper's table of evaluations in Markdown, the first as the base that the others are compared with.
+    """Prints the paper's table of evaluations in Markdown. The others are compared with the first one.
 
     Args:
-        folders: each of an evaluation, or `name=folder`, with another name for its model.
+        folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`.
 
     Raises:
         UserError: a folder has no results.
@@ -109,10 +109,10 @@ def print_table(folders: Sequence[str]) -> None:
 
 
 def with_sets(run: Run, names: Sequence[str]) -> Run:
-    """The run, with the sets of these names: its own, or the paper's.
+    """Returns the run with the sets of these names, the run's own or the paper's.
 
     Raises:
-        UserError: there is no set of a name, or neither names nor sets.
+        UserError: there is no set of a name, a name occurs twice, or there are neither names nor sets.
     """
     own = sets_of(run)
     if not names:
@@ -140,7 +140,7 @@ def _answer(
     record: Record,
     display: Display,
 ) -> None:
-    """Asks for the answers that are missing, set after set. Engine and rewards start where there are any."""
+    """Generates the missing answers, set by set."""
     with ExitStack() as stack:
         stack.callback(display.end)
         rewards, environments = open_rewards(run, stack), open_environments(run, stack)

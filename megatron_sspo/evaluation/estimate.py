@@ -1,10 +1,10 @@
-"""Shares of right answers, and how far off they may be."""
+"""Shares of correct answers, with confidence intervals."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_Z = 1.959963984540054  # of a normal distribution, 95 % lie within so many standard deviations
+_Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,12 @@ class Estimate:
 
 
 def greedy_pass(correct: Sequence[bool]) -> Estimate:
-    """pass@1 of one greedy answer a prompt: the share that is right, with Wilson's interval."""
+    """Estimates pass@1 from one greedy answer per prompt: the share of correct answers, with Wilson's interval."""
     return _estimate([float(value) for value in correct], answers=1)
 
 
 def sampled_avg(num_correct: Sequence[int], num_samples: int) -> Estimate:
-    """avg@k: the mean over prompts of c/k, where c of k sampled answers are right.
+    """Estimates avg@k: the mean over prompts of c/k, where c of k sampled answers are correct.
 
     Args:
         num_correct: c of each prompt.
@@ -32,10 +32,10 @@ def sampled_avg(num_correct: Sequence[int], num_samples: int) -> Estimate:
 
 
 def sampled_pass(num_correct: Sequence[int], num_samples: int, draws: int) -> Estimate:
-    """pass@j out of k samples: the mean over prompts of 1 - C(k - c, j) / C(k, j), which has no bias.
+    """Estimates pass@j from k samples, without bias: the mean over prompts of 1 - C(k - c, j) / C(k, j).
 
-    It is the chance that j of a prompt's k answers, drawn without replacement, hold a right one (Chen et al.,
-    "Evaluating Large Language Models Trained on Code", arXiv 2107.03374).
+    The term is the probability that j of a prompt's k answers, drawn without replacement, contain a correct one
+    (Chen et al., "Evaluating Large Language Models Trained on Code", arXiv 2107.03374).
 
     Args:
         num_correct: c of each prompt.
@@ -47,26 +47,27 @@ def sampled_pass(num_correct: Sequence[int], num_samples: int, draws: int) -> Es
 
 
 def _estimate(values: Sequence[float], answers: int) -> Estimate:
-    """The mean of a value a prompt, with Wilson's interval for as many trials as the values' spread stands for.
+    """Returns the mean of one value per prompt, with Wilson's interval for the effective number of trials m.
 
         p = mean x_i,   m = n · p(1-p) / mean (x_i - p)²,   n ≤ m ≤ n · answers
 
         (p + z²/2m ± z √(p(1-p)/m + z²/4m²)) / (1 + z²/m)
 
-    Prompts are what is drawn, so the answers to one prompt count as one where they agree (m = n), and as many where
-    they are independent. With one answer a prompt m is n, and this is Wilson's interval itself (JASA 22, 1927); the
-    number of trials that a clustered sample is worth is Kish's effective sample size ("Survey Sampling", 1965). Unlike
-    the mean plus and minus two standard errors it stays within [0, 1] and is not empty where all answers are wrong.
+    Prompts are the sampled units. The answers to one prompt therefore count as one trial if they all agree (m = n),
+    and as separate trials if they are independent. With one answer per prompt, m = n, and the result is Wilson's
+    interval (JASA 22, 1927). m is Kish's effective size of a clustered sample ("Survey Sampling", 1965). Unlike the
+    mean plus and minus two standard errors, the interval lies within [0, 1] and is not empty if all answers are wrong.
 
     Args:
-        answers: independent answers that a value may stand for at most.
+        values: one value in [0, 1] per prompt.
+        answers: largest number of independent answers behind one value.
     """
     count = len(values)
     mean = min(1.0, math.fsum(values) / count)
     spread = sum((value - mean) ** 2 for value in values) / count
     variance = mean * (1 - mean)
     fewest, most = count, count * answers
-    if variance <= 0:  # all right or all wrong: nothing shows that answers to one prompt differ
+    if variance <= 0:  # all right or all wrong: the answers to one prompt may be fully correlated
         trials = fewest
     else:
         trials = min(max(count * variance / spread, fewest), most) if spread > 0 else most

@@ -1,4 +1,4 @@
-"""`evaluate`: one set, answered greedily and, where that is asked for, k times more by sampling."""
+"""`evaluate`: answers one set greedily and, if wanted, k more times by sampling."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ Kind = Literal["greedy", "sampled"]
 
 
 class Kept:
-    """The answers to a set, by prompt; in memory here, in files in `record`.
+    """The answers to a set, by prompt. This class keeps them in memory; `record.KeptInFiles` keeps them in files.
 
     Args:
-        tokenizer: turns a prompt's tokens back into text.
+        tokenizer: the tokenizer that decodes prompts.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -26,14 +26,14 @@ class Kept:
         self._by_id: dict[Kind, dict[str, Answers]] = {"greedy": {}, "sampled": {}}
 
     def of(self, kind: Kind) -> dict[str, Answers]:
-        """Those that are there, by the prompt's id."""
+        """Returns the answers so far, by prompt id."""
         return self._by_id[kind]
 
     def arrived(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
-        """Is told of groups as they come, on the process that had them from the engine."""
+        """Called with groups as they complete, on the process that received them from the engine."""
 
     def add(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
-        """Takes in all groups of a set, on every process."""
+        """Adds all groups of a set, on every process."""
         self._by_id[kind] |= {group.prompt.id: Answers.of(group, self._tokenizer) for group in groups}
 
 
@@ -49,16 +49,16 @@ def evaluate(
     seed: int = 0,
     environment: Environment | None = None,
 ) -> dict[str, float]:
-    """Answers the prompts under the engine's weights, and counts.
+    """Generates answers with the engine's weights and computes the metrics.
 
     Args:
-        sampling: of the sampled answers; the greedy ones have its limit and stop strings.
-        sync: gives the engine the weights, again.
-        kept: where answers are kept; a prompt that has one already is not asked again.
-        samples: k > 0 adds k sampled answers a prompt, where the reward has a part "answer".
+        sampling: parameters of the sampled answers; greedy answers use its token limit and stop strings.
+        sync: function that sends the weights to the engine again.
+        kept: the answers so far, to which new ones are added; a prompt with answers is not answered again.
+        samples: k; if positive and if the reward has a part "answer", k answers per prompt are sampled.
 
     Returns:
-        The set's numbers, see `answers.numbers`. The same on every process.
+        The set's metrics, see `answers.numbers`; the same on every process.
     """
 
     def ask(kind: Kind, how: Sampling, group_size: int) -> list[Answers]:

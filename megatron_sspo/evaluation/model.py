@@ -1,4 +1,4 @@
-"""What is evaluated: a Hugging Face folder, a Megatron checkpoint, a checkpoint of a run, or a run's folder."""
+"""The evaluated model: a Hugging Face folder, a Megatron checkpoint, a checkpoint of a run, or a run's folder."""
 
 import hashlib
 import json
@@ -13,14 +13,15 @@ from megatron_sspo.weights.open_folder import open_folder
 
 @naming_the_file()
 def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
-    """Opens the weights at `path`; of a run's folder the finished model, or where there is none the newest checkpoint.
+    """Opens the weights at `path`. For a run's folder these are its final model or, without one, its newest checkpoint.
 
     Args:
-        companions: config.json and tokenizer of a Megatron checkpoint that has none; a run's checkpoint has those of
-            the model that the run started from.
+        path: the folder.
+        companions: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
+            run takes them from the model that the run started from.
 
     Raises:
-        UserError: there is no such folder, or no weights in it.
+        UserError: there is no such folder, or it has no weights.
     """
     if not path.is_dir():
         raise UserError(f"there is no folder {path}: name a Hugging Face folder, a checkpoint, or the folder of a run")
@@ -31,7 +32,7 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
             raise UserError(f"the run {path} has no model and no checkpoint yet: wait for its first one")
         path = found[-1]
     else:
-        run = path.resolve().parent.parent  # of run/checkpoints/update-000100
+        run = path.resolve().parent.parent  # the path may be run/checkpoints/update-000100
     if companions is None and not (path / "config.json").exists() and _is_run(run):
         companions = _model_of(run)
     return open_folder(path, companions)
@@ -39,14 +40,17 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
 
 @naming_the_file()
 def fingerprint(folder: ModelFolder) -> str:
-    """Of configuration and weights: names, sizes and times of the files, whose content would take minutes to read."""
+    """Returns a hash of the configuration and of the weight files' names, sizes and modification times.
+
+    The content of the weight files is not read, because that would take minutes.
+    """
     files = sorted({file for tensor in folder.stored.values() for file in tensor.files})
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([states, folder.config], sort_keys=True).encode()).hexdigest()
 
 
 def _model_of(run: Path) -> Path:
-    """The path of the model that a run started from."""
+    """Returns the path of the model that a run started from."""
     model = read_json(run / "config.json").get("model")
     path = model.get("path") if isinstance(model, dict) else None
     if not isinstance(path, str):

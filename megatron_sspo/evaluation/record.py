@@ -1,4 +1,4 @@
-"""The folder of an evaluation: what is evaluated, and every answer as soon as it is there."""
+"""The folder of an evaluation: its settings, and every answer as soon as it is generated."""
 
 import fcntl
 import hashlib
@@ -24,21 +24,22 @@ _MOST_ANSWERS = 64 * 1024**3  # bytes
 
 
 class Record:
-    """A context: the folder, kept to one model, and to one way of asking each set.
+    """A context manager for the folder, which holds answers of one model, with fixed settings for each set.
 
     ```
-    evaluation.json        the model; of each set: prompts, how many were dropped, reward, sampling, seed, engine
-    <set>/greedy.jsonl     a line a prompt, written as the answers come
+    evaluation.json        the model; for each set: prompts, number of dropped rows, reward, sampling, seed, engine
+    <set>/greedy.jsonl     one line per prompt, written as answers complete
     <set>/sampled.jsonl    the same with k answers
-    results.json           the numbers of the sets that are complete
+    results.json           the metrics of the completed sets
     ```
 
     Args:
-        model: the name that the model has in tables.
-        weights: a fingerprint of its tensors and configuration.
+        folder: the folder; it is created if missing.
+        model: the model's name in tables.
+        weights: a fingerprint of the model's tensors and configuration.
 
     Raises:
-        UserError: the folder holds something else, the answers of another model, or another process writes it.
+        UserError: the folder holds other files or answers of another model, or another process writes to it.
     """
 
     @naming_the_file()
@@ -69,12 +70,14 @@ class Record:
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "KeptInFiles":
-        """The answers that are there already, and the place of those to come.
+        """Opens the answers to a set: reads those of earlier attempts, and accepts new ones.
 
         Args:
-            stream: its prompts, and what was left out of them.
-            settings: all that the answers depend on besides model and prompts.
-            samples: k.
+            name: the set's name.
+            stream: the set's prompts and dropped rows.
+            settings: everything that the answers depend on besides model and prompts.
+            samples: k; 0 takes the k of earlier attempts.
+            tokenizer: the tokenizer that decodes prompts.
 
         Raises:
             UserError: the folder holds answers to the set under other settings, or to other prompts.
@@ -98,7 +101,7 @@ class Record:
 
     @naming_the_file()
     def finish_set(self, name: str, title: str, numbers: Mapping[str, float]) -> None:
-        """Writes the numbers of a set, beside those of the others."""
+        """Adds the metrics of a set to results.json."""
         path = self.folder / _RESULTS
         sets = _read_results(path)["sets"] if path.exists() else {}
         sets[name] = {"title": title, **numbers}
@@ -126,13 +129,16 @@ class Record:
 
 
 class KeptInFiles(Kept):
-    """The answers to a set, in files to which each is added as it comes; those of an earlier attempt are read.
+    """The answers to a set, appended to files as they complete. The answers of earlier attempts are read first.
 
     Args:
-        samples: k, of the file of sampled answers.
+        folder: the set's folder.
+        prompts: the set's prompts; answers to other prompts are ignored.
+        tokenizer: the tokenizer that decodes prompts.
+        samples: k, the number of sampled answers per prompt.
 
     Raises:
-        UserError: a line that is not the last cannot be read.
+        UserError: a complete line cannot be read.
     """
 
     @naming_the_file()
@@ -145,7 +151,7 @@ class KeptInFiles(Kept):
             self.of(kind).update((answers.id, answers) for answers in _read(self._path(kind)) if answers.id in ids)
 
     def begin(self, name: str, num_prompts: int, display: Display) -> None:
-        """Shows how far the set is from here on: a bar on a terminal, every tenth of it as a line elsewhere."""
+        """Starts the display of progress: a bar on a terminal, otherwise a line for every tenth of the set."""
         total = num_prompts * (2 if self.samples else 1)
         done = self._num_done
         if 0 < done < total:
@@ -155,7 +161,7 @@ class KeptInFiles(Kept):
 
     @naming_the_file()
     def arrived(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
-        """Appends them. They are on the disk when this returns."""
+        """Appends groups to their file and flushes it to disk."""
         before = self._num_done
         self.add(kind, groups)
         with self._path(kind).open("a", encoding="utf-8") as file:
@@ -167,7 +173,7 @@ class KeptInFiles(Kept):
 
     @naming_the_file()
     def finish(self, prompts: Sequence[Prompt]) -> None:
-        """Puts the lines into the prompts' order."""
+        """Rewrites the files with their lines in the order of the prompts."""
         for kind in ("greedy", "sampled"):
             if known := self.of(kind):
                 write_rows(self._path(kind), (known[prompt.id].to_row() for prompt in prompts))
@@ -188,7 +194,7 @@ class KeptInFiles(Kept):
 
 @naming_the_file()
 def read_result(folder: Path) -> Result:
-    """The numbers that an evaluation left.
+    """Reads the metrics of an evaluation.
 
     Raises:
         UserError: there are none, or they cannot be read.
@@ -223,7 +229,7 @@ def _is_object(value: Any, names: Sequence[str] = ()) -> bool:
 
 
 def _read(path: Path) -> list[Answers]:
-    """The whole lines of a file; one that a kill cut short is taken off its end."""
+    """Reads the complete lines of a file, and truncates an incomplete last line, which a killed process may leave."""
     if not path.exists():
         return []
     content = read_bytes(path, at_most=_MOST_ANSWERS)

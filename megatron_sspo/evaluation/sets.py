@@ -1,4 +1,4 @@
-"""The held-out sets of a run: their prompts, rewards and environments, and how their answers are sampled."""
+"""The held-out sets of a run: their prompts, rewards, environments and sampling parameters."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from megatron_sspo.types import Prompt
 
 
 def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
-    """The prompts of each set, in the order of its source. Errors as in `held_out_streams`."""
+    """Returns the prompts of each set, in the order of its source. Raises the errors of `held_out_streams`."""
     return {name: stream.prompts for name, stream in held_out_streams(run, tokenizer).items()}
 
 
 def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
-    """The prompts of each set, and what is left out of it: what its source drops, and where it says so long prompts.
+    """Returns the stream of each set: its prompts and its dropped rows.
 
     Raises:
         UserError: a set cannot be read, has no rows, or has a prompt that is too long; the message names the set.
@@ -39,19 +39,19 @@ def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
 
 
 def sets_of(run: Run) -> Mapping[str, HeldOut]:
-    """The sets; none where the run has no evaluation."""
+    """Returns the run's held-out sets; empty if the run has no evaluation."""
     return run.evaluation.sets if run.evaluation else {}
 
 
 def check_rewards(run: Run) -> None:
-    """Raises UserError where a set's reward is not there, or has no such option."""
+    """Raises UserError if the reward of a set is missing or does not have one of the given options."""
     for held_out in sets_of(run).values():
         name, options = _reward_of(run, held_out)
         check_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
 
 
 def check_held_out(run: Run, prompts: Mapping[str, Sequence[Prompt]]) -> None:
-    """Raises UserError where the reward of a set cannot judge one of its prompts; the message names both."""
+    """Raises UserError if the reward of a set cannot score one of its prompts; the message names both."""
     for set_name, held_out in sets_of(run).items():
         name, _ = _reward_of(run, held_out)
         try:
@@ -61,10 +61,11 @@ def check_held_out(run: Run, prompts: Mapping[str, Sequence[Prompt]]) -> None:
 
 
 def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
-    """The reward of each set. Sets of one reward and its options share one; `stack` closes them.
+    """Opens the reward of each set. Sets with the same reward and options share one instance.
 
     Args:
-        first: the run's own, which a set of that reward and its options shares too.
+        stack: the exit stack that closes the rewards.
+        first: the run's own reward, already open; sets with the same reward and options share it.
     """
     opened: dict[str, Reward] = {} if first is None else {_key(run.reward, run.reward_options): first}
     found: dict[str, Reward] = {}
@@ -79,7 +80,7 @@ def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dic
 
 
 def check_environments(run: Run, tokenizer: Any) -> None:
-    """Raises UserError where a set's environment is not there, has no such option, or the tokenizer is not for it."""
+    """Raises UserError if a set's environment is missing, lacks an option, or does not fit template or tokenizer."""
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
         check_environment(rollouts, tokenizer)
@@ -91,7 +92,7 @@ def check_environments(run: Run, tokenizer: Any) -> None:
 
 
 def open_environments(run: Run, stack: ExitStack, first: Environment | None = None) -> dict[str, Environment | None]:
-    """The environment of each set; None where it is asked in a single turn. As `open_rewards` otherwise."""
+    """Opens the environment of each set; None for a set with single turns. Arguments: see `open_rewards`."""
     own = run.rollouts
     opened: dict[str, Environment | None] = (
         {} if first is None else {_key(own.environment, own.environment_options): first}
@@ -107,13 +108,13 @@ def open_environments(run: Run, stack: ExitStack, first: Environment | None = No
 
 
 def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
-    """That of the rollouts, with the set's own limit on a response's tokens."""
+    """Returns the sampling parameters of the rollouts, with the set's own limit on response tokens."""
     sampling = run.rollouts.sampling
     return replace(sampling, max_tokens=held_out.max_tokens) if held_out.max_tokens else sampling
 
 
 def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
-    """All that an answer and its verdict depend on, besides model and prompts, as JSON values."""
+    """Returns everything that answers and rewards depend on, besides model and prompts, as JSON values."""
     name, options = _reward_of(run, held_out)
     sampling, rollouts = sampling_of(run, held_out), _rollouts_of(run, held_out)
     return {
@@ -142,7 +143,7 @@ def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
-    """The run's, with the set's environment."""
+    """Returns the run's rollout options with the set's environment."""
     own = run.rollouts
     name = own.environment if held_out.environment is None else held_out.environment
     options = held_out.environment_options or (own.environment_options if name == own.environment else {})

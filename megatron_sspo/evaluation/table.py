@@ -1,4 +1,4 @@
-"""Tables of evaluations: the paper's, with models as rows and sets as columns, and that of a run's end."""
+"""Tables of evaluations: the paper's, with models as rows and sets as columns, and the summary of a run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,18 @@ MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What an evaluation of one model came to."""
+    """The results of one model."""
 
     model: str
-    sets: Mapping[str, Mapping[str, float]]  # numbers by set
-    titles: Mapping[str, str]  # of the sets' columns
+    sets: Mapping[str, Mapping[str, float]]  # metrics by set
+    titles: Mapping[str, str]  # column title by set
 
 
 def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a model a row, a set a column, shares in percent with their 95 % intervals.
+    """Returns header and rows: one model per row, one set per column, percentages with 95 % intervals.
 
-    Where answers were sampled, a model has a row for each measure: pass@1 (greedy), avg@k, pass@k. Where there are
-    several models, the last column has the mean difference to the first one over the sets, if it has all of them.
+    If answers were sampled, a model has one row per measure: pass@1 (greedy), avg@k, pass@k. With several models, the
+    last column is the mean difference to the first model over the sets, if both have all sets.
     """
     names = list(dict.fromkeys(name for result in results for name in result.sets))
     titles = {name: title for result in results for name, title in result.titles.items()}
@@ -39,7 +39,7 @@ def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table in Markdown."""
+    """Formats a table in Markdown."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
 
@@ -49,7 +49,7 @@ def _escaped(cell: str) -> str:
 
 
 def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name: str) -> list[tuple[str, str, str]]:
-    """Rows for one set: each number at the first and at the last evaluation of a run, with its interval."""
+    """Returns rows for one set: each metric in the first and in the last evaluation of a run, with its interval."""
 
     def cell(row: Mapping[str, float], key: str) -> str:
         if key not in row:
@@ -62,7 +62,7 @@ def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name
 
 
 def _measures(result: Result) -> list[str]:
-    """pass@1, and of what was sampled avg@k and pass@k for the whole k alone."""
+    """Returns the measures of the table: pass@1, avg@k, and pass@k for the same k only."""
     found = list(dict.fromkeys(key for numbers in result.sets.values() for key in numbers if MEASURE.fullmatch(key)))
     sizes = {key.partition("@")[2] for key in found if key.startswith("avg@")}
     return [key for key in found if key == "pass@1" or key.partition("@")[2] in sizes]

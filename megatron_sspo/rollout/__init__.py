@@ -1,1 +1,1 @@
-"""Prompts -> responses."""
+"""Generates responses to prompts."""

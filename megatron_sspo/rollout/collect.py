@@ -1,4 +1,4 @@
-"""Prompts shared out over the processes, answered, scored, and brought together again."""
+"""Distributes prompts over the processes, and gathers the scored responses."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ from megatron_sspo.validation.user_code import user_code
 
 @dataclass(frozen=True)
 class UnderWay:
-    """Prompts that are being answered. The same prompts on every process."""
+    """A generation in progress. The prompts are the same on every process."""
 
     engine: RolloutEngine
     prompts: Sequence[Prompt]
-    generation: Generation | None  # None: rank 0 drives servers, and this is another one
+    generation: Generation | None  # None: rank 0 drives servers, and this is another rank
 
 
 def begin(
@@ -39,10 +39,10 @@ def begin(
     seed: int,
     environment: Environment | None = None,
 ) -> UnderWay:
-    """Begins `group_size` responses to each prompt, each a single turn or, in an environment, as many as that wants.
+    """Begins `group_size` responses to each prompt. Without an environment a response is a single turn.
 
-    Engines that live in the trainer's processes each answer their share; servers are driven by rank 0. The seed and
-    the prompt alone decide a response of the former, so the shares may be cut anyhow.
+    A replicated engine answers the share of its process; servers are driven by rank 0. The seed and the prompt alone
+    determine a response of a replicated engine, so the split into shares does not matter.
     """
     rank, world_size = _place()
     if not engine.replicated and rank != 0:
@@ -61,12 +61,14 @@ def finish(
     sync: Callable[[], None],
     is_enough: Callable[[Sequence[RolloutGroup]], bool] = lambda groups: False,
 ) -> list[RolloutGroup | None]:
-    """The scored groups, in the prompts' order, the same list on every process.
+    """Waits for the groups and returns them scored, in the order of the prompts, the same list on every process.
 
     Args:
-        score: fills in rewards; called while other responses are still under way.
-        sync: gives the engine the policy's weights, again. A collective.
-        is_enough: looked at as groups come in from servers; when it is true the others are given up, and None.
+        under_way: the generation that `begin` returned.
+        score: function that fills in rewards; it is called while other responses are still being generated.
+        sync: collective that sends the policy's weights to the engine again.
+        is_enough: function of the groups so far, for servers only. Once it returns true, the other groups are
+            cancelled, and None is in their place.
     """
     rank, world_size = _place()
     engine, generation = under_way.engine, under_way.generation
@@ -104,10 +106,15 @@ def collect(
     environment: Environment | None = None,
     arrived: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
-    """`group_size` scored responses to each prompt, in the prompts' order, the same list on every process.
+    """Generates and scores `group_size` responses to each prompt.
 
     Args:
-        arrived: is told of groups as they come, each once, on the process that had them from the engine.
+        sync: collective that sends the policy's weights to the engine again.
+        arrived: callback for scored groups as they complete, once per group, on the process that received them from
+            the engine.
+
+    Returns:
+        The groups in the order of the prompts, the same list on every process.
     """
 
     def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
@@ -121,7 +128,10 @@ def collect(
 
 
 def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | None = None) -> list[RolloutGroup]:
-    """The groups with the parts of each reward filled in.
+    """Returns the groups with the parts of each reward filled in.
+
+    Args:
+        overlong: penalty for overlong responses, to be added; None adds none.
 
     Raises:
         UserError: a reward is not a finite number; the message names the prompt.
@@ -137,11 +147,11 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
 
 
 def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
-    """The groups with Â_i filled in.
+    """Returns the groups with Â_i filled in.
 
     Args:
-        estimator: a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`, from the rewards
-            [G] of a group to its advantages [G].
+        estimator: name of a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`. The
+            function maps the rewards [G] of a group to its advantages [G].
     """
     function = resolve_advantage(estimator)
 
@@ -153,10 +163,10 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
 
 
 def check_advantage(name: str, group_size: int) -> None:
-    """Tries an advantage function on a group of rewards.
+    """Calls an advantage function with a group of rewards and checks the result.
 
     Raises:
-        UserError: there is none of that name, it raises, or it does not return one finite number a reward.
+        UserError: there is no such function, it raises, or it does not return one finite number per reward.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
@@ -174,7 +184,7 @@ def check_advantage(name: str, group_size: int) -> None:
 
 
 def resolve_advantage(name: str) -> Any:
-    """The advantage function of that name. Raises UserError where there is none."""
+    """Returns the advantage function of that name. Raises UserError if there is none."""
     if ":" in name:
         return resolve("objective", name, name.partition(":")[2])
     known = {
@@ -191,5 +201,5 @@ def resolve_advantage(name: str) -> Any:
 
 
 def _place() -> tuple[int, int]:
-    """(rank, world size)."""
+    """Returns (rank, world size)."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -1,4 +1,4 @@
-"""The rollouts of one cycle after the other: how far generation runs ahead, and which groups are learned from."""
+"""The rollouts of successive cycles: how far generation runs ahead, and which groups are trained on."""
 
 import math
 from collections import deque
@@ -20,18 +20,18 @@ from megatron_sspo.types import Prompt, RolloutGroup
 
 
 class Cycles:
-    """A source of groups, a cycle's worth at a time. What happens here happens on every process alike.
+    """A source of groups, one cycle at a time. Every process makes the same calls and gets the same groups.
 
-    Cycles are begun in order, and as many ahead of the one that is learned from as `max_staleness` allows: one that is
-    begun k cycles early has tokens of weights up to k·μ updates old, and none older. With a staleness of 0 a cycle is
-    begun when it is asked for.
+    Generation of the cycles begins in order, and runs ahead of training by as many cycles as `max_staleness` allows. A
+    cycle that is begun k cycles early has tokens sampled by weights up to k·μ updates old, and none older. With a
+    staleness of 0, generation of a cycle begins in `next`.
 
     Args:
-        sync: gives the engine the policy's weights, again. A collective.
+        sync: collective that sends the policy's weights to the engine again.
 
     Raises:
-        UserError: the engine generates inside of the trainer, and was asked to run ahead or to be cut short; or its
-            servers are to give back memory that they would be using.
+        UserError: the engine generates inside the trainer, which excludes staleness and oversampling; or staleness is
+            combined with the release of the servers' memory.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Cycles:
         overlong = Overlong(max_tokens=longest, buffer=rollouts.overlong_buffer, penalty=rollouts.overlong_penalty)
         self._score = partial(score, reward, overlong=overlong if rollouts.overlong_buffer else None)
         self._begun: deque[UnderWay] = deque()
-        self._again: deque[list[Prompt]] = deque()  # cycles that an earlier attempt had begun
-        self._given_up: list[Prompt] = []  # prompts whose responses were cut short; they come first in the next cycle
+        self._again: deque[list[Prompt]] = deque()  # cycles that were begun before the run was resumed
+        self._given_up: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
         self._metrics: dict[str, float] = {}
 
     def next(self, update: int) -> list[RolloutGroup]:
-        """The groups of the cycle that starts after `update` updates.
+        """Returns the groups of the cycle that starts after `update` updates.
 
         Raises:
-            UserError: routes are wanted, and the engine reports none.
+            UserError: routes are needed, but the engine reports none.
         """
         left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
         while len(self._begun) < min(1 + self._ahead, left):
@@ -75,7 +75,7 @@ class Cycles:
         return groups
 
     def state(self) -> dict[str, Any]:
-        """The prompts that were drawn and not learned from, as JSON values. What is generated of them is not kept."""
+        """Returns the prompts that were drawn but not trained on, as JSON values, without their responses."""
         begun = [*(cycle.prompts for cycle in self._begun), *self._again]
         return {
             "begun": [[prompt_row(prompt) for prompt in prompts] for prompts in begun],
@@ -83,12 +83,12 @@ class Cycles:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Begins those again, each in its turn."""
+        """Schedules the prompts of a `state` again, in the same order."""
         self._again = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
         self._given_up = [prompt_from_row(row) for row in state["given_up"]]
 
     def metrics(self) -> dict[str, float]:
-        """Of the last cycle."""
+        """Returns the metrics of the last cycle."""
         found, self._metrics = self._metrics, {}
         return found
 
@@ -104,13 +104,13 @@ class Cycles:
         )
 
     def _draw(self, missing: int | None = None) -> list[Prompt]:
-        """Prompts for that many groups, and for those that will be given up."""
+        """Draws prompts for `missing` groups (None: a whole cycle), and further ones for oversampling."""
         count = math.ceil((self._num_groups if missing is None else missing) * self._run.rollouts.oversampling)
         first, self._given_up = self._given_up[:count], self._given_up[count:]
         return first + self._prompts.take(count - len(first))
 
     def _finish(self, cycle: UnderWay, update: int) -> list[RolloutGroup]:
-        """The groups to learn from: where refills are allowed, first those whose rewards differ."""
+        """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""
         refills = self._run.rollouts.refills
         good: list[RolloutGroup] = []
         equal: list[RolloutGroup] = []

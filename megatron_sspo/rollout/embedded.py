@@ -1,4 +1,4 @@
-"""In-process engine on Transformers: for models that fit beside the trainer, where no server is wanted."""
+"""In-process engine on Transformers, for models that fit beside the trainer without a server."""
 
 import random
 from collections.abc import Generator, Iterable, Sequence
@@ -29,12 +29,13 @@ def engine(
     dtype: torch.dtype = torch.float32,
     max_batch_size: Count = 256,
 ) -> "EmbeddedEngine":
-    """An engine for the architecture and the tokenizer in a Hugging Face folder. Its weights come by `load_weights`.
+    """Builds an engine for the model in a Hugging Face folder, without weights: `load_weights` provides them.
 
     Args:
         model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
-        device: where it decodes; by default the process's GPU where there is one.
-        max_batch_size: the most responses that are decoded at once.
+        device: the device for decoding; by default the process's GPU if there is one, else the CPU.
+        dtype: the dtype of the weights.
+        max_batch_size: the largest number of responses that are decoded at once.
 
     Raises:
         UserError: there is no `config.json` in the folder, or `max_batch_size` is not positive.
@@ -49,8 +50,8 @@ class _Row:
     """A response while it is decoded."""
 
     prompt: Prompt
-    group: int  # its prompt's place in the call
-    index: int  # its own in the group
+    group: int  # index of its prompt in the call
+    index: int  # index of the response in its group
     max_tokens: int
     uniforms: random.Random
     tokens: list[int] = field(default_factory=list)
@@ -60,11 +61,11 @@ class _Row:
 
     @property
     def turn(self) -> int:
-        """Where in `tokens` the last turn begins."""
+        """The position in `tokens` at which the last turn begins."""
         return self.observed[-1][1] if self.observed else 0
 
     def read(self, observation: Sequence[int]) -> bool:
-        """Appends what is between two turns. False where that leaves no room for another token: the row has ended."""
+        """Appends the tokens between two turns. Returns False and ends the row if no room for another token remains."""
         beyond = len(self.tokens) + len(observation)
         if beyond >= self.max_tokens:
             self.finish_reason = "length"
@@ -79,10 +80,9 @@ class _Row:
 class EmbeddedEngine:
     """Decodes left-padded batches with a key-value cache.
 
-    A row's random numbers depend on the seed, its prompt's id and its place in the group, so a response does not depend
-    on the batch around it. Its logits do, by rounding: a matrix product over 7 rows and one over 128 may differ in the
-    last bit, and then a draw that falls on the border between two tokens, or a router's choice between two equal
-    experts, may go the other way.
+    A row's random numbers depend only on the seed, the prompt's id and the index in the group, not on the rest of the
+    batch. Its logits depend on the batch by rounding: a matrix product over 7 rows and one over 128 may differ in the
+    last bit. A draw at the border between two tokens, or a router's choice between two equal experts, may then change.
 
     `rollout_log_probs` are float32, under the distribution that was sampled from: after temperature and top-p,
     normalized. Under greedy decoding they are the model's own, at temperature 1.
@@ -96,10 +96,10 @@ class EmbeddedEngine:
         if max_batch_size < 1:
             raise UserError(f"max_batch_size is {max_batch_size}: it must be at least 1")
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
-        # The experts' implementation is left to Transformers, which takes grouped_mm where a model has experts. Of four
-        # layers of width 128, one step of 128 rows took 9 ms on one CPU thread, and 9 to 11 ms with eager and 90 ms
-        # with batched_mm; with 64 experts in place of 8, it took 19 ms, and 30 ms with eager.
-        with torch.random.fork_rng(devices=[]):  # the initial weights must not move the caller's random state
+        # Transformers chooses the experts' implementation, grouped_mm. With four layers of width 128 and 8 experts, one
+        # step of 128 rows took 9 ms on one CPU thread, 9 to 11 ms with eager and 90 ms with batched_mm. With 64 experts
+        # it took 19 ms, and 30 ms with eager.
+        with torch.random.fork_rng(devices=[]):  # the initial weights must not change the caller's random state
             model = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
             )
@@ -114,7 +114,7 @@ class EmbeddedEngine:
         self._policy_version: int | None = None
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Copies a stream of tensors, named and shaped as in a checkpoint on disk, into the model.
+        """Copies a stream of tensors, with the names and shapes of a checkpoint on disk, into the model.
 
         The stream may reuse its buffers. Tied embeddings may be sent once or twice.
 
@@ -134,7 +134,7 @@ class EmbeddedEngine:
         seed: int,
         environment: Environment | None = None,
     ) -> Generation:
-        """`generate`, a batch each time that it is waited for."""
+        """Returns a generation that decodes one batch per call of `wait`."""
         return InBatches(self._batches(prompts, sampling, group_size, seed, environment))
 
     def generate(
@@ -146,14 +146,14 @@ class EmbeddedEngine:
         seed: int,
         environment: Environment | None = None,
     ) -> list[RolloutGroup]:
-        """`group_size` responses to each prompt, in the prompts' order.
+        """Generates `group_size` responses to each prompt, in the order of the prompts.
 
         A response that reaches the model's last position ends there with finish reason "length".
 
         Raises:
-            UserError: no weights were loaded, a value of `sampling` has no meaning, or a prompt is empty, has a token
+            UserError: no weights were loaded, a value of `sampling` is out of range, or a prompt is empty, has a token
                 outside the vocabulary, or leaves no room for a response in the model's positions. In an environment
-                also: the chat template has no second turn, or the environment is broken.
+                also: the chat template does not support a second turn, or the environment is broken.
         """
         found = dict(
             pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
@@ -161,10 +161,10 @@ class EmbeddedEngine:
         return [found[place] for place in range(len(prompts))]
 
     def rest(self) -> None:
-        """Has nothing to give back: the key-value cache ends with `generate`."""
+        """Does nothing: the key-value cache is freed at the end of each batch."""
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """Returns no metrics."""
         return {}
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class EmbeddedEngine:
         seed: int,
         environment: Environment | None,
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
-        """Decodes batch after batch, and yields the groups that are complete, each with its prompt's place."""
+        """Decodes batch after batch, and yields completed groups, each with the index of its prompt."""
         if self._policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         check(sampling)
@@ -198,7 +198,7 @@ class EmbeddedEngine:
             for group, prompt in enumerate(prompts)
             for index in range(group_size)
         ]
-        # Prompts of like length side by side: the less padding, the less to compute, and none at all is faster still.
+        # Sorting prompts by length reduces padding, and a batch without any padding is faster still.
         by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
         stop_strings = StopStrings(self._tokenizer, sampling.stop)
         groups: list[list[_Row]] = [rows[i : i + group_size] for i in range(0, len(rows), group_size)]
@@ -241,7 +241,7 @@ class EmbeddedEngine:
         environment: Environment,
         template: TurnTemplate,
     ) -> None:
-        """Turns in step: all rows are decoded, all observe, and those that go on are decoded again."""
+        """Runs the turns of all rows in lockstep: decodes the rows, gets their observations, decodes the next turns."""
         with Episodes(environment, [row.prompt for row in rows]) as episodes:
             live = dict(enumerate(rows))
             while live:
@@ -255,11 +255,11 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _decode(self, rows: list[_Row], sampling: Sampling, stop_strings: StopStrings) -> None:
-        """Decodes one batch to its end, writing into its rows."""
+        """Decodes one turn of a batch to its end, and writes the results into its rows."""
         logits, cache, mask, lengths = self._prefill(rows)
         while True:
             tokens = self._append(rows, logits, sampling, stop_strings)
-            # Finished rows leave at once. It copies the cache, which every step does anyway to append to it.
+            # Finished rows are removed at once. This copies the cache, as every step does anyway to append to it.
             live = [place for place, row in enumerate(rows) if row.finish_reason is None]
             if not live:
                 return
@@ -279,7 +279,9 @@ class EmbeddedEngine:
             lengths = lengths + 1
 
     def _prefill(self, rows: list[_Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
-        """Runs each prompt of the batch once and gives every row its prompt's share; after a turn, each row's own.
+        """Runs each prompt of the batch once, and shares the result between the prompt's rows.
+
+        After the first turn, each row runs its own prompt and tokens.
 
         Returns:
             The logits after the prompts [rows, vocabulary], the cache, the attention mask [rows, longest prompt], and
@@ -307,7 +309,7 @@ class EmbeddedEngine:
         return logits[spread], cache, mask.to(self._device)[spread], lengths.to(self._device)[spread]
 
     def _append(self, rows: list[_Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
-        """Draws a token for every row, records it and marks the rows that it finishes.
+        """Draws a token for every row, appends it, and sets the finish reason of rows that end with it.
 
         Returns:
             The tokens [rows].
@@ -341,7 +343,7 @@ class EmbeddedEngine:
         )
 
     def _text(self, row: _Row) -> str:
-        """The last turn."""
+        """Returns the last turn, decoded."""
         return self._decoded(row.tokens[row.turn :])
 
     def _decoded(self, tokens: list[int]) -> str:

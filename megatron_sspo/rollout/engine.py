@@ -1,4 +1,4 @@
-"""What the loop asks of whatever generates the responses."""
+"""The interface of a rollout engine, which generates the responses."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,45 +13,45 @@ from megatron_sspo.validation.kinds import Count, NotNegative, Probability, Stop
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the responses are drawn. `temperature` 0 is greedy decoding."""
+    """Sampling parameters. `temperature` 0 is greedy decoding."""
 
-    max_tokens: Count = 512  # of the response; of several turns all together, with the observations between them
+    max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
     temperature: NotNegative = 1.0
     top_p: Probability = 1.0
-    stop: tuple[StopString, ...] = ()  # strings that end a response; the string itself is kept
+    stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
 
 
 class NeedsWeights(Exception):
-    """Responses cannot go on before `load_weights` is called again: servers have failed, and others have come up.
+    """Raised if generation cannot continue before `load_weights`: servers failed, and restarted ones have no weights.
 
-    What is generated already is kept; ask again after `load_weights`.
+    Tokens that were generated already are kept. Call `wait` again after `load_weights`.
     """
 
 
 class Generation(Protocol):
-    """Groups of responses under way."""
+    """Groups of responses that are being generated."""
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """Waits for a group, and returns those that are complete by now, each with its prompt's place.
+        """Waits for a group, and returns all completed groups, each with the index of its prompt.
 
-        Empty when all have been returned.
+        The list is empty if all groups have been returned.
 
         Raises:
-            NeedsWeights: an engine that is not replicated has lost them.
-            UserError: a response cannot be had.
+            NeedsWeights: no server is left that holds the weights (not raised by a replicated engine).
+            UserError: a response cannot be generated.
         """
         ...
 
     def cancel(self) -> None:
-        """Gives up what has not been returned."""
+        """Cancels the groups that have not been returned."""
         ...
 
 
 class RolloutEngine(Protocol):
-    """Generates responses under the weights that it was last given."""
+    """An engine that generates responses with the weights of the last `load_weights`."""
 
     replicated: bool
-    """Every trainer process holds an engine and serves its share of the prompts; otherwise rank 0 drives servers."""
+    """True if every trainer process has its own engine for its share of the prompts; False if rank 0 drives servers."""
 
     def start(
         self,
@@ -64,21 +64,21 @@ class RolloutEngine(Protocol):
     ) -> Generation:
         """Begins `group_size` responses to each prompt.
 
-        In an environment every response is a turn, which ends as a response does; then the observation is appended and
-        the next turn begins, until there is no observation or `sampling.max_tokens` are used up. An observation that
-        leaves no room for another token ends the rollout with finish reason "length", and is not kept. No episode is
-        left open, whatever happens.
+        In an environment a rollout has several turns, each of which ends like a response. After a turn the observation
+        is appended and the next turn begins, until `observe` returns None or `sampling.max_tokens` tokens are used. An
+        observation that leaves no room for another token is not kept, and ends the rollout with finish reason
+        "length". All episodes are closed at the end, even after an error.
 
-        An engine that is replicated generates when it is waited for; servers begin at once, and go on, under the new
-        weights, when weights are loaded meanwhile.
+        A replicated engine generates inside `wait`. Servers begin at once; if weights are loaded meanwhile, they
+        continue with the new weights.
 
-        Of a replicated engine the same weights, prompt, sampling and seed give the same response, whatever else is in
-        the batch, up to the rounding that a batch's shape brings.
+        On a replicated engine the same weights, prompt, sampling and seed give the same response, independently of the
+        rest of the batch, up to rounding that depends on the batch's shape.
         """
         ...
 
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
-        """Replaces all weights by a stream of Hugging Face-named tensors.
+        """Replaces all weights by a stream of tensors with Hugging Face names.
 
         Raises:
             UserError: a weight of the model is missing from the stream, or the stream has one that the model lacks.
@@ -86,52 +86,52 @@ class RolloutEngine(Protocol):
         ...
 
     def rest(self) -> None:
-        """Nothing will be asked before the next `load_weights`: memory that training can use may be given back."""
+        """Releases memory for training, if possible. No generation starts before the next `load_weights`."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name, of what was done since the last call."""
+        """Returns metrics since the last call, by name."""
         ...
 
     def close(self) -> None:
-        """Gives back processes, memory and ports."""
+        """Releases processes, memory and ports."""
         ...
 
 
 class AtOnce:
-    """The generation of an engine that has all groups at once: they are made when they are waited for.
+    """The generation of an engine that makes all groups at once, in the first call of `wait`.
 
     Args:
-        generate: returns a group for each prompt, in the prompts' order.
+        generate: function that returns one group per prompt, in the order of the prompts.
     """
 
     def __init__(self, generate: Callable[[], Sequence[RolloutGroup]]) -> None:
         self._generate: Callable[[], Sequence[RolloutGroup]] | None = generate
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """All groups, the first time."""
+        """Returns all groups in the first call, then an empty list."""
         generate, self._generate = self._generate, None
         return list(enumerate(generate())) if generate is not None else []
 
     def cancel(self) -> None:
-        """They are not made any more."""
+        """Prevents the groups from being generated."""
         self._generate = None
 
 
 class InBatches:
-    """The generation of an engine that makes one batch after the other: each when it is waited for.
+    """The generation of an engine that makes one batch per call of `wait`.
 
     Args:
-        batches: yields groups that are complete, each with its prompt's place; never none.
+        batches: generator of non-empty lists of completed groups, each group with the index of its prompt.
     """
 
     def __init__(self, batches: Generator[list[tuple[int, RolloutGroup]], None, None]) -> None:
         self._batches = batches
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """The groups that the next batch completes."""
+        """Returns the groups that the next batch completes."""
         return next(self._batches, [])
 
     def cancel(self) -> None:
-        """The other batches are not made any more."""
+        """Prevents the remaining batches from being generated."""
         self._batches.close()

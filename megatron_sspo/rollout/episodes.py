@@ -1,4 +1,4 @@
-"""The episodes of a batch of rollouts whose turns are made in step."""
+"""The episodes of a batch of rollouts whose turns run in lockstep."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +9,11 @@ from megatron_sspo.types import Prompt
 
 
 class Episodes:
-    """A context: at its end no episode is open.
+    """A context manager that closes all its episodes at its end.
 
     Args:
-        prompts: of the rollouts, of which there are no more than `environment.max_episodes`.
+        environment: the environment that opens the episodes.
+        prompts: one prompt per rollout, at most `environment.max_episodes`.
     """
 
     def __init__(self, environment: Environment, prompts: Sequence[Prompt]) -> None:
@@ -25,12 +26,12 @@ class Episodes:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for episode in self._open.values():  # ends what still observes, which the threads are then waited for
+        for episode in self._open.values():  # first, so that `observe` calls end and the threads can be joined
             episode.close()
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:
-        """The observations of some of the rollouts, by their places; all at a time.
+        """Returns the observations of some of the rollouts, by index. They run concurrently.
 
         Raises:
             UserError: the environment is broken.

@@ -13,17 +13,17 @@ _NAMES_SHOWN = 3
 
 
 class NamedWeights:
-    """Writes tensors, named as `save_pretrained` names them, into a model in place.
+    """Writes tensors with the names of `save_pretrained` into a model, in place.
 
-    In memory Transformers may hold a layer's experts as one parameter; on disk each expert has its own tensors. Where
-    a tensor on disk lives in the model is not written down here: Transformers' own conversion from model to disk is
-    run once on parameters whose elements are their own positions, and what comes out tells where each came from.
+    In memory Transformers may hold a layer's experts as one parameter; on disk each expert has its own tensors. The
+    mapping is not written down here. Instead, Transformers' own conversion from model to disk runs once on parameters
+    whose elements are their own flat indices; its output shows where each element on disk comes from.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._architecture = type(model).__name__
         self._slots: dict[str, Tensor] = {}  # name on disk -> a view into the model
-        self._optional: set[str] = set()  # tied to another: a checkpoint may leave it out
+        self._optional: set[str] = set()  # tied to another parameter, so a checkpoint may omit it
         tied = model.all_tied_weights_keys
         for name, parameter in model.state_dict().items():
             positions = torch.arange(parameter.numel()).view(parameter.shape)
@@ -37,9 +37,9 @@ class NamedWeights:
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies every tensor of the stream to its place, at once and in the model's own dtype.
+        """Copies every tensor of the stream into its parameter as soon as it arrives, in the model's own dtype.
 
-        The stream is read to its end even after an error, since other processes may be sending it together.
+        The stream is read to its end even after an error, since it may be a collective of several processes.
 
         Raises:
             UserError: a name is unknown, repeated or missing, a shape is wrong, or two tied tensors differ. The model's
@@ -77,11 +77,11 @@ class NamedWeights:
             )
 
     def clear(self) -> None:
-        """Lets go of the model's memory."""
+        """Drops the references to the model's memory."""
         self._slots.clear()
 
     def _twin_differs(self, name: str, tensor: Tensor, loaded: set[str]) -> bool:
-        """True if the memory of `name` was written under another name, from a tensor with other values."""
+        """Returns whether the memory of `name` was already written under another name with other values."""
         slot = self._slots[name]
         return not loaded.isdisjoint(self._twins.get(name, ())) and not torch.equal(slot, tensor.to(slot))
 
@@ -95,7 +95,7 @@ class NamedWeights:
 
 
 def _view(parameter: Tensor, positions: Tensor) -> Tensor:
-    """The view of `parameter` that holds its elements at `positions`, a strided grid of flat indices."""
+    """Returns the view of `parameter` that holds its elements at `positions`, a strided grid of flat indices."""
     first = int(positions.flatten()[0])
     strides = [
         int(positions.narrow(dim, 1, 1).flatten()[0]) - first if size > 1 else 1

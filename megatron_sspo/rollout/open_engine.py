@@ -1,4 +1,4 @@
-"""From a run's configuration to its engine."""
+"""Checks and opens the engine of a run's configuration."""
 
 import inspect
 from pathlib import Path
@@ -11,14 +11,14 @@ from megatron_sspo.run import Rollouts, Run
 
 
 def check_engine(run: Run) -> None:
-    """Finds what is wrong with a run's engine before it is opened.
+    """Checks a run's engine before it is opened.
 
     Raises:
-        UserError: there is none of that name, it has no such option, or it cannot do what the run asks.
+        UserError: there is no engine of that name, it lacks an option, or it does not support what the run needs.
     """
     build = _builder(run)
     check_options(build, run.rollouts.options, _what(run), num_given=1)
-    engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, where it is said
+    engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, if annotated
     replicated = getattr(engine, "replicated", False) is True
     check_ahead(run.rollouts, replicated=replicated)
     if replicated and run.routing_replay == "R3" and "routes" not in inspect.signature(build).parameters:
@@ -26,7 +26,7 @@ def check_engine(run: Run) -> None:
 
 
 def check_ahead(rollouts: Rollouts, *, replicated: bool) -> None:
-    """Raises UserError where an engine cannot generate while the trainer works, and is to.
+    """Raises UserError if the run needs generation during training and the engine does not support it.
 
     Args:
         replicated: see `RolloutEngine`.
@@ -45,7 +45,7 @@ def check_ahead(rollouts: Rollouts, *, replicated: bool) -> None:
 
 
 def without_routes(engine: str) -> str:
-    """The message where R3 is wanted of an engine that does not report the experts of a token."""
+    """Returns the error message for R3 with an engine that does not report the experts of a token."""
     return (
         f'routing_replay is "R3", and the engine {engine!r} reports no routes: choose "sglang", or "R2", which takes '
         "the routes of the trainer's own pass"
@@ -53,14 +53,15 @@ def without_routes(engine: str) -> str:
 
 
 def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
-    """The engine, without weights.
+    """Opens the engine, without weights.
 
     Args:
-        model_path: config.json and tokenizer.
-        folder: of the run, for an engine that has something to leave.
+        run: the run.
+        model_path: folder with config.json and tokenizer.
+        folder: the run's folder, for engines that write files.
 
     Raises:
-        UserError: what `check_engine` and the engine raise.
+        UserError: see `check_engine`, and the errors of the engine itself.
     """
     build = _builder(run)
     known = inspect.signature(build).parameters

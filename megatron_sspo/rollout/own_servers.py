@@ -1,4 +1,4 @@
-"""The processes that a run's options want on one machine: servers and their router. None of them is started here."""
+"""Builds the server and router processes of a run on one machine. It does not start them."""
 
 import math
 import os
@@ -15,12 +15,12 @@ from megatron_sspo.rollout.servers import ServerProcess
 from megatron_sspo.rollout.sglang_client import Client
 from megatron_sspo.rollout.sglang_options import Options
 
-# What a server on a CPU needs to be told: how much memory is its cache's, and not to burn a core while it waits.
+# Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
 _ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
-# A server that has lost one of its processes is to end at once. SGLang would wait a minute for dumps of its GPUs, asked
-# for or not.
+# A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
+# they are not enabled.
 _WITHOUT_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
 
 _DTYPES = {
@@ -31,13 +31,13 @@ _DTYPES = {
 
 
 def dtype_of_servers(options: Options) -> torch.dtype | None:
-    """That the servers are told to keep weights in; None: that of the model."""
+    """Returns the dtype of the servers' weights; None if it is the model's."""
     default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
     return _DTYPES.get((options.server or {}).get("dtype", default))
 
 
 def own_router(options: Options, python: Path, key: str) -> ServerProcess:
-    """sglang-router, which is to know no servers yet. It keeps its port, by which requests find it, for all starts."""
+    """Returns sglang-router without servers. It keeps its port when it is restarted, since requests are sent there."""
     arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
     return _process(
         options,
@@ -54,15 +54,17 @@ def own_router(options: Options, python: Path, key: str) -> ServerProcess:
 def own_servers(
     options: Options, model_path: Path, python: Path, key: str, first_port: int | None = None
 ) -> list[Server]:
-    """Places for the servers that the options want on one machine, each with its share of the GPUs.
+    """Returns the servers of one machine, not started, each with its share of the GPUs.
 
     Args:
-        python: an interpreter that has SGLang.
-        key: which they are to ask for.
-        first_port: of the first, and the next for the next; None takes free ones.
+        options: the options of the engine.
+        model_path: folder with config.json and tokenizer.
+        python: an interpreter with SGLang installed.
+        key: the API key that the servers require.
+        first_port: port of the first server, followed by those of the others; None takes free ports.
 
     Raises:
-        UserError: they want more GPUs than there are.
+        UserError: the servers need more GPUs than there are.
     """
     names, count = visible_gpus(), options.num_servers
     num_gpus, wanted = len(names), count * options.tp_size
@@ -86,7 +88,7 @@ def own_servers(
         on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
         environment = {
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
-            # SGLang's own limit on a look at its health: later it says that it is not well, however long we wait
+            # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
             **_WITHOUT_DUMPS,
         }
@@ -99,7 +101,7 @@ def own_servers(
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process sees, as another's CUDA_VISIBLE_DEVICES names them: that of this one may hold any."""
+    """Returns the visible GPUs as entries for a child's CUDA_VISIBLE_DEVICES: those of this process's, or indices."""
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]

@@ -1,4 +1,4 @@
-"""sglang-router in front of the servers: it chooses which of them answers."""
+"""sglang-router in front of the servers: it chooses the server of each request."""
 
 import asyncio
 import contextlib
@@ -13,18 +13,17 @@ from megatron_sspo.rollout.sglang_client import Client, ServerError
 
 _log = logging.getLogger(__name__)
 
-_SECONDS = 60.0  # for its start, and for a change of its servers
+_SECONDS = 60.0  # timeout of its start, and of a change of its servers
 _POLL_SECONDS = 0.2
 
 
 class Router:
-    """A router that the run owns. It knows the servers that hold the weights, and no others.
+    """A router that the run owns. Only servers that hold the weights are registered with it.
 
     Args:
-        process: of sglang_router.launch_router, not started yet, with a port of its own, which it keeps when it is
-            started again.
-        key: its own and the servers'.
-        max_restarts: how often it is started again.
+        process: a process of sglang_router.launch_router, not started yet, with a fixed port that survives restarts.
+        key: the API key of the router and of the servers.
+        max_restarts: largest number of restarts.
     """
 
     def __init__(self, process: ServerProcess, key: str, max_restarts: int = 0) -> None:
@@ -35,14 +34,19 @@ class Router:
 
     @property
     def is_well(self) -> bool:
-        """Whether it runs and has been given servers since its start."""
+        """Returns whether the router runs and servers have been registered since its start."""
         return self._has_servers and not self._process.has_ended
 
     def restart(self) -> bool:
-        """Starts it again where it has ended; then it knows no servers. To be called from the thread that made it.
+        """Restarts the router if its process has ended; no servers are registered then.
+
+        It must be called from the thread that created the router.
+
+        Returns:
+            Whether the router was restarted.
 
         Raises:
-            UserError: it has ended too often.
+            UserError: the router has ended more than `max_restarts` times.
         """
         if not self._process.has_ended:
             return False
@@ -57,13 +61,13 @@ class Router:
         return True
 
     async def set_servers(self, urls: Callable[[], set[str]]) -> None:
-        """Makes these its servers, and waits until it sends requests to each.
+        """Registers exactly these servers, and waits until the router sends requests to each.
 
         Args:
-            urls: asked again and again: a server that goes meanwhile is not waited for.
+            urls: function that returns the servers' URLs; it is polled, so that a server that fails is not waited for.
 
         Raises:
-            UserError: it does not answer, or does not take them.
+            UserError: the router does not answer, or does not register the servers in time.
         """
         wanted: set[str] = set()
         added: set[str] = set()
@@ -89,14 +93,14 @@ class Router:
         )
 
     async def remove(self, url: str) -> None:
-        """Sends no more requests to a server, if it can be told so: the next `set_servers` does it again."""
+        """Unregisters a server. Errors are ignored, because the next `set_servers` also removes the server."""
         with contextlib.suppress(ServerError):
             for worker in await self._workers():
                 if worker["url"] == url:
                     await self._delete(worker)
 
     async def close(self) -> None:
-        """Stops it."""
+        """Stops the router."""
         await self.client.close()
         self._process.stop()
 

@@ -1,4 +1,4 @@
-"""From logits to a token: the distribution that is sampled from, and the draw. Pure, except for the random stream."""
+"""Sampling of tokens from logits. All functions are pure; only the random stream has a state."""
 
 import hashlib
 import random
@@ -11,7 +11,7 @@ from megatron_sspo.rollout.engine import Sampling
 
 
 def check(sampling: Sampling) -> None:
-    """Raises a UserError when a field of `sampling` has no meaning."""
+    """Raises UserError if a field of `sampling` is out of range."""
     if sampling.max_tokens < 1:
         raise UserError(f"sampling.max_tokens is {sampling.max_tokens}: a response has at least one token")
     if sampling.temperature < 0:
@@ -23,12 +23,13 @@ def check(sampling: Sampling) -> None:
 
 
 def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
-    """The log-probabilities that a token is drawn with.
+    """Returns the log-probs of the distribution that tokens are sampled from.
 
-        log p ∝ z / temperature  on the smallest set of most likely tokens whose mass reaches top_p,  −∞ elsewhere
+        log p = z / temperature + const  on the smallest set of most likely tokens whose mass reaches top_p,
+        −∞ elsewhere
 
-    For `temperature` 0 there is no such distribution: the result is the model's own, log softmax z, and `top_p` is
-    not used. It is what a trainer at temperature 1 compares with.
+    For `temperature` 0 the result is the model's own distribution, log softmax z, without `top_p`: these are the
+    log-probs that a trainer computes at temperature 1.
 
     Args:
         logits: [rows, vocabulary], of any floating type.
@@ -39,19 +40,19 @@ def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor
     log_probs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
     if temperature == 0 or top_p == 1:
         return log_probs
-    # Stable, so that ties at the border are cut by token number rather than by the sort's whim.
+    # A stable sort cuts ties at the border by token id; otherwise the result would be undetermined.
     descending, order = log_probs.sort(dim=-1, descending=True, stable=True)
     probs = descending.double().exp()
     outside = probs.cumsum(dim=-1) - probs >= top_p
-    outside[:, 0] = False  # the sum less itself may not be exactly zero, and one token must remain
+    outside[:, 0] = False  # one token must remain, but the difference may not be exactly zero
     kept = log_probs.masked_fill(torch.empty_like(outside).scatter_(-1, order, outside), float("-inf"))
     return torch.log_softmax(kept, dim=-1)
 
 
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Draws one token per row by the inverse of the cumulative distribution.
+    """Draws one token per row by inverting the cumulative distribution.
 
-    The sum runs in the order of the vocabulary. In the order of likelihood, two tokens that are equally likely up to
+    The sum runs in the order of the vocabulary. In the order of probability, two tokens of equal probability up to
     rounding could change places between two batch shapes, and the same uniform number would draw another token.
 
     Args:
@@ -59,20 +60,20 @@ def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
         uniforms: [rows] in float64, each in [0, 1).
 
     Returns:
-        [rows] token numbers, each of probability above zero.
+        [rows] token ids, each with a probability above zero.
     """
     cumulative = log_probs.double().exp().cumsum(dim=-1)
     total = cumulative[:, -1]
-    # Rounding may lift the product to the total itself, past the last token.
+    # The product may be rounded up to the total itself, which is past the last token.
     threshold = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
 
 
 def random_stream(seed: int, prompt_id: str, index: int) -> random.Random:
-    """The uniform numbers of the response `index` of a group, one for each token.
+    """Returns the generator of the uniform numbers of response `index` of a group, one number per token.
 
-    They depend on nothing else: neither on the batch nor on the group's size nor on Python's hash seed. Python promises
-    that `Random.random` keeps its numbers from version to version.
+    The numbers depend only on the arguments, not on the batch, the size of the group or Python's hash seed. Python
+    guarantees that `Random.random` gives the same numbers in all versions.
     """
     key = hashlib.sha256(f"{seed}\0{index}\0{prompt_id}".encode()).digest()
     return random.Random(int.from_bytes(key, "big"))

@@ -1,4 +1,4 @@
-"""Deterministic engine for tests: it answers from a script and remembers the weights that it was given."""
+"""Deterministic engine for tests: it answers from a script and records the weights that it receives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def engine(
     *,
     log_probs: float | Callable[[Prompt, int], Sequence[float]] = -1.0,
 ) -> ScriptedEngine:
-    """An engine that says what it is told.
+    """Builds an engine with scripted responses.
 
     Args:
-        responses: the text of a prompt's i-th response: a function of the prompt and i, or for each prompt's id its
-            responses, which are repeated from the first when the group is larger.
-        log_probs: of the i-th response's tokens, end-of-sequence included; one number stands for each of them.
+        responses: texts of the responses: a function of the prompt and the index i in the group, or a mapping from
+            prompt ids to lists of responses. A list is repeated from the start if the group is larger.
+        tokenizer: the tokenizer of the responses.
+        log_probs: log-probs of a response's tokens, end-of-sequence included: a function of the prompt and i, or one
+            number for all tokens.
     """
     return ScriptedEngine(responses, tokenizer, log_probs)
 
@@ -44,7 +46,7 @@ class WeightLoad:
 
 
 class ScriptedEngine:
-    """Gives every response the end-of-sequence token, and cuts it at `max_tokens` as a real engine does."""
+    """An engine that appends the end-of-sequence token to scripted responses and cuts them at `max_tokens`."""
 
     replicated = True
 
@@ -72,7 +74,7 @@ class ScriptedEngine:
         seed: int,
         environment: Environment | None = None,
     ) -> Generation:
-        """`generate`, when it is waited for. A script has no turns.
+        """Returns a generation that calls `generate` in `wait`.
 
         Raises:
             UserError: an environment is given.
@@ -84,11 +86,11 @@ class ScriptedEngine:
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
     ) -> list[RolloutGroup]:
-        """The scripted responses. Temperature, top-p, stop strings and the seed change nothing.
+        """Returns the scripted responses. Temperature, top-p, stop strings and the seed have no effect.
 
         Raises:
-            UserError: no weights were loaded, the script has no response to a prompt, or the log-probs are not one for
-                each token.
+            UserError: no weights were loaded, the script has no response to a prompt, or the number of log-probs is
+                not the number of tokens.
         """
         if not self.weight_loads:
             raise UserError("the scripted engine has no weights: call load_weights before generate")
@@ -101,14 +103,14 @@ class ScriptedEngine:
         ]
 
     def rest(self) -> None:
-        """Has nothing to give back."""
+        """Does nothing."""
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """Returns no metrics."""
         return {}
 
     def close(self) -> None:
-        """Has nothing to give back."""
+        """Does nothing."""
 
     def _rollout(self, prompt: Prompt, index: int, max_tokens: int) -> Rollout:
         tokens = self._tokenizer.encode(self._text(prompt, index), add_special_tokens=False)

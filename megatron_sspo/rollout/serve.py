@@ -1,11 +1,11 @@
-"""Starts SGLang's server or router, in their own environment: it imports the standard library and theirs alone.
+"""Runs SGLang's server or router in SGLang's own Python environment; imports only the standard library and SGLang.
 
     python serve.py sglang.launch_server --model-path ... (the arguments of that module)
 
-The key comes by the environment, because arguments are for everybody to read in `ps`. The process dies with the one
-that started it, and whatever it has started dies with the process; what SGLang leaves in /dev/shm and in TMPDIR, which
-is a folder of the server's own, is removed. Before Slurm takes a job's nodes away it sends SIGTERM to every process
-there; a trainer that is to finish its update still needs its servers, which therefore never see it.
+The API key is passed in the environment, because every user can read arguments in `ps`. The process is killed when its
+parent ends, and the processes that it started are killed when it ends. Files that SGLang leaves in /dev/shm and in
+TMPDIR, a separate folder for each server, are removed. SIGTERM and SIGUSR1 are blocked: Slurm sends SIGTERM to all
+processes before it ends a job, but the trainer still needs its servers to finish the current update.
 """
 
 import contextlib
@@ -21,56 +21,56 @@ from multiprocessing import resource_tracker
 
 KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
-TMP = "MEGATRON_SSPO_SERVER_TMP"  # its TMPDIR, which is removed with it
+TMP = "MEGATRON_SSPO_SERVER_TMP"  # the server's TMPDIR, which is removed when the server ends
 _SHARED_MEMORY = "/dev/shm/sglang_loads_*"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Becomes that module."""
+    """Runs the module that the first argument names, in this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(os.environ.pop(PARENT)):  # it died before the line above
+        if os.getppid() != int(os.environ.pop(PARENT)):  # the parent ended before the line above
             sys.exit(1)
-    resource_tracker.ensure_running()  # later it would unblock SIGTERM again
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # its workers inherit this
+    resource_tracker.ensure_running()  # if it started after the next line, it would unblock SIGTERM again
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # SGLang's workers inherit the mask
     if sys.platform == "linux":
         _leave_a_watcher()
     sys.path.pop(0)  # this file's folder, where another module is called sglang
     key = os.environ.pop(KEY)
     module = sys.argv.pop(1)
-    sys.argv.append(f"--api-key={key}")  # in one word: a key may begin with a dash
-    if module == "sglang.launch_server":  # a second key would be for those who may not change weights
+    sys.argv.append(f"--api-key={key}")  # one argument, because a key may begin with a dash
+    if module == "sglang.launch_server":  # a separate API key would be for clients that may not change weights
         sys.argv.append(f"--admin-api-key={key}")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _leave_a_watcher() -> None:
-    """A process that outlives this one, to end its process group and to clean up.
+    """Forks a process that outlives this one, kills its process group and cleans up.
 
-    SGLang's workers ask the kernel to end them with their parent, but only when they have imported what they need,
-    which takes many seconds: a parent that is killed before that would leave them behind.
+    SGLang's workers set their parent-death signal only after their imports, which take many seconds. Workers of a
+    parent that is killed before that would be left running.
     """
     server = os.getpid()
     if os.fork():
         return
     try:
-        os.setsid()  # what kills the group leaves the watcher alone
+        os.setsid()  # so that a signal to the server's process group does not reach the watcher
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGRTMIN,))
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGRTMIN)
         if os.getppid() == server:
             signal.sigwait((signal.SIGRTMIN,))
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server, signal.SIGKILL)  # `ServerProcess` makes it the leader of a group
+            os.killpg(server, signal.SIGKILL)  # `ServerProcess` makes the server the leader of a group
         clean_up(os.environ[TMP])
     finally:
-        os._exit(1)  # where it leads none, that is
+        os._exit(1)
 
 
 def clean_up(folder: str) -> None:
-    """Removes what servers that were killed have left: a temporary folder, and shared memory that nobody uses."""
+    """Removes the files of killed servers: the temporary folder, and shared memory that no process uses."""
     shutil.rmtree(folder, ignore_errors=True)
-    left = [path for path in glob.glob(_SHARED_MEMORY) if _is_ours(path)]  # before the look at who uses it
+    left = [path for path in glob.glob(_SHARED_MEMORY) if _is_ours(path)]  # must come before `_mapped_files`
     if left:
         used = set(_mapped_files())
         for path in left:
@@ -80,17 +80,17 @@ def clean_up(folder: str) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Only then can be seen who uses it."""
+    """Returns whether this user owns a file; for other users' files /proc does not show which processes use them."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_uid == os.geteuid()
     return False
 
 
 def _mapped_files() -> Iterator[str]:
-    """The shared memory of SGLang that the processes of this machine have open or mapped."""
+    """Yields the files that the processes of this machine have open, and the shared memory that they have mapped."""
     for process in glob.glob("/proc/[0-9]*"):
         with contextlib.suppress(OSError):
-            for descriptor in os.listdir(f"{process}/fd"):  # opened, and not mapped yet
+            for descriptor in os.listdir(f"{process}/fd"):  # a file may be open and not mapped yet
                 with contextlib.suppress(OSError):
                     yield os.readlink(f"{process}/fd/{descriptor}")
         with contextlib.suppress(OSError), open(f"{process}/maps", errors="replace", encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Episodes of rollouts that go on each at its own pace, in an event loop."""
+"""Episodes of rollouts that progress independently, in an event loop."""
 
 import asyncio
 import contextlib
@@ -13,22 +13,23 @@ Observe = Callable[[str], Awaitable[str | None]]
 
 
 class ServedEpisodes:
-    """Opens no more than `environment.max_episodes` at a time, and waits for none of them in the loop's thread.
+    """Opens at most `environment.max_episodes` episodes at a time, and never blocks the loop's thread.
 
     Args:
-        template: what is between two turns.
+        environment: the environment that opens the episodes.
+        template: the tokens between two turns.
     """
 
     def __init__(self, environment: Environment, template: TurnTemplate) -> None:
         self.template = template
         self._environment = environment
         self._places = asyncio.Semaphore(environment.max_episodes)
-        # twice as many: to close an episode may be what ends its observation, and must not wait behind others
+        # Twice as many threads: `close` may be needed to end a running `observe`, so it must not wait for a thread.
         self._threads = ThreadPoolExecutor(2 * environment.max_episodes, thread_name_prefix="environment")
 
     @contextlib.asynccontextmanager
     async def episode(self, prompt: Prompt) -> AsyncIterator[Observe]:
-        """The `observe` of an episode, which is closed at the end, whatever that is."""
+        """Opens an episode and yields its `observe`; the episode is closed at the end, even after an error."""
         async with self._places:
             episode = self._environment.open(prompt)
             under_way: list[Future[str | None]] = []
@@ -39,10 +40,10 @@ class ServedEpisodes:
 
             def close() -> None:
                 episode.close()
-                wait(under_way)  # its place is another's when nothing of it is at work
+                wait(under_way)  # the slot is released only after `observe` has returned
 
             try:
                 yield observe
             finally:
-                # what cancels this twice must not cancel that
+                # A second cancellation of this task must not cancel `close`.
                 await asyncio.shield(asyncio.wrap_future(self._threads.submit(close)))

@@ -1,4 +1,4 @@
-"""The servers of a run: which of them are up, which hold the current weights, and what becomes of one that fails."""
+"""The servers of a run: their health, the weights that they hold, and the restart of failed ones."""
 
 import asyncio
 import contextlib
@@ -16,40 +16,41 @@ _log = logging.getLogger(__name__)
 
 _START_SECONDS = 900.0  # a large model's server compiles and captures graphs for minutes
 _POLL_SECONDS = 0.5
-_SAY_SECONDS = 10.0  # between two lines about what is waited for
-_WATCH_SECONDS = 2.0  # between two looks at a server at work
+_SAY_SECONDS = 10.0  # between two log lines during a wait
+_WATCH_SECONDS = 2.0  # between two health checks
 
 
 @dataclass(eq=False)
 class Server:
-    """A place for a server. When the process in it fails, another is started."""
+    """The state of one server. If its process fails, a new process takes its place."""
 
     client: Client
-    process: ServerProcess | None = None  # None: somebody else's
-    devices: tuple[str, ...] = ()  # ids of the GPUs of its ranks, where it is ours
+    process: ServerProcess | None = None  # None: an external server, which the run did not start
+    devices: tuple[str, ...] = ()  # GPU ids of its ranks; empty for an external server
     is_up: bool = False
-    version: int | None = None  # of the weights that it holds
-    failure: str = ""  # why it was taken out last
+    version: int | None = None  # policy version of the weights that it holds
+    failure: str = ""  # reason of its last removal
     num_restarts: int = 0
-    started: float = field(default_factory=time.monotonic)  # or, where it is somebody else's, taken out
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is taken out
+    started: float = field(default_factory=time.monotonic)  # time of the start; for an external one, of its removal
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is removed
 
 
 class ServerPool:
-    """Watches servers, takes out those that fail, and starts the run's own again.
+    """A pool that checks servers, removes those that fail, and restarts those that the run owns.
 
-    What starts a process is called from the thread that made the pool: the kernel ends a server together with the
-    thread that started it. What asks a server anything is a coroutine of the engine's loop.
+    Methods that start a process must be called from the thread that created the pool, because the kernel kills a
+    server together with the thread that started it. Methods that send requests are coroutines of the engine's loop.
 
     Args:
-        key: what all of them were started with.
-        fewest: with fewer servers than this that are up or may come up again, the run ends.
-        max_restarts: of each server.
-        health_seconds: within which a server has to generate a token.
+        servers: all servers, up or not.
+        key: the API key of all servers.
+        fewest: the run ends if fewer servers than this are up or may come up again.
+        max_restarts: largest number of restarts of each server.
+        health_seconds: time limit within which a server must generate a token.
 
     Attributes:
-        version: of the weights that responses are to come from; None while they are replaced.
-        router: before the servers; it is told of those that are taken out.
+        version: policy version of the weights that responses must come from; None while weights are replaced.
+        router: the router in front of the servers, from which removed servers are unregistered.
     """
 
     def __init__(
@@ -58,31 +59,31 @@ class ServerPool:
         self.servers = list(servers)
         self.version: int | None = None
         self.router: Router | None = None
-        self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
+        self._telling: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
         self._key = key
         self._fewest, self._max_restarts, self._health_seconds = fewest, max_restarts, health_seconds
 
     def ready(self) -> list[Server]:
-        """Those that are up and hold the weights."""
+        """Returns the servers that are up and hold the current weights."""
         if self.version is None:
             return []
         return [server for server in self.servers if server.is_up and server.version == self.version]
 
     def up(self) -> list[Server]:
-        """Those that answer, with whatever weights."""
+        """Returns the servers that are up, with any weights."""
         return [server for server in self.servers if server.is_up]
 
     def urls(self) -> set[str]:
-        """Of those that a router may send requests to."""
+        """Returns the URLs of the servers that a router may send requests to."""
         return {s.client.url for s in self.up() if s.version is not None and not _how_it_ended(s)}
 
     # ------------------------------------------------------------------ in the engine's loop
 
     async def check(self, *, ask: bool = True) -> None:
-        """Looks at every server once.
+        """Checks every server once.
 
         Args:
-            ask: those that are up for a token, which takes them a second.
+            ask: whether servers that are up must generate a token, which takes about a second.
         """
         await asyncio.gather(*(self._look(server, ask=ask) for server in self.servers))
 
@@ -98,7 +99,7 @@ class ServerPool:
         """Waits until every server is up.
 
         Raises:
-            UserError: one has failed.
+            UserError: a server has failed.
         """
         began = said = time.monotonic()
         while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
@@ -119,25 +120,25 @@ class ServerPool:
         _log.info("%d rollout servers answer, after %.0f s", len(self.up()), time.monotonic() - began)
 
     async def pick(self, turn: int) -> Server:
-        """One that holds the weights, in turn. Waits while there is none."""
+        """Returns a server that holds the weights: number `turn`, modulo their count. Waits while there is none."""
         while not (ready := self.ready()):
             await asyncio.sleep(_POLL_SECONDS)
         return ready[turn % len(ready)]
 
     async def watch(self) -> None:
-        """Looks after all servers, while they are not given weights, until it is cancelled."""
+        """Checks all servers periodically until it is cancelled, except while weights are replaced."""
         while True:
             if self.version is not None:
                 await self.check()
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def suspect(self, server: Server, reason: str) -> None:
-        """Takes a server out if it is not well; a request to it has failed."""
+        """Checks a server after a failed request, and removes it if it is unhealthy."""
         if await self._is_stuck(server):
             self.take_out(server, _how_it_ended(server) or reason)
 
     def take_out(self, server: Server, reason: str) -> None:
-        """No more requests to it; those that it was at are asked for elsewhere."""
+        """Removes a server: it gets no more requests, and its pending ones are sent to other servers."""
         server.is_up, server.version, server.failure = False, None, reason
         if server.process is None:
             server.started = time.monotonic()
@@ -157,7 +158,10 @@ class ServerPool:
             self.take_out(server, how)
 
     async def _is_stuck(self, server: Server) -> bool:
-        """Whether a server that is up generates no token in time. One that is given weights meanwhile is not to."""
+        """Returns whether a server that is up fails to generate a token in time.
+
+        The result is False if weights were replaced during the check, since a server then generates no tokens.
+        """
         version, client = self.version, server.client
         if not server.is_up:
             return False
@@ -166,10 +170,10 @@ class ServerPool:
         return is_same and not healthy
 
     async def _greet(self, server: Server) -> None:
-        """Notes that a server has come up, or that it will not."""
+        """Checks a server that is not up, and records that it has come up or has failed to start."""
         if server.is_up or (server.failure and server.process is not None):
-            return  # a failed one of the run's own is first to be started again
-        if server.process is None:  # a trainer that was killed may have left it paused
+            return  # a failed server that the run owns must be restarted first
+        if server.process is None:  # a killed trainer may have left it paused
             with contextlib.suppress(ServerError):
                 await server.client.post("/continue_generation", {}, seconds=5.0)
         if how := _how_it_ended(server):
@@ -182,21 +186,24 @@ class ServerPool:
     def _may_come_up(self, server: Server) -> bool:
         if server.is_up or not server.failure:
             return True
-        if server.process is None:  # its owner may start it again
+        if server.process is None:  # its owner may restart it
             return time.monotonic() - server.started < _START_SECONDS
         return server.num_restarts < self._max_restarts
 
     # ------------------------------------------------------------------ in the thread that made the pool
 
     def start(self) -> None:
-        """Starts those that are the run's own. They answer later: see `await_all`."""
+        """Starts the servers that the run owns. They answer later: see `await_all`."""
         for server in self.servers:
             if server.process is not None:
                 server.process.start()
                 server.client = Client(server.process.url, self._key)
 
     def restart_failed(self) -> list[Client]:
-        """Starts again what has failed and may be. Returns the clients of those that failed, to be closed.
+        """Restarts the failed servers that the run owns, up to `max_restarts` times each.
+
+        Returns:
+            The clients of the failed processes, which the caller has to close.
 
         Raises:
             UserError: too few servers are left.
@@ -213,7 +220,7 @@ class ServerPool:
             if server.failure and server.process is not None:
                 _log.warning("a rollout server is started again: %s", server.failure)
                 clients.append(server.client)
-                server.process.stop()  # it may hang, and not be gone
+                server.process.stop()  # a hanging process still exists
                 server.process.start()
                 server.client = Client(server.process.url, self._key)
                 server.failure, server.started = "", time.monotonic()
@@ -222,5 +229,5 @@ class ServerPool:
 
 
 def _how_it_ended(server: Server) -> str:
-    """ "" where it has not, or is not ours."""
+    """Returns how a server's process ended; "" if it runs or the server is external."""
     return server.process.ended() if server.process is not None else ""

@@ -1,4 +1,4 @@
-"""Processes of SGLang that a run owns, servers and routers: started, looked at, and gone when the run is."""
+"""The SGLang processes that a run owns, servers and routers. They end with the run."""
 
 import contextlib
 import os
@@ -13,23 +13,23 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.ports import free_port
 from megatron_sspo.rollout import serve
 
-_MOST_BYTES = 64 * 1024  # of a log, that are looked at
+_MOST_BYTES = 64 * 1024  # read from the end of a log
 _LONGEST_FOLDER = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
-_PORT_TAKEN = "address already in use"  # SGLang says so in its log, and does not end
+_PORT_TAKEN = "address already in use"  # SGLang logs this and keeps running
 
 
 class ServerProcess:
-    """One server on this machine.
+    """One server process on this machine.
 
     Args:
-        python: the interpreter of the environment that SGLang is installed in.
-        module: sglang.launch_server, or another with the options --host, --port and --api-key.
-        arguments: further options: {"tp_size": 2} is `--tp-size 2`, and true is a flag alone.
+        python: the interpreter of the environment with SGLang.
+        module: sglang.launch_server, or another module with the options --host, --port and --api-key.
+        arguments: further options: {"tp_size": 2} is `--tp-size 2`, and True is a flag without a value.
         environment: further environment variables, such as CUDA_VISIBLE_DEVICES.
-        log: the file that the server's output goes to.
-        key: without which it does nothing.
-        host: the address of this machine that it listens on.
-        port: None takes a free one at every start.
+        log: the file for the server's output.
+        key: the API key that the server requires.
+        host: the address of this machine that the server listens on.
+        port: the port; None takes a free one at every start.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class ServerProcess:
         self._python, self._module, self._arguments = python, module, arguments
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
-        self._tmp = ""  # TMPDIR of the process: SGLang leaves its sockets there
-        self._log_start = 0  # what is before that is of an earlier process
+        self._tmp = ""  # TMPDIR of the process, where SGLang leaves its sockets
+        self._log_start = 0  # earlier bytes of the log belong to earlier processes
         self.url = ""
 
     def start(self) -> None:
-        """Starts it. It answers some seconds or minutes later."""
+        """Starts the process. The server answers seconds or minutes later."""
         port = self._port or free_port(self._host)
         self.url = f"http://{self._host}:{port}"
         given = {"host": self._host, "port": port, **self._arguments}
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        # for the owner alone, as its environment is: SGLang writes its options there, the key among them
+        # Only the owner may read the log, because SGLang writes its options there, with the key.
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._log_start = output.tell()
             self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-", dir=_folder_for_sockets())
@@ -66,7 +66,7 @@ class ServerProcess:
                 [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
                     **os.environ,
-                    "OMP_NUM_THREADS": "1",  # pools of several threads spin on the cores that the trainer needs
+                    "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
                     "TORCHINDUCTOR_CACHE_DIR": _compiled(),
                     **self._environment,
                     "TMPDIR": self._tmp,
@@ -77,7 +77,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the trainer, and `stop` reaches the server's own processes
+                start_new_session=True,  # Ctrl-C reaches only the trainer, and `stop` kills the whole process group
             )
 
     @property
@@ -87,11 +87,14 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and does not run any more."""
+        """Returns whether the process was started and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def ended(self) -> str:
-        """How it ended, with the last lines of its log; "" while it runs."""
+        """Returns how the process ended, with the last lines of its log; "" while it runs.
+
+        A process that found its port taken counts as ended.
+        """
         code = None if self._process is None else self._process.poll()
         if code is None and self._process is not None and _PORT_TAKEN in self.last_lines():
             return f"the server {self.url} found its port taken, and waits for nothing; see {self.log}"
@@ -101,7 +104,7 @@ class ServerProcess:
         return f"the server {self.url} {how}; the end of {self.log}: {self.last_lines()}"
 
     def last_lines(self, count: int = 5) -> str:
-        """Of its part of the log, as one line."""
+        """Returns the last lines of this process's part of the log, as one line."""
         with contextlib.suppress(OSError), open(self.log, "rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _MOST_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
@@ -109,7 +112,7 @@ class ServerProcess:
         return ""
 
     def stop(self) -> None:
-        """Ends it and everything that it started, at once: it has nothing to save."""
+        """Kills the process and its children at once, since the server has nothing to save."""
         if self._process is None:
             return
         children = _children(self._process.pid)
@@ -120,7 +123,7 @@ class ServerProcess:
                 os.kill(child, signal.SIGCONT)
         self._process.wait()
         self._process = None
-        serve.clean_up(self._tmp)  # its own watcher may be gone, too
+        serve.clean_up(self._tmp)  # the process's own watcher may be dead, too
 
 
 def _folder_for_sockets() -> str:
@@ -136,13 +139,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _compiled() -> str:
-    """Where torch keeps what it has compiled: where it would, had the server no TMPDIR of its own."""
+    """Returns torch's compile cache folder, as it would be without the server's own TMPDIR."""
     given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return given or os.path.join(tempfile.gettempdir(), f"torchinductor_{os.geteuid()}")
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """{"tp_size": 2, "skip_warmup": True} -> --tp-size 2 --skip-warmup."""
+    """Converts {"tp_size": 2, "skip_warmup": True} to --tp-size 2 --skip-warmup."""
     found: list[str] = []
     for name, value in arguments.items():
         option = "--" + name.replace("_", "-")
@@ -156,10 +159,10 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def find_python(given: str | None) -> Path:
-    """The interpreter that has SGLang: the given one, or that of `make install-sglang`.
+    """Returns the interpreter with SGLang: the given one, or that of `make install-sglang`.
 
     Raises:
-        UserError: there is none.
+        UserError: the interpreter does not exist.
     """
     here = Path(__file__).parents[2] / ".venv-sglang" / "bin" / "python"
     python = Path(given) if given else here

@@ -1,4 +1,4 @@
-"""`megatron-sspo serve`: the servers of one machine, for a trainer elsewhere."""
+"""`megatron-sspo serve`: runs the servers of one machine, for a trainer on another one."""
 
 import asyncio
 import logging
@@ -20,26 +20,27 @@ from megatron_sspo.run import Run
 from megatron_sspo.state import write_atomically
 from megatron_sspo.tokenizer import load_tokenizer
 
-URLS = "urls"  # in the folder that is given; made when all servers answer
+URLS = "urls"  # file in the given folder, written when all servers answer
 _WATCH_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
-    """Starts the servers that a run's options want on one machine, and starts again those that die, until it is ended.
+    """Starts the servers of a run's options on one machine, and restarts those that end, until it is stopped.
 
-    They hold no weights: the trainer sends them. A server that is started again keeps its URL, and the trainer, which
-    has noticed, sends it the weights. The key that they ask for is that of the environment.
+    The servers start without weights; the trainer sends them. A restarted server keeps its URL; the trainer detects
+    the restart and sends the weights again. The servers' API key is taken from the environment.
 
     Args:
-        run: whose model and `rollouts.options` are used.
-        address: of this machine, to listen on.
-        first_port: of the first server, and the next for the next.
-        folder: for their logs and for the file `urls`, one a line, which is made when all of them answer.
+        run: the run whose model and `rollouts.options` are used.
+        address: the address of this machine to listen on.
+        first_port: port of the first server, followed by those of the others.
+        folder: folder for logs and for the file `urls`, with one URL per line, which is written when all servers
+            answer.
 
     Raises:
-        UserError: there is no key or no model, or a server does not start, or has died more often than `max_restarts`.
+        UserError: there is no key or no model, a server does not start, or one ends more than `max_restarts` times.
     """
     key = os.environ.get(server_program.KEY, "")
     if not key:
@@ -52,9 +53,9 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     servers = own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")
-    load_tokenizer(Path(run.model.path))  # a folder without a model is found sooner here, and named
+    load_tokenizer(Path(run.model.path))  # a folder without a model gives a clear error here, before servers start
     (folder / URLS).unlink(missing_ok=True)
-    Display(silent=False)  # shows what the pool has to say
+    Display(silent=False)  # shows the pool's log
     processes = [server.process for server in servers if server.process is not None]
     try:
         pool = ServerPool(

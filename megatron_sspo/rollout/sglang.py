@@ -1,4 +1,4 @@
-"""SGLang servers as a rollout engine: token ids go out over HTTP, token ids and log-probs come back."""
+"""SGLang servers as a rollout engine: HTTP requests with token ids return token ids and log-probs."""
 
 import asyncio
 import concurrent.futures
@@ -36,19 +36,19 @@ from megatron_sspo.weights.sync.ipc import IpcTransport
 from megatron_sspo.weights.sync.session import Session, Transport
 from megatron_sspo.weights.sync.tensor import TensorTransport
 
-_MEND_SECONDS = 0.5  # between two looks for servers to start again
+_MEND_SECONDS = 0.5  # between two restarts of failed servers
 T = TypeVar("T")
 
 
 def engine(model_path: Path, **options: Any) -> RolloutEngine:
-    """An engine that owns servers on this machine, or uses given ones.
+    """Builds an engine that owns servers on this machine, or uses external ones.
 
     Args:
-        model_path: config.json and tokenizer.
+        model_path: folder with config.json and tokenizer.
         options: see `Options`.
 
     Raises:
-        UserError: an option has no meaning, SGLang is not there, or a server does not start.
+        UserError: an option is invalid, SGLang is not installed, or a server does not start.
     """
     chosen = Options(**options)
     check(chosen)
@@ -64,13 +64,13 @@ engine.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMembe
 
 
 class SGLangEngine:
-    """Rank 0 drives the servers; on the other ranks it takes part in what is collective and does nothing else.
+    """An engine of SGLang servers. Rank 0 drives them; the other ranks only take part in collectives.
 
-    `rollout_log_probs` are of the distribution after temperature, and before top-p. A seed does not repeat a response:
-    the servers batch requests as they come.
+    `rollout_log_probs` are of the distribution after temperature and before top-p. A seed does not reproduce a
+    response, because the servers batch requests as they arrive.
 
-    A server that fails is taken out, and its requests are made to the others. One that the run owns is started again;
-    it serves from the next sync on, or, where no other is left, from one that `NeedsWeights` asks for.
+    A server that fails is removed, and its requests are sent to the others. A server that the run owns is restarted; it
+    serves again after the next sync. If no other server is left, `NeedsWeights` requests that sync.
     """
 
     replicated = False
@@ -119,11 +119,11 @@ class SGLangEngine:
         seed: int,
         environment: Environment | None = None,
     ) -> Generation:
-        """Begins `group_size` responses to each prompt, at once.
+        """Begins `group_size` responses to each prompt, without waiting for them.
 
         Raises:
             UserError: no weights were loaded, a prompt leaves no room for a response, or there is an environment and
-                the chat template has no second turn.
+                the chat template does not support a second turn.
         """
         if self.pool.version is None:
             raise UserError("the servers have no weights: call load_weights before start")
@@ -145,20 +145,20 @@ class SGLangEngine:
         return generation
 
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
-        """Sends a stream of tensors, named and shaped as in a checkpoint on disk, to every server that is up.
+        """Sends a stream of tensors, with the names and shapes of a checkpoint on disk, to every server that is up.
 
-        Responses under way wait meanwhile, and go on under the new weights as `Options.pause` says. A server that fails
-        is taken out. Where that left others with half of the weights, they answer nothing, and `NeedsWeights` asks for
-        another sync.
+        Responses in progress pause, and continue with the new weights as `Options.pause` says. A server that fails is
+        removed. If its failure leaves others with a part of the weights, those serve no requests, and `NeedsWeights`
+        requests another sync.
 
         Raises:
-            UserError: the servers refuse the weights, hold others than were sent, or too few are left.
+            UserError: the servers reject the weights, hold other weights than were sent, or too few servers are left.
         """
         if not self._is_driver:
             self._transport.follow(tensors)
             return
         self.pool.version = None
-        self._run(self.pool.check(ask=False))  # one that is frozen shows when it is sent something
+        self._run(self.pool.check(ask=False))  # a server that hangs is detected by the requests of the sync
         self._restart_failed()
         self._run(self.pool.await_any(), mend=True)
         started = time.perf_counter()
@@ -180,28 +180,28 @@ class SGLangEngine:
         }
 
     def rest(self) -> None:
-        """Has the servers give back their memory, where that was asked for and nothing is under way."""
+        """Makes the servers release their GPU memory, if `release_memory` is set and no generation is in progress."""
         if not self._is_driver or not self._options.release_memory or self._is_busy:
             return
         self.pool.version = None
-        if self._watch is not None:  # it asks for tokens
+        if self._watch is not None:  # its health checks would generate tokens
             self._watch.cancel()
             self._watch = None
         session = self._session()
-        session.post("/pause_generation", {"mode": "abort"})  # answers when nothing is under way
+        session.post("/pause_generation", {"mode": "abort"})  # returns when no request is in progress
         session.post("/release_memory_occupation", {})
         self._run(self._note(session, None))
         self._resting = set(session.servers.values())
 
     def metrics(self) -> dict[str, float]:
-        """Of the last sync, and for how long the servers had nothing to do."""
+        """Returns the metrics of the last sync, and how long the servers were idle."""
         if not self._is_driver:
             return {}
         found, self._metrics = self._metrics, {}
         return {**found, "rollout/seconds_idle": self._run(self._requests.idle())}
 
     def close(self) -> None:
-        """Stops the servers that the run owns, and wakes those of somebody else's. A second call does nothing."""
+        """Stops the servers that the run owns, and resumes external ones. A second call does nothing."""
         if not self._is_driver or not self._thread.is_alive():
             return
         self._run(_end_all_tasks())
@@ -258,7 +258,7 @@ class SGLangEngine:
             session.post("/continue_generation", {})
 
     def _wake(self, session: Session) -> None:
-        """Ends the rest of those that rest, and of no others: SGLang dies of being asked to take memory that it has."""
+        """Resumes only servers that released their memory: SGLang crashes on a request to resume memory that it has."""
         resting = [key for key, client in session.servers.items() if client in self._resting]
         session.post("/resume_memory_occupation", {}, to=resting)
         session.post("/continue_generation", {}, to=resting)
@@ -268,7 +268,10 @@ class SGLangEngine:
         return Session({server: server.client for server in self.pool.up()}, self._submit)
 
     async def _note(self, session: Session, version: int | None) -> None:
-        """What has become of the servers. One that has come up since the session began holds nothing."""
+        """Records the result of a session: failed servers are removed, the others hold `version`.
+
+        Servers that came up after the session began hold no weights.
+        """
         for server, error in session.failures.items():
             self.pool.take_out(server, str(error))
         for server in self.pool.up():
@@ -283,13 +286,13 @@ class SGLangEngine:
     def _run(self, work: Coroutine[Any, Any, T], *, mend: bool = False) -> T:
         """Runs a coroutine in the engine's thread, and waits for it.
 
-        With `mend`, servers that fail meanwhile are started again. They are started in this thread, which lives as long
-        as the engine: the kernel ends a server together with the thread that started it.
+        With `mend`, servers that fail meanwhile are restarted. They are started from this thread, which lives as long
+        as the engine, because the kernel kills a server together with the thread that started it.
         """
         future = self._submit(work)
         try:
             while not concurrent.futures.wait([future], timeout=_MEND_SECONDS).done:
-                beat()  # what is waited for here has a limit of its own
+                beat()  # the coroutine has a timeout of its own
                 if mend:
                     self._restart_failed()
             return future.result()
@@ -308,7 +311,7 @@ class SGLangEngine:
 
 
 async def _end_all_tasks() -> None:
-    """Of this thread's loop, but for this one."""
+    """Cancels all other tasks of the current event loop, and waits for their end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

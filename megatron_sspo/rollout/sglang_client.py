@@ -1,4 +1,4 @@
-"""One SGLang server, as seen over HTTP."""
+"""An HTTP client of one SGLang server."""
 
 import json
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from typing import Any
 import aiohttp
 
 _CONNECT_SECONDS = 10.0
-_KEEPALIVE_SECONDS = 2.0  # less than the 5 after which SGLang closes a connection that nothing comes over
-_PLAIN = ("/flush_cache",)  # what answers in words
+_KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
+_PLAIN = ("/flush_cache",)  # endpoints that answer with plain text
 
 
 class ServerError(Exception):
-    """A request that a server did not answer as it should.
+    """A request that failed.
 
     Attributes:
-        is_final: the server has looked at the request and refuses it: no other server will do otherwise.
+        is_final: True if the server rejected the request itself, so that every other server would reject it too.
     """
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
@@ -24,11 +24,11 @@ class ServerError(Exception):
 
 
 class Client:
-    """Requests to one server, with its key on every one of them.
+    """A client of one server, which sends the API key with every request.
 
     Args:
-        url: such as http://127.0.0.1:30000.
-        key: what the server was started with; "" for a server without one.
+        url: the server's URL, such as http://127.0.0.1:30000.
+        key: the server's API key; "" for a server without one.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -38,23 +38,23 @@ class Client:
         self._is_closed = False
 
     async def post(self, path: str, content: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
-        """The JSON object that the server answers with.
+        """Sends a POST request and returns the JSON object of the response; an empty response is an empty object.
 
         Raises:
-            ServerError: it does not answer in time, or not with success.
+            ServerError: the server does not answer in time, or reports a failure.
         """
         return await self._request("POST", path, content, seconds)
 
     async def get(self, path: str, *, seconds: float) -> dict[str, Any]:
-        """As `post`; an answer without content is an empty object."""
+        """Sends a GET request; the result and the errors are those of `post`."""
         return await self._request("GET", path, None, seconds)
 
     async def delete(self, path: str, *, seconds: float) -> dict[str, Any]:
-        """As `get`."""
+        """Sends a DELETE request; the result and the errors are those of `post`."""
         return await self._request("DELETE", path, None, seconds)
 
     async def is_healthy(self, *, seconds: float) -> bool:
-        """Whether the server generates a token in time."""
+        """Returns whether the server generates a token in time."""
         try:
             await self.get("/health_generate", seconds=seconds)
         except ServerError:
@@ -66,7 +66,7 @@ class Client:
             try:
                 status, text = await self._exchange(method, path, content, seconds)
             except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-                # a connection that the server has closed meanwhile: once more, on a new one
+                # The server may have closed the idle connection: the request is sent again, over a new one.
                 status, text = await self._exchange(method, path, content, seconds)
         except TimeoutError:
             raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
@@ -90,7 +90,7 @@ class Client:
     async def _exchange(self, method: str, path: str, content: Any, seconds: float) -> tuple[int, str]:
         if self._is_closed:
             raise ServerError(f"nothing is asked of {self.url} any more")
-        if self._session is None:  # here, because it belongs to the loop that it is made in
+        if self._session is None:  # created here, because a session belongs to the running event loop
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
@@ -98,7 +98,7 @@ class Client:
             return response.status, await response.text()
 
     async def close(self) -> None:
-        """Ends what is under way; nothing more can be asked."""
+        """Closes the session and its connections; later requests raise ServerError."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()

@@ -1,4 +1,4 @@
-"""Prompts as requests to SGLang, and its answers as rollouts. Nothing here waits for anything."""
+"""Converts prompts to SGLang requests, and SGLang's answers to rollouts. It never waits for a server."""
 
 import base64
 from collections.abc import Mapping
@@ -20,14 +20,17 @@ from megatron_sspo.types import FinishReason, Prompt, Rollout
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What there is of a response: all of it, or as much as there was when weights were replaced."""
+    """A response so far: complete, or incomplete because its request was aborted.
+
+    Requests are aborted when weights are replaced or a request takes too long.
+    """
 
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()  # (weights, tokens in a row that they sampled)
-    finish_reason: FinishReason | None = None  # None: to be gone on with
+    spans: tuple[tuple[int, int], ...] = ()  # (policy version, number of consecutive tokens that it sampled)
+    finish_reason: FinishReason | None = None  # None: incomplete
     routes: str | None = None
-    observed: tuple[tuple[int, int], ...] = ()  # as `Rollout.observed`
+    observed: tuple[tuple[int, int], ...] = ()  # see `Rollout.observed`
 
     @property
     def turn(self) -> tuple[int, ...]:
@@ -35,7 +38,7 @@ class Part:
         return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
 
     def read(self, observation: tuple[int, ...]) -> "Part":
-        """This with what is between two turns appended, to be gone on with."""
+        """Returns the response with the tokens between two turns appended, ready for the next turn."""
         beyond = len(self.tokens) + len(observation)
         return replace(
             self,
@@ -46,7 +49,7 @@ class Part:
         )
 
     def __add__(self, more: "Part") -> "Part":
-        """`more` continues this one. Its routes are of both: the server has read these tokens again."""
+        """Appends the continuation `more`. Its routes cover both parts, because the server prefilled these tokens."""
         spans = list(self.spans)
         for version, count in more.spans:
             if spans and spans[-1][0] == version:
@@ -64,11 +67,11 @@ class Part:
 
 
 class Format:
-    """What of a model its requests and answers depend on.
+    """The conversion between prompts, requests, answers and rollouts of one model.
 
     Args:
-        model_path: config.json and tokenizer.
-        routes: whether servers report which experts each token went to.
+        model_path: folder with config.json and tokenizer.
+        routes: whether servers report the experts of each token.
     """
 
     def __init__(self, model_path: Path, *, routes: bool) -> None:
@@ -80,7 +83,7 @@ class Format:
         self._routes = routes
 
     def check(self, prompt: Prompt) -> None:
-        """Raises UserError where the prompt leaves no room for a response."""
+        """Raises UserError if the prompt is empty or leaves no room for a response."""
         if not 0 < len(prompt.tokens) < self._max_positions:
             raise UserError(
                 f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} "
@@ -88,11 +91,11 @@ class Format:
             )
 
     def longest(self, prompt: Prompt, sampling: Sampling) -> int:
-        """The most tokens that may follow a prompt."""
+        """Returns the largest number of tokens that may follow a prompt."""
         return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
 
     def request(self, prompt: Prompt, sampling: Sampling, part: Part, *, id: str) -> dict[str, Any]:
-        """Asks for the rest of a response."""
+        """Returns the request for the rest of a response."""
         return {
             "rid": id,
             "input_ids": [*prompt.tokens, *part.tokens],
@@ -110,13 +113,13 @@ class Format:
         }
 
     def part(self, answer: Mapping[str, Any]) -> Part:
-        """An answer. What is handed back before its end comes without its last token.
+        """Converts an answer. The last token of an aborted response is dropped.
 
-        SGLang has not looked whether the response ends with that one, be it by an end token, a stop string or its
-        length. It is sampled again, whatever it was: to keep some of them would favour those.
+        SGLang has not yet checked whether the response ends with that token, by an end token, a stop string or its
+        length. The token is always sampled again: to keep it only in some cases would bias the distribution.
 
         Raises:
-            ServerError: it is none, or of weights that no sync brought.
+            ServerError: the answer is malformed, or its weights come from no sync.
         """
         try:
             meta = answer["meta_info"]
@@ -130,7 +133,7 @@ class Format:
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
-            # of an aborted one they are not asked for: they come with its end
+            # An aborted response needs no routes: those of the whole response come with its last part.
             routes = self._packed(meta) if self._routes and kind != "abort" else None
         except (KeyError, TypeError, ValueError) as error:
             raise ServerError(f"a server answered what is no response ({error!r}): {str(answer)[:300]}") from error
@@ -139,7 +142,7 @@ class Format:
         return Part(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
 
     def rollout(self, part: Part) -> Rollout:
-        """A response that has ended."""
+        """Converts a complete response to a rollout."""
         assert part.finish_reason is not None
         return Rollout(
             tokens=part.tokens,
@@ -154,24 +157,28 @@ class Format:
         )
 
     def text(self, part: Part) -> str:
-        """The last turn."""
+        """Returns the last turn, decoded."""
         return self._decoded(part.turn)
 
     def turns(self) -> TurnTemplate:
-        """What is between two turns. Raises UserError where the chat template has no second turn."""
+        """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
         return TurnTemplate(self._tokenizer)
 
     def _decoded(self, tokens: tuple[int, ...]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def _packed(self, meta: Mapping[str, Any]) -> str:
-        """The experts of every token but the last, which none has been computed for."""
+        """Packs the experts of every token except the last one, which the model has not processed."""
         chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
         return pack_routes(chosen, self._num_experts)
 
 
 def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:
-    """Which weights sampled which tokens. A server that lost its weights calls those that it has "default"."""
+    """Returns (policy version, number of tokens) for each span of tokens.
+
+    Raises:
+        ValueError: the version is no number: a server without weights of a sync reports "default".
+    """
     found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
     counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]
     return tuple((int(version), count) for version, count in counts if count > 0)

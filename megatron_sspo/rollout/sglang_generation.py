@@ -1,4 +1,4 @@
-"""Responses under way on SGLang's servers: asked for, moved, gone on with, given up."""
+"""Generation on SGLang's servers: sends requests, retries them on other servers, continues and aborts them."""
 
 import asyncio
 import concurrent.futures
@@ -22,20 +22,23 @@ from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.rollout.sglang_format import Format, Part
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
-_MOST_FAILURES = 8  # of one response, on servers that are well
-_HAND_BACK_SECONDS = 60.0  # that a server has for what it is asked to give up
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds, between tries of one response
+_MOST_FAILURES = 8  # of one turn of a response, on healthy servers
+_HAND_BACK_SECONDS = 60.0  # time limit for a server to return an aborted response
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
 
 
 class Requests:
-    """How one response is had, of however many turns, whatever becomes of the servers meanwhile.
+    """Generates responses, of one or more turns each, and retries on other servers if one fails.
 
     Args:
-        router: chooses the server; None: we do.
-        max_in_flight: requests at once, over all generations.
-        seconds: after which a server is asked to hand back what it has of a response; the rest is then asked for again,
-            as often as it takes. Time in its queue counts, so that this is no failure. Not to hand it back is one.
+        pool: the servers.
+        format: the conversion of requests and answers.
+        router: the router that chooses the server of a request; None: this class chooses it.
+        max_in_flight: largest number of concurrent requests, over all generations.
+        seconds: timeout of a request. Its server is then told to abort and to return the tokens so far; the rest is
+            requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
+            the partial response is.
     """
 
     def __init__(
@@ -47,10 +50,10 @@ class Requests:
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_under_way, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
         self._episodes: dict[int, ServedEpisodes] = {}  # by the environment's id
-        self._telling: set[asyncio.Task[None]] = set()  # asyncio itself keeps no task alive
+        self._telling: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
 
     async def idle(self) -> float:
-        """Seconds in which no server was asked for anything, since the last call."""
+        """Returns the seconds without any request in progress since the last call."""
         now = time.monotonic()
         if not self._num_under_way:
             self._idle_seconds += now - self._idle_since
@@ -59,10 +62,10 @@ class Requests:
         return found
 
     def episodes(self, environment: Environment) -> ServedEpisodes:
-        """The same for all generations in that environment.
+        """Returns the episodes of an environment, one instance for all generations in it.
 
         Raises:
-            UserError: the chat template has no second turn.
+            UserError: the chat template does not support a second turn.
         """
         if id(environment) not in self._episodes:
             self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turns())
@@ -71,16 +74,16 @@ class Requests:
     async def response(
         self, prompt: Prompt, sampling: Sampling, first: int, episodes: ServedEpisodes | None = None
     ) -> Rollout:
-        """One response, or all turns of one. Waits while no server holds the weights.
+        """Generates one response with all its turns. Waits while no server holds the weights.
 
         Args:
-            first: which of the servers to ask first. The responses to one prompt go to one, which then computes the
-                prompt once, and each turn of a response to the one that has computed those before it.
-            episodes: to act in; None for a single turn.
+            first: number of the server to try first, modulo their count. All responses to a prompt go to the same
+                server, which computes the prompt once; so do all turns of a response, whose earlier turns are then in
+                the server's cache.
+            episodes: the environment's episodes; None for a single turn.
 
         Raises:
-            UserError: the servers refuse the request, or none answers though they are well; or the environment is
-                broken.
+            UserError: the servers reject the request, no healthy server answers, or the environment is broken.
         """
         part = await self._turn(prompt, sampling, first, Part())
         if episodes is not None and part.finish_reason == "stop":
@@ -108,7 +111,7 @@ class Requests:
             self._idle_since = time.monotonic()
 
     async def _turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
-        """The part with the rest of a turn, which has ended."""
+        """Generates the rest of a turn and returns the response with it."""
         pause, failures = _FIRST_PAUSE, 0
         while True:
             async with self._free:
@@ -121,7 +124,7 @@ class Requests:
                     if part.finish_reason:
                         return part
                     is_late = time.monotonic() - began >= self._seconds
-                    if self.pool.version == version and not is_late:  # nobody wanted it back: not for ever, then
+                    if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
                         raise ServerError(f"{server.client.url} gave up a response")
                     continue
                 except ServerError as error:
@@ -138,19 +141,19 @@ class Requests:
 
     @property
     def _is_routed(self) -> bool:
-        """Whether requests find their way: there is no router, or it is well."""
+        """Returns whether requests can be routed: there is no router, or it works."""
         return self._router is None or self._router.is_well
 
     async def _pick(self, turn: int) -> Server:
-        """One that holds the weights, in turn. Waits while there is none, and while the router is started again."""
+        """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
         while not self._is_routed:
             await asyncio.sleep(_POLL_SECONDS)
         return await self.pool.pick(turn)
 
     async def _ask(self, server: Server, prompt: Prompt, sampling: Sampling, part: Part) -> Part:
-        """A server's answer. A server that is taken out meanwhile is not waited for."""
-        # of its own for every try, since an earlier one may still be there; and the beginning of no other, since SGLang
-        # gives up all that begin so
+        """Sends one request and returns its answer. Raises ServerError if the server is removed meanwhile."""
+        # The id is unique per attempt, because an earlier attempt may still be running. It is not a prefix of another
+        # id, because SGLang aborts every request whose id begins with the given one.
         id = f"{self._run}-{next(self._numbers):012d}"
         content = self.format.request(prompt, sampling, part, id=id)
         client = server.client if self._router is None else self._router.client
@@ -171,7 +174,7 @@ class Requests:
             answer.cancel()
 
     def _give_up(self, id: str, server: Server) -> None:
-        """Tells the server that nobody waits for a response any more; all of them where a router has chosen it."""
+        """Aborts a request on its server; on all servers if a router has chosen the server."""
 
         async def tell(client: Client) -> None:
             with contextlib.suppress(ServerError):
@@ -185,13 +188,17 @@ class Requests:
 
 
 class ServedGeneration:
-    """The groups of one call, made in the engine's thread while this one does other things.
+    """The groups of one call of `start`, generated in the engine's thread.
 
     Args:
-        episodes: to act in; None for single turns.
-        submit: starts a coroutine in the engine's thread.
-        mend: called now and then while this is waited for: starts failed servers again.
-        await_any: waits until a server answers.
+        requests: the requests to the servers.
+        prompts: the prompts, one group each.
+        sampling: the sampling parameters.
+        group_size: number of responses to each prompt.
+        episodes: the environment's episodes; None for single turns.
+        submit: function that starts a coroutine in the engine's thread.
+        mend: function that restarts failed servers; `wait` calls it repeatedly.
+        await_any: function that waits until a server answers.
     """
 
     def __init__(
@@ -212,11 +219,11 @@ class ServedGeneration:
         self._work = submit(self._all(prompts, sampling, group_size))
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """Waits for a group, and returns those that are complete by now.
+        """Waits for a group, and returns all completed groups, each with the index of its prompt.
 
         Raises:
-            NeedsWeights: no server is left that has them, and another has come up.
-            UserError: a response cannot be had, or too few servers are left.
+            NeedsWeights: no server is left that holds the weights, and another one has come up.
+            UserError: a response cannot be generated, or too few servers are left.
         """
         found: list[tuple[int, RolloutGroup]] = []
         while self._left and not found:
@@ -225,23 +232,23 @@ class ServedGeneration:
                 while True:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
-                beat()  # a server that hangs is found by its pool
+                beat()  # the pool detects a server that hangs
                 self._mend()
                 if not found and not self._requests.pool.ready():
                     self._await_any()
                     raise NeedsWeights from None
-        if found and not self._left:  # the last group was told of a moment before the work's end
+        if found and not self._left:  # the last group is in the queue shortly before the coroutine ends
             concurrent.futures.wait([self._work], timeout=_POLL_SECONDS)
         return found
 
     def cancel(self) -> None:
-        """Gives up what is not complete; the servers are told."""
+        """Cancels the incomplete groups, and aborts their requests on the servers."""
         self._left = 0
         self._work.cancel()
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of it is under way any more."""
+        """Returns whether no work of this generation is in progress."""
         return self._work.done()
 
     def _take(self, found: list[tuple[int, RolloutGroup]], item: tuple[int, RolloutGroup] | BaseException) -> None:

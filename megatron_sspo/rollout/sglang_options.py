@@ -1,4 +1,4 @@
-"""What `rollouts.options` may hold where SGLang's servers generate."""
+"""The fields of `rollouts.options` for the engine of SGLang's servers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,25 +17,25 @@ TransportName = Literal["tensor", "ipc", "disk", "distributed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `rollouts.options` may hold for this engine."""
+    """The fields of `rollouts.options` for this engine."""
 
-    num_servers: Count = 1  # to start on this machine, where no urls are given; each gets its share of the GPUs
+    num_servers: Count = 1  # servers to start on this machine if `urls` is empty; they share its GPUs equally
     python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
     server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
-    address: str = "127.0.0.1"  # of this machine, as its servers and those at `urls` reach it
-    urls: Sequence[str] = ()  # servers that are there already; their key is in MEGATRON_SSPO_SERVER_KEY
-    router: Mapping[str, Any] | None = None  # starts sglang-router before the servers, with these options: {}
-    run_folder: Path | None = None  # the servers' output goes to `servers/` in there; the loop sets it
-    routes: bool = False  # servers report each token's experts; the loop sets it where R3 wants them
-    pause: Pause = "retract"  # what becomes of responses under way when weights are replaced
-    release_memory: bool = False  # give the servers' memory back while the trainer works on the same GPUs
-    max_in_flight: Count = 1024  # responses that are asked for at once, over all servers
-    request_seconds: Positive = 600.0  # after which a server hands back what it has, to be asked for the rest
-    health_seconds: Positive = 60.0  # within which a server has to generate a token; else it is taken out
-    fewest_servers: Count = 1  # with fewer the run ends
-    max_restarts: Amount = 5  # of each server that the run owns
-    transport: TransportName = "tensor"  # how weights go to the servers
-    bucket_bytes: Count = 256 * 1024**2  # of weights in one request or broadcast
+    address: str = "127.0.0.1"  # this machine's address, at which its own servers and those of `urls` reach it
+    urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
+    router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
+    run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it
+    routes: bool = False  # servers report each token's experts; the loop sets it for R3
+    pause: Pause = "retract"  # treatment of responses in progress while weights are replaced
+    release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
+    max_in_flight: Count = 1024  # largest number of concurrent requests, over all servers
+    request_seconds: Positive = 600.0  # timeout after which a server returns a partial response, to be continued
+    health_seconds: Positive = 60.0  # a server that does not generate a token within this time is removed
+    fewest_servers: Count = 1  # the run ends if fewer servers are left
+    max_restarts: Amount = 5  # restarts of each server that the run owns
+    transport: TransportName = "tensor"  # how weights are sent to the servers
+    bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
     verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
@@ -45,7 +45,7 @@ class Options:
 
 
 def check(options: Options) -> None:
-    """Raises UserError where an option has no meaning."""
+    """Raises UserError if an option is invalid."""
     what = "rollouts.options"
     choices = {"transport": get_args(TransportName), "pause": get_args(Pause)}
     for name, known in choices.items():

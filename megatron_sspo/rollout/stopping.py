@@ -1,4 +1,4 @@
-"""Where a response ends: end-of-sequence tokens and stop strings."""
+"""The end of a response: end-of-sequence tokens and stop strings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,9 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizer
 
 
 def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All tokens that end a sequence, as `config.json`, `generation_config.json` and the tokenizer name them.
+    """Returns the union of the end tokens in `config.json`, `generation_config.json` and the tokenizer.
 
-    It is their union because SGLang ends a response at the union too, and a chat model's files often name different
-    ones.
+    SGLang uses the union too; the files of a chat model often name different tokens.
     """
     named = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
     if (model_path / "generation_config.json").exists():
@@ -25,25 +24,30 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
 
 
 class StopStrings:
-    """Tells whether the newest token of a response completes one of the stop strings."""
+    """A detector of stop strings that the newest token of a response completes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        # A token adds at least one byte, so these tokens hold any stop string; one more, because some decoders strip
-        # the space before the first.
+        # A token adds at least one byte, so this many tokens hold any stop string. One more is needed because some
+        # decoders strip the space before the first token.
         self._tail = 1 + max((len(string.encode()) for string in stop), default=0)
         self._may_complete: dict[int, bool] = {}
 
     def completed_by_last(self, tokens: Sequence[int], first: int = 0) -> bool:
-        """True if a stop string ends in the last of `tokens`, given that none ended since the turn began at `first`."""
+        """Returns whether a stop string ends in the last token, given that none ended earlier in the turn.
+
+        Args:
+            tokens: the tokens of the response.
+            first: position at which the turn begins.
+        """
         if not self._stop or not self._may_end_a_stop(tokens[-1]):
             return False
         tail = self._decode(tokens[max(first, len(tokens) - self._tail) :])
         return any(string in tail for string in self._stop)
 
     def _may_end_a_stop(self, token: int) -> bool:
-        """False if the token alone shows that it ends no stop string, which spares a decode of the tail."""
+        """Returns False if the token's own text excludes that it ends a stop string, which avoids decoding the tail."""
         if token not in self._may_complete:
             text = self._decode([token])
             self._may_complete[token] = "\ufffd" in text or any(  # a character's last byte does not decode alone

@@ -1,4 +1,4 @@
-"""An observation as the tokens that go between two turns of the policy."""
+"""Converts an observation to the tokens between two turns of the policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +9,16 @@ _RESPONSE, _OBSERVATION = "FIRST-RESPONSE", "FIRST-OBSERVATION"
 
 
 class TurnTemplate:
-    """What the tokenizer's chat template writes from the end of a response to the start of the next one.
+    """The text of the chat template between the end of a response and the start of the next one.
 
-    It is read off a conversation that the template renders once. Tokens of a rollout are only ever appended to: what
-    the policy sampled stays as it is, whichever tokens its text would have if it were rendered again.
+    It is extracted from an example conversation that the template renders once. Tokens of a rollout are only appended.
+    The sampled tokens never change, even if rendering their text again would give other tokens.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
 
     Raises:
-        UserError: the tokenizer has no chat template, or one that has no place for a second message of the user.
+        UserError: the tokenizer has no chat template, or the template does not support a second user message.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -36,12 +36,12 @@ class TurnTemplate:
         self._before, self._after = self._encode(between), self._encode(after)
 
     def tokens(self, response: Sequence[int], observation: str) -> tuple[int, ...]:
-        """What is appended to a response for the policy to go on.
+        """Returns the tokens to append to a response before the policy's next turn.
 
         Args:
-            response: of the turn that ended; where its last token is the one by which the template ends a message,
-                that is not written twice.
-            observation: text; what looks like a special token in it is none.
+            response: tokens of the response so far. If the last one is the token with which the template ends a
+                message, that token is not repeated.
+            observation: the observation's text, in which special tokens are encoded as ordinary text.
         """
         before = self._before
         if before and response and before[0] == response[-1]:

@@ -2,7 +2,7 @@
 
 
 def activate() -> str | None:
-    """What SGLang calls at start. None where there is a GPU: there SGLang has better of its own."""
+    """Returns the name of the platform class, for SGLang at its start; None on a GPU, which SGLang itself supports."""
     import torch
 
     return None if torch.cuda.is_available() else "sglang_cpu_platform.platform.TorchCpuPlatform"

@@ -1,4 +1,4 @@
-"""The platform: every operation in PyTorch's own form, no compiled kernels of SGLang, no Triton launches."""
+"""The platform: PyTorch's own implementation of every operation, no compiled SGLang kernels, no Triton launches."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 
 class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
-    """Without a platform of this kind SGLang takes its CPU path through kernels that no wheel on PyPI ships."""
+    """A CPU platform on plain PyTorch. SGLang's own CPU path needs kernels that no wheel on PyPI contains."""
 
     _enum = PlatformEnum.OOT
     device_name = "cpu"
@@ -26,7 +26,7 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         return "native"
 
     def post_load_model(self, model: Any) -> None:
-        """Has buffers on the host made without registering them with a GPU, which reporting routed experts would do."""
+        """Replaces the host allocator by one without GPU registration, for the reports of routed experts."""
         from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
 
         ALLOC_MEMORY_FUNCS["cpu"] = _allocate

@@ -1,4 +1,4 @@
-"""The zigzag split of a packed row, and the order that undoes it."""
+"""The zigzag split of a packed row, and the permutation that undoes it."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The tensors of a microbatch, on examples made by hand and for any shapes."""
+"""The tensors of a microbatch, for examples made by hand and for arbitrary shapes."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -36,7 +36,7 @@ def test_two_sequences():
     assert microbatch.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
     assert microbatch.cu_seqlens.tolist() == [0, 5, 9]
     assert microbatch.longest == 5
-    # the row of a response token is that of the token before it: 13, 21 | 14, 23, 24
+    # the row of a response token is the position of the token before it: 13, 21 | 14, 23, 24
     assert microbatch.response_rows.tolist() == [2, 3, 5, 6, 7]
     assert microbatch.response_tokens.tolist() == [21, 22, 23, 24, 25]
     assert microbatch.segments.ids.tolist() == [0, 0, 1, 1, 1]
@@ -147,7 +147,7 @@ def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multipl
 
 
 def observed(length):
-    """The middle of what is long enough to have one."""
+    """Returns the span of an observation in the middle of a response; none if the response is too short."""
     return ((length // 3, length - 1),) if length > 3 else ()
 
 
@@ -170,7 +170,7 @@ def test_the_shares_of_context_parallel_ranks_are_the_whole(pairs, size, shards)
         assert torch.equal(share.rollout_log_probs, whole.rollout_log_probs)
     gathered = torch.cat([share.response_tokens for share in shares])
     assert torch.equal(gathered[shares[0].context_order], whole.response_tokens)
-    # every position of every sequence is held once, under its number, and with its token
+    # the ranks together hold every position of every sequence once, with its position id and its token
     positions = sorted(p for share in shares for p in share.position_ids.tolist())
     lengths = shares[0].cu_seqlens.diff().tolist()
     assert positions == sorted(p for length in lengths for p in range(length))

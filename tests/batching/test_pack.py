@@ -1,4 +1,4 @@
-"""Laws of the packing, for any lengths, ranks and caps."""
+"""Laws of the packing, for arbitrary lengths, numbers of ranks and token limits."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_no_rank_has_a_longest_sequence_more_than_another(given_lengths, num_ran
 
 @given(lengths_and_caps, ranks)
 def test_not_twice_as_many_microbatches_as_the_tokens_fill(given_lengths, num_ranks):
-    # filling the emptiest first fails only where every microbatch is more than half full, or holds a long sequence
+    # filling the emptiest bin fails only if every microbatch is more than half full, or holds a long sequence
     lengths, cap = given_lengths
     fewest = max(1, -(-sum(lengths) // (cap * num_ranks)))
     assert len(pack(lengths, num_ranks=num_ranks, max_tokens=cap)[0]) <= 2 * fewest

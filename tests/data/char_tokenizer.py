@@ -1,4 +1,4 @@
-"""A tokenizer of one token a character, as small models use it."""
+"""A tokenizer with one token per character, for small models."""
 
 import string
 
@@ -16,7 +16,7 @@ CHAT_TEMPLATE = (
 
 
 def char_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """ASCII, with <pad>, <s> and </s> as 0, 1 and 2; <unk> is 3. Adds <s> where special tokens are asked for."""
+    """Builds an ASCII tokenizer, with <pad>, <s>, </s>, <unk> as 0 to 3. `add_special_tokens` adds <s>."""
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
     vocabulary = {token: index for index, token in enumerate([*specials, *string.printable])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -30,7 +30,7 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 
 
 def test_rows_that_must_never_change() -> None:
-    """A change here moves every held-out result that was ever reported."""
+    """Checks rows on which all reported held-out results depend."""
     assert [row.question for row in arithmetic.rows(4, seed=0)] == ["63+11=", "68+90=", "42+42=", "83+76="]
     assert [row.question for row in arithmetic.rows(4, seed=0, split="held_out")] == [
         "6+63=",

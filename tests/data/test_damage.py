@@ -1,4 +1,4 @@
-"""Files of prompts that are damaged."""
+"""Damaged files of prompts."""
 
 from pathlib import Path
 

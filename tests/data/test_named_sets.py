@@ -1,4 +1,4 @@
-"""The sets with a name, read from rows in the schema that their makers publish."""
+"""The named sets, read from rows in their published schema."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files, the hub and reasoning-gym: what is read, and what a malformed row says."""
+"""Files, the hub and reasoning-gym: the rows that are read, and the errors for malformed rows."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
 
 
 def write_jsonl(path: Path, *records: Any) -> Path:
-    """Records as JSON; bytes as they are."""
+    """Writes one record per line: bytes unchanged, all others as JSON."""
     lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     path.write_bytes(b"\n".join(lines) + b"\n")
     return path
@@ -45,7 +45,7 @@ def test_jsonl_with_other_names_a_nested_answer_and_a_mark(tmp_path) -> None:
 
 
 MALFORMED = [
-    # record, options, field (None: the message has no field), a part of the message
+    # record, options, field in the message (None: no field), a part of the message
     (b"{", {}, None, "not JSON"),
     (b'{"question": "\xff"}', {}, None, "UTF-8"),
     (["question", "answer"], {}, None, "of type list"),

@@ -101,7 +101,7 @@ def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sa
     thread = threading.Thread(target=lambda: found.append(episode.observe("<execute>while True: pass</execute>")))
     thread.start()
     wait_until(lambda: processes_of(sandbox))
-    time.sleep(0.1)  # whether the interpreter is still being started or at work, it ends
+    time.sleep(0.1)  # the interpreter must end both while it starts and while it runs a cell
     episode.close()
     thread.join(60)
     assert len(found) == 1

@@ -1,4 +1,4 @@
-"""Estimates against naive computation, and intervals against their closed forms."""
+"""Estimates compared with naive computation, and intervals compared with closed forms."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ def test_pass_at_1_of_samples_is_their_average() -> None:
 
 
 def test_pass_at_j_has_no_bias() -> None:
-    """Unlike 1 - (1 - c/k)^j: the mean over many draws of k answers is 1 - (1 - p)^j."""
+    """Checks that the mean over many draws of k answers is 1 - (1 - p)^j, unlike that of 1 - (1 - c/k)^j."""
     draw, p, k, j = random.Random(0), 0.2, 8, 4
     counts = [sum(draw.random() < p for _ in range(k)) for _ in range(20_000)]
     assert sampled_pass(counts, k, j).mean == pytest.approx(1 - (1 - p) ** j, abs=0.01)
@@ -31,7 +31,7 @@ def test_pass_at_j_has_no_bias() -> None:
 
 @pytest.mark.parametrize(
     ("right", "of", "low", "high"),
-    [  # ends to four places as the literature prints them: Newcombe, Statistics in Medicine 17 (1998), table I
+    [  # interval ends with four decimals, as published: Newcombe, Statistics in Medicine 17 (1998), table I
         (81, 263, 0.2553, 0.3662),
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0, 0.1611),
@@ -61,7 +61,7 @@ def test_for_many_prompts_the_interval_is_that_of_the_clustered_standard_error()
 
 @pytest.mark.parametrize("seed", range(3))
 def test_intervals_cover(seed: int) -> None:
-    """In 95 of 100 evaluations, up to chance, of 40 prompts of differing difficulty with 4 answers each."""
+    """Checks a coverage of about 95 %, for 40 prompts of different difficulty with 4 answers each."""
     draw, covered, tries = random.Random(seed), 0, 400
     for _ in range(tries):
         rates = [draw.choice((0.05, 0.3, 0.9)) for _ in range(40)]

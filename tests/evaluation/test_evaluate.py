@@ -1,4 +1,4 @@
-"""pass@1, avg@k and pass@k of a set, counted by hand."""
+"""Metrics of a set (pass@1, avg@k, pass@k) compared with counts by hand."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
 class Script:
-    """Greedy: "1" to prompts a and b. Sampled: right for a, wrong for b, every second time right for c."""
+    """An engine with fixed answers. Greedy: right for prompts a, b. Sampled: right for a, half of the time for c."""
 
     replicated = True
 

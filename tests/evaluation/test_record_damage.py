@@ -1,4 +1,4 @@
-"""Folders of evaluations that are damaged: each is named in one sentence."""
+"""Damaged folders of evaluations: the error names each in one sentence."""
 
 import itertools
 import json
@@ -111,7 +111,7 @@ def test_records_that_are_no_file(tmp_path: Path, kind: str, name: str) -> None:
 def test_settings(tmp_path: Path, content: bytes) -> None:
     placed(tmp_path / "a" / "evaluation.json", content)
     (tmp_path / "a" / ".lock").touch()
-    for _ in range(2):  # the lock is given back
+    for _ in range(2):  # the lock is released after an error
         with pytest.raises(UserError, match=r"evaluation\.json") as raised:
             Record(tmp_path / "a", model="m", weights="w")
         assert_one_sentence(str(raised.value))

@@ -1,4 +1,4 @@
-"""A tiny model that acts by chance: some of its tokens are whole cells and whole solutions."""
+"""A tiny random model that acts in an environment: some of its tokens are whole cells and whole solutions."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ WORDS = (
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word; cells come twice, so that a turn is likely to end with one."""
+    """Builds a tokenizer with one token per word; each cell has two tokens, so that a turn often ends with a cell."""
     vocabulary = {f"{word}{' ' * WORDS[:place].count(word)}": place for place, word in enumerate(WORDS)}
     vocabulary |= {f"w{place}": place for place in range(len(WORDS), tiny_models.VOCAB_SIZE)}
     words = Tokenizer(models.WordLevel(vocabulary, "<unk>"))

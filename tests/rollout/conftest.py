@@ -6,14 +6,14 @@ from tests.rollout import tiny_models
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Shape -> folder of a tiny model."""
+    """Maps each shape to the folder of a tiny model."""
     root = tmp_path_factory.mktemp("models")
     return {shape: tiny_models.build(root, shape) for shape in tiny_models.SHAPES}
 
 
 @pytest.fixture(scope="session")
 def loaded(folders):
-    """Shape -> engine with the weights of its folder, as policy version 3."""
+    """Maps each shape to an engine with the weights of its folder, as policy version 3."""
     engines = {}
     for shape, folder in folders.items():
         engines[shape] = embedded.engine(folder)

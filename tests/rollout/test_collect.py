@@ -1,4 +1,4 @@
-"""One cycle's rollouts, with an engine that says what it is told."""
+"""The rollouts of one cycle, with a scripted engine."""
 
 import math
 
@@ -16,7 +16,7 @@ from megatron_sspo.types import Prompt
 
 
 class Characters:
-    """As much of a tokenizer as the scripted engine needs."""
+    """A minimal tokenizer for the scripted engine."""
 
     eos_token_id = 0
 
@@ -28,7 +28,7 @@ class Characters:
 
 
 class Length:
-    """The reward of a response is its length; of one that is all question marks, not a number."""
+    """A reward: the length of a response, or NaN if it has only question marks."""
 
     def score(self, prompts, responses):
         return [{"answer": math.nan if set(r) == {"?"} else float(len(r))} for r in responses]
@@ -114,7 +114,7 @@ def share(rank: int, world_size: int, path: str) -> None:
         engine = scripted()
         engine.replicated = replicated
         if not replicated and rank:
-            engine.start = None  # type: ignore[assignment]  # servers are rank 0's
+            engine.start = None  # type: ignore[assignment]  # only rank 0 may start a generation on servers
         groups = collected(ids, engine)
         assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
     dist.barrier()
@@ -144,7 +144,7 @@ def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
     engine = Forgetful()
 
     def sync():
-        engine.has_weights = engine.calls == 2  # once is not always enough
+        engine.has_weights = engine.calls == 2  # a second sync may be necessary
 
     found = collect(engine, Length(), prompts("ab"), Sampling(), group_size=2, seed=0, sync=sync)
     assert engine.calls == 4 and [group.prompt.id for group in found] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Cycles that run ahead, groups that are replaced, and groups that are cut short, with an engine like a server's."""
+"""Cycles that run ahead, groups that are replaced, and groups that are cancelled, with an engine like SGLang's."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,9 +21,9 @@ class Words:
 
 @dataclass
 class Servers:
-    """Responses begin when they are asked for, under the weights of that time, and are waited for two groups a time.
+    """An engine whose responses use the weights at the time of `start`, and whose `wait` returns two groups at a time.
 
-    The i-th response to prompt n has the text "x" times what `script(n, i)` says; slow prompts come last.
+    The i-th response to prompt n is `script(n, i)` times "x". The groups of slow prompts are returned last.
     """
 
     script: object = lambda number, index: index + 1
@@ -142,7 +142,7 @@ def even_are_equal(number, index):
     ("refills", "expected"),
     [
         (0, [0, 1, 2, 3]),
-        (1, [1, 3, 5, 0]),  # two are missing; of the two that replace them one is equal again, and 0 fills the place
+        (1, [1, 3, 5, 0]),  # of the two groups drawn for the two missing ones, one has equal rewards; 0 takes its place
         (2, [1, 3, 5, 0]),
         (5, [1, 3, 5, 7]),
     ],

@@ -1,4 +1,4 @@
-"""The embedded engine: its log-probs are the model's, and a response depends on nothing around it."""
+"""The embedded engine: its log-probs are the model's, and a response does not depend on the rest of the batch."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def responses(groups):
 
 
 def teacher_forced(model, group, rollout, temperature, top_p):
-    """log p of each response token by one plain forward pass of one row, without cache or padding."""
+    """Computes log p of each response token by a plain forward pass of one row, without cache or padding."""
     tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])
     start = len(group.prompt.tokens)
     log_probs = log_distribution(model(tokens, use_cache=False).logits[0, start - 1 : -1], temperature, top_p)
@@ -35,7 +35,7 @@ def teacher_forced(model, group, rollout, temperature, top_p):
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.3, 0.9), (1.0, 0.4), (0.0, 1.0)])
 def test_log_probs_are_those_of_a_plain_forward_pass(loaded, folders, shape, temperature, top_p):
-    """Prompts of mixed lengths and rows that leave at different steps, so it holds for padding and cache too."""
+    """Checks padding and cache, too: prompts have different lengths, and rows end at different steps."""
     sampling = Sampling(max_tokens=20, temperature=temperature, top_p=top_p, stop=("a", "7"))
     groups = loaded[shape].generate(PROMPTS, sampling, group_size=6, seed=5)
     model = tiny_models.reference(folders[shape])
@@ -60,7 +60,7 @@ def test_a_response_depends_only_on_weights_prompt_sampling_and_seed(folders, lo
     shorter = responses(loaded[shape].generate(PROMPTS, replace(sampling, max_tokens=5), group_size=4, seed=1))
     assert [[r[0] for r in g] for g in shorter] == [[r[0][:5] for r in g] for g in whole]
 
-    three_rows = embedded.engine(folders[shape], max_batch_size=3)  # groups are cut across batches
+    three_rows = embedded.engine(folders[shape], max_batch_size=3)  # batches split groups
     three_rows.load_weights(tiny_models.weights(folders[shape]).items(), 0)
     assert responses(three_rows.generate(PROMPTS, sampling, group_size=4, seed=1)) == whole
 
@@ -93,7 +93,7 @@ def test_first_tokens_have_the_frequencies_of_the_softmax(loaded, folders, shape
     counts = torch.bincount(torch.tensor([r.tokens[0] for r in group.rollouts]), minlength=tiny_models.VOCAB_SIZE)
     logits = tiny_models.reference(folders[shape])(torch.tensor([PROMPTS[0].tokens])).logits[0, -1]
     expected = logits.double().softmax(-1) * num_samples
-    common = expected >= 5  # where the chi-square approximation holds; the rest is one class
+    common = expected >= 5  # the chi-square approximation holds for these tokens; the rest is one class
     counts = torch.cat([counts[common], counts[~common].sum()[None]])
     expected = torch.cat([expected[common], expected[~common].sum()[None]])
     degrees = len(expected) - 1

@@ -1,4 +1,4 @@
-"""Weights by their names on disk: in the right place, and every one of them."""
+"""Loading of weights by their names on disk: every tensor is required, and goes to the right place."""
 
 import pytest
 import torch

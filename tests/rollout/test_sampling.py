@@ -1,4 +1,4 @@
-"""The distribution that is sampled from, the draw and its random numbers."""
+"""The sampling distribution, the draw of tokens, and the random numbers."""
 
 import math
 
@@ -14,7 +14,7 @@ RECORDED = 0.0784464532351794
 
 
 def naive(logits, temperature, top_p):
-    """Probabilities of one row, token by token."""
+    """Computes the probabilities of one row, token by token."""
     weights = [math.exp(z / temperature) for z in logits]
     probs = [w / sum(weights) for w in weights]
     kept, mass = [], 0.0
@@ -61,14 +61,14 @@ def test_frequencies_are_the_probabilities(temperature, top_p):
     expected = log_probs[0].double().exp() * num_draws
     assert (counts[expected == 0] == 0).all()
     chi_square = ((counts - expected) ** 2 / expected)[expected > 0].sum()
-    assert chi_square < 20  # four degrees of freedom: exceeded once in two thousand seeds, and this one is fixed
+    assert chi_square < 20  # four degrees of freedom: one seed in two thousand exceeds this, and the seed is fixed
 
 
 def test_random_stream_depends_on_all_of_its_key_and_on_nothing_else():
     keys = [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1), (0, "a:1", 1), (11, "a", 1), (1, "a", 11)]
     streams = {key: [sampling.random_stream(*key).random() for _ in range(2)] for key in keys}
     assert len({stream[0] for stream in streams.values()}) == len(keys)
-    # A number from the record: another process, machine or Python version must find the same.
+    # A recorded number: another process, machine or Python version must give the same one.
     assert sampling.random_stream(0, "a", 0).random() == pytest.approx(RECORDED, abs=0)
 
 

@@ -1,4 +1,4 @@
-"""Starting a server, as far as it can be seen without one."""
+"""The start of a server, as far as it can be tested without SGLang."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_a_python_that_is_not_there(tmp_path):
 
 
 def test_a_server_without_sglang_says_so(tmp_path):
-    """With this environment's interpreter, which has no sglang."""
+    """Uses this environment's interpreter, which has no sglang."""
     process = ServerProcess(
         find_python(sys.executable), "sglang.launch_server", {}, {}, log=tmp_path / "logs" / "server.log", key="secret"
     )
@@ -40,11 +40,11 @@ def test_a_server_without_sglang_says_so(tmp_path):
         time.sleep(0.05)
     assert "ended with exit code 1" in process.ended() and "sglang" in process.ended()
     process.stop()
-    process.stop()  # more than one call does no harm
+    process.stop()  # a second call is allowed
 
 
 def test_what_an_earlier_process_has_written_is_not_of_this_one(tmp_path):
-    """A server that found its port taken is started again, and writes into the same log."""
+    """Covers a server that found its port taken: it is restarted, and writes into the same log."""
     log = tmp_path / "server.log"
     log.write_text("address already in use\n")
     process = ServerProcess(find_python(sys.executable), "sglang.launch_server", {}, {}, log=log, key="secret")
@@ -81,7 +81,7 @@ def test_sockets_are_put_where_their_paths_fit(tmp_path, monkeypatch):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """gpus(count, visible): as if this process saw that many."""
+    """Returns a function `gpus(count, visible)` that makes torch report `count` GPUs."""
 
     def of(count, visible):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -117,7 +117,7 @@ def test_more_gpus_than_there_are(tmp_path, gpus):
 
 
 def test_the_trainers_own_modules_do_not_stand_in_the_servers_way(tmp_path):
-    """`rollout/` holds a module called sglang, and is the folder of the script that starts the server."""
+    """Checks sys.path: `rollout/`, the folder of the start script, contains a module called sglang."""
     program = "import runpy, sys; runpy.run_module = lambda name, **_: print(sys.path, sys.argv)\n"
     program += f"sys.argv = ['serve.py', 'sglang.launch_server', '--x']; exec(open({serve.__file__!r}).read())"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `megatron-sspo serve` refuses before it starts anything."""
+"""Errors of `megatron-sspo serve` before it starts a server."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Requests to a server that misbehaves, over real sockets."""
+"""Requests to a faulty server, over real sockets."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from megatron_sspo.rollout.sglang_client import Client, ServerError
 
 
 async def served(answers, requests):
-    """A server that gives these answers, one a connection, and hangs up; then what the requests to it bring."""
+    """Runs `requests` against a server that sends one of `answers` per connection and closes it; returns the result."""
     count = 0
 
     async def handle(reader, writer):
@@ -35,7 +35,7 @@ def http(status, body):
 
 
 def test_a_connection_that_the_server_has_closed_is_made_anew():
-    """SGLang closes one that is idle for 5 seconds, without a word."""
+    """Covers SGLang's keep-alive timeout: it silently closes a connection that is idle for 5 seconds."""
 
     async def twice(client):
         first = await client.post("/a", {"n": 1}, seconds=5)

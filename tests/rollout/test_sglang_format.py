@@ -1,4 +1,4 @@
-"""What SGLang answers, as parts of rollouts."""
+"""The conversion of SGLang's answers to parts of rollouts."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_response_that_has_ended(format):
     ],
 )
 def test_the_last_token_of_what_is_handed_back_is_sampled_again(format, versions, spans):
-    """SGLang has not looked whether it ends the response."""
+    """Checks that the last token is dropped: SGLang has not yet checked whether it ends the response."""
     found = format.part(answer("abort", **({"weight_versions": versions} if versions else {})))
     assert found == Part(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
 

@@ -1,4 +1,4 @@
-"""A response that a server owes, as far as it can be seen without SGLang."""
+"""The generation of a response, as far as it can be tested without SGLang."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from megatron_sspo.types import Prompt
 
 
 def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
-    """It neither answers in time nor hands back what it is asked to."""
+    """Covers a server that neither answers in time nor returns an aborted response."""
     monkeypatch.setattr(sglang_generation, "_HAND_BACK_SECONDS", 0.1)
     monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
     asked = []
@@ -24,7 +24,7 @@ def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
         head = await reader.readuntil(b"\r\n\r\n")
         asked.append(head.split()[1].decode())
         if asked[-1] == "/generate":
-            await reader.read()  # until nobody waits any more
+            await reader.read()  # until the client closes the connection
         else:
             writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n")
         writer.close()

@@ -1,4 +1,4 @@
-"""Stop strings are found where they end, whatever the tokens' borders, and end-of-sequence tokens in all files."""
+"""Detection of stop strings, independently of token boundaries, and of end-of-sequence tokens in all files."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.rollout import tiny_models
 
 
 def first_stop(tokenizer, text, stop):
-    """The decoded text up to the first token that is said to complete a stop string, or None."""
+    """Returns the decoded text up to the first token that completes a stop string, or None."""
     tokens = tokenizer.encode(text, add_special_tokens=False)
     strings = StopStrings(tokenizer, stop)
     for end in range(1, len(tokens) + 1):
@@ -27,7 +27,7 @@ def test_what_was_before_the_turn_ends_nothing():
 
 @pytest.fixture(scope="module")
 def byte_tokenizer():
-    """Every byte a token, and two merges: a stop string may end inside a token, and a character spans tokens."""
+    """Builds a tokenizer of bytes and two merges: stop strings end inside tokens, and characters span tokens."""
     vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges = [("r", ">"), ("r>", "x")]
     vocabulary |= {"r>": len(vocabulary), "r>x": len(vocabulary) + 1}

@@ -1,4 +1,4 @@
-"""Rollouts of several turns: what goes between two turns, and what the embedded engine makes of them."""
+"""Rollouts of several turns: the tokens between two turns, and the embedded engine in an environment."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ MAX_TOKENS = 40
 
 
 def characters(template):
-    """A tokenizer of one token a character but for <|im_start|> and <|im_end|>."""
+    """Builds a tokenizer with one token per character, and one each for <|im_start|> and <|im_end|>."""
     made = tiny_models.tokenizer()
     made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     made.chat_template = template
@@ -43,7 +43,7 @@ def test_between_two_turns_is_what_the_chat_template_writes_there():
     prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True)["input_ids"]
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    for response in (tokenizer("2")["input_ids"], [*tokenizer("2")["input_ids"], end]):  # by a stop string, by its end
+    for response in (tokenizer("2")["input_ids"], [*tokenizer("2")["input_ids"], end]):  # by stop string, by end token
         assert [*prompt, *response, *turns.tokens(response, "no")] == whole
 
 
@@ -126,14 +126,14 @@ def groups(engine, acting):
 
 
 def turns_of(rollout):
-    """(tokens of a turn, those between it and the next) for each turn."""
+    """Returns (tokens of the turn, tokens between it and the next turn) for each turn."""
     borders = [0, *(place for span in rollout.observed for place in span), len(rollout.tokens)]
     parts = [rollout.tokens[a:b] for a, b in pairwise(borders)]
     return list(zip(parts[::2], [*parts[1::2], ()], strict=True))
 
 
 def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, acting, sandbox):
-    """Each rollout's turns, played again."""
+    """Replays the turns of each rollout."""
     tokenizer = acting_models.tokenizer()
     template = TurnTemplate(tokenizer)
     ends = {"no observation": 0, "no room": 0, "no tokens": 0}
@@ -207,7 +207,7 @@ def test_when_the_environment_breaks_no_interpreter_is_left(engine, sandbox):
 
 
 def test_a_stop_string_of_an_observation_ends_no_turn(engine):
-    """The tail that is looked at for stop strings is of the turn alone."""
+    """Checks that only the current turn is searched for stop strings."""
 
     class Echo:
         stop = ()

@@ -1,4 +1,4 @@
-"""Tiny Hugging Face folders, made by Transformers' own classes, and prompts for them."""
+"""Tiny models in Hugging Face folders, made with Transformers' own classes, and prompts for them."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SHAPES = ("qwen3_moe", "llama_tied", "llama_untied")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character, after a padding and an end-of-sequence token."""
+    """Builds a tokenizer: a padding token, an end-of-sequence token, and one token per character."""
     vocabulary = {"<pad>": PAD, "<eos>": EOS} | {character: 2 + i for i, character in enumerate(CHARACTERS)}
     characters = Tokenizer(models.WordLevel(vocabulary))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -41,7 +41,7 @@ def config(shape: str) -> PreTrainedConfig:
         "num_key_value_heads": 2,
         "head_dim": 8,
         "max_position_embeddings": 64,
-        "initializer_range": 0.15,  # far from uniform, so that a misplaced weight shows
+        "initializer_range": 0.15,  # large, so that a misplaced weight changes the output
         "bos_token_id": None,
         "eos_token_id": EOS,
         "pad_token_id": PAD,
@@ -54,7 +54,7 @@ def config(shape: str) -> PreTrainedConfig:
 
 
 def build(folder: Path, shape: str, seed: int = 0) -> Path:
-    """Saves a random model and the tokenizer to a folder of that shape's name."""
+    """Saves a random model and the tokenizer to a folder named after the shape."""
     torch.manual_seed(seed)
     path = folder / f"{shape}-{seed}"
     AutoModelForCausalLM.from_config(config(shape)).save_pretrained(path)
@@ -63,12 +63,12 @@ def build(folder: Path, shape: str, seed: int = 0) -> Path:
 
 
 def reference(path: Path) -> PreTrainedModel:
-    """The model as Transformers loads it."""
+    """Returns the model as Transformers loads it."""
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors on disk."""
+    """Returns the tensors on disk."""
     return load_file(path / "model.safetensors")
 
 

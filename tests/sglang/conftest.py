@@ -1,11 +1,11 @@
-"""Real SGLang servers on this machine's CPU: `make install-sglang` brings them, `make test-sglang` runs these tests."""
+"""Fixtures with real SGLang servers on the CPU: `make install-sglang` installs SGLang, `make test-sglang` runs them."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # its tiny models
+sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # for `tiny_policy`
 
 from megatron_sspo.rollout import sglang
 from megatron_sspo.run import Parallel
@@ -21,14 +21,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Kind -> the Hugging Face folder of that tiny model."""
+    """Maps each kind to the Hugging Face folder of a tiny model."""
     root = tmp_path_factory.mktemp("models")
     return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense")}
 
 
 @pytest.fixture(scope="session")
 def engines(folders, tmp_path_factory):
-    """Kind -> an engine with a server of its own, started when it is first asked for."""
+    """Returns a function from a kind to an engine with its own server, which starts at the first call."""
     started = {}
 
     def of(kind):
@@ -44,7 +44,7 @@ def engines(folders, tmp_path_factory):
 
 @pytest.fixture
 def attach(engines, folders, tmp_path, monkeypatch):
-    """attach(...): an engine with weights, on the dense model's server that `engines` has started."""
+    """Returns a function `attach(...)` that builds an engine with weights on the dense server of `engines`."""
     owner = engines("dense")
     monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
     made = []
@@ -63,7 +63,7 @@ def attach(engines, folders, tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(folders, tmp_path):
-    """start(num_servers, kind, ...): an engine with weights, of servers of its own."""
+    """Returns a function `start(num_servers, kind, ...)` that builds an engine with weights and its own servers."""
     made = []
 
     def of(num_servers=1, kind="dense", **options):
@@ -79,7 +79,7 @@ def start(folders, tmp_path):
 
 @pytest.fixture(scope="module")
 def device():
-    """This process as a job of one."""
+    """Initializes torch.distributed with this process alone."""
     from megatron_sspo.policy.distributed import initialize, shutdown
 
     yield initialize(Parallel(), seed=0)

@@ -1,4 +1,4 @@
-"""What the tests with real servers ask for, and what they compare the answers with."""
+"""Requests, reference models and checks for the tests with real servers."""
 
 import time
 
@@ -15,13 +15,13 @@ GROUP = 8
 
 
 def weights(folder, factor=1.0):
-    """A stream of a model's weights, all times a factor: other weights, of which the same model can be made."""
+    """Yields a model's weights times a factor, which gives different weights with a known reference (`scaled`)."""
     stored = HFFolder(folder)
     return ((name, stored.read(name) * factor) for name in stored.index)
 
 
 def scaled(folder, factor):
-    """That model, as Transformers has it."""
+    """Returns the Transformers model with all weights multiplied by a factor."""
     model = reference(folder)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -30,7 +30,7 @@ def scaled(folder, factor):
 
 
 def check_log_probs(folder, groups, factor=1.0):
-    """The servers' log-probs are those of the model."""
+    """Checks that the servers' log-probs are those of the model."""
     model = scaled(folder, factor)
     with torch.no_grad():
         for group in groups:
@@ -40,17 +40,17 @@ def check_log_probs(folder, groups, factor=1.0):
 
 
 def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
-    """Every response is there once."""
+    """Checks that every response occurs exactly once."""
     assert [group.prompt for group in groups] == list(prompts)
     assert all(len(group.rollouts) == group_size for group in groups)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert {rollout.policy_version for rollout in rollouts} <= versions
-    long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # chance repeats short ones
+    long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # short ones may repeat by chance
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
 
 
 def generate(engine, prompts, sampling, *, group_size, seed, environment=None):
-    """All groups, in the prompts' order. Raises what `wait` raises."""
+    """Generates all groups, in the order of the prompts. Raises the errors of `wait`."""
     generation = engine.start(prompts, sampling, group_size=group_size, seed=seed, environment=environment)
     found = {}
     while groups := generation.wait():
@@ -59,13 +59,13 @@ def generate(engine, prompts, sampling, *, group_size, seed, environment=None):
 
 
 def num_running(engine):
-    """Requests that a server works on."""
+    """Returns the number of running and waiting requests of the only server."""
     (server,) = engine.pool.servers
     return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in _loads(engine, server))
 
 
 def until_in_the_middle(engine, server=None, *, num_tokens=500):
-    """Waits until the responses that a server, or the only one, is at have that many tokens together."""
+    """Waits until the running responses of a server (by default the first) have more than `num_tokens` tokens."""
     server = server or engine.pool.servers[0]
     until(lambda: sum(load["num_used_tokens"] for load in _loads(engine, server)) > num_tokens, 30)
 
@@ -75,7 +75,7 @@ def _loads(engine, server):
 
 
 def until(condition, seconds):
-    """Waits for it."""
+    """Waits until the condition is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

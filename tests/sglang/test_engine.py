@@ -1,4 +1,4 @@
-"""What a server generates is what the trainer computes, after every sync; and nobody else gives it weights."""
+"""Checks a server's log-probs against the trainer's after every sync, and access to the server's weights."""
 
 import asyncio
 from dataclasses import replace
@@ -49,7 +49,7 @@ def largest_difference(policy, groups):
 
 @pytest.fixture
 def using(folders, monkeypatch):
-    """using(engine, kind, transport): weights go that way, in many small buckets."""
+    """Returns a function `using(engine, kind, transport)` that sets the transport, with many small buckets."""
 
     def use(engine, kind, transport):
         options = replace(engine._options, bucket_bytes=50_000)
@@ -74,7 +74,7 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, k
         assert {rollout.policy_version for group in groups for rollout in group.rollouts} == {version}
         assert all(len(group.rollouts) == 4 and all(r.tokens for r in group.rollouts) for group in groups)
         assert largest_difference(policy, groups) < 1e-4
-        if stale is not None:  # the weights have moved so far that old ones would show
+        if stale is not None:  # the update is large enough to detect old weights
             assert largest_difference(policy, stale) > 1e-3
         stale = groups
         advantages = [[replace(r, advantage=float(n % 2) - 0.5) for n, r in enumerate(g.rollouts)] for g in groups]
@@ -97,7 +97,7 @@ def test_routes_are_those_that_the_trainer_takes(engines, policies):
 
 
 def choices(routes):
-    """The experts of each token and layer, whatever their order."""
+    """Returns the sorted experts of each token and layer."""
     from megatron_sspo.routes import RouterShape, unpack_routes
 
     return unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)).sort(dim=-1).values.tolist()
@@ -155,7 +155,7 @@ def test_without_the_key_a_server_does_nothing(engines, key, path, content):
 
 
 def test_the_key_is_not_for_everybody_to_read(engines):
-    """It is not in the arguments of the server's processes, and SGLang's log, which has it, is the owner's alone."""
+    """Checks that no process has the key in its arguments, and that only the owner can read SGLang's log."""
     import psutil
 
     process = engines("dense").pool.servers[0].process
@@ -177,7 +177,7 @@ def test_a_prompt_that_does_not_fit(engines, policies):
 @pytest.mark.parametrize("how", ["one too many", "one missing", "one changed on the way"])
 @pytest.mark.parametrize("kind", ["moe", "dense"])
 def test_a_server_that_holds_something_else(engines, policies, monkeypatch, kind, how):
-    """SGLang takes a stream that lacks a tensor, or has one too many, and says nothing."""
+    """Checks that checksums detect wrong weights: SGLang accepts missing and unknown tensors silently."""
     engine, policy = engines(kind), policies(kind)
     stream = [(name, tensor.clone()) for name, tensor in policy.weights()]
     name = "model.norm.weight"

@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate` by a server: the answers of the engine in process, written as they come."""
+"""`megatron-sspo evaluate` with a server: its greedy answers are those of the in-process engine."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Weights that are replaced while responses are under way, and responses that nobody waits for any more."""
+"""Replacement of weights during generation, and cancelled responses."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from tests.sglang.served import (
     weights,
 )
 
-FACTORS = [1.0, 1.3, 0.8]  # of the weights of version 0, 1 and 2: they are far apart
+FACTORS = [1.0, 1.3, 0.8]  # scales of weight versions 0, 1 and 2, far apart
 
 
 def finished(generation):
@@ -44,7 +44,7 @@ def finished(generation):
     ],
 )
 def test_responses_go_on_under_the_new_weights(attach, start, folders, pause, transport):
-    """The log-prob of every token is that of the weights that the rollout names for it."""
+    """Checks that the log-prob of every token is that of the weights in the rollout's spans."""
     if pause == "in_place":
         engine = start(pause=pause, server={"disable_radix_cache": True}, transport=transport)
     else:
@@ -72,11 +72,11 @@ def test_responses_go_on_under_the_new_weights(attach, start, folders, pause, tr
                 with torch.no_grad():
                     expected = log_probs(models[version], group.prompt, rollout)[span]
                 difference = (torch.tensor(rollout.rollout_log_probs)[span] - expected).abs()
-                if pause != "in_place" or number == 0:  # which keeps keys and values of the older weights
+                if pause != "in_place" or number == 0:  # "in_place" keeps keys and values of old weights
                     assert difference.max() < 1e-4
                 start_of_span += count
     assert num_mixed > 10
-    # and nothing of the old weights is left behind
+    # nothing of the old weights is left in the cache
     again = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     check_log_probs(folders["dense"], again, FACTORS[2])
     assert engine.metrics()["sync/gigabytes"] > 0
@@ -100,7 +100,7 @@ def test_what_is_given_up_is_not_computed(attach):
 
 
 def test_a_response_that_takes_long_is_handed_back_and_gone_on_with(attach, folders, monkeypatch):
-    """That is no failure, and nothing that there is of it is lost."""
+    """Checks that a timeout does not count as a failure, and that no tokens are lost."""
     monkeypatch.setattr(sglang_generation, "_MOST_FAILURES", 1)
     handed_back = []
     give_up = sglang_generation.Requests._give_up
@@ -116,7 +116,7 @@ def test_a_response_that_takes_long_is_handed_back_and_gone_on_with(attach, fold
 
 
 def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
-    """Such as a question after its health, for which it makes a token."""
+    """Covers requests of other clients during a flush, such as health checks, which generate a token."""
     engine = attach()
     (server,) = engine.pool.servers
     question = {"input_ids": [[5, 6]] * 64, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}}
@@ -130,14 +130,14 @@ def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
 
 
 def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
-    """On a CPU SGLang gives nothing back, and goes through the same steps."""
+    """Checks the steps of releasing memory; on a CPU SGLang releases none."""
     end = sglang_generation._end
 
     async def end_late(tasks):
         await asyncio.sleep(0.1)
         await end(tasks)
 
-    monkeypatch.setattr(sglang_generation, "_end", end_late)  # whoever has the last group may rest at once
+    monkeypatch.setattr(sglang_generation, "_end", end_late)  # `rest` may follow the last group at once
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.rest()
@@ -161,7 +161,7 @@ def test_somebody_elses_server_is_not_left_at_rest(engines, attach):
 
 @pytest.mark.parametrize(("kind", "transport"), [("moe", "tensor"), ("dense", "distributed")])
 def test_a_server_of_two_ranks(start, folders, kind, transport):
-    """Each of them holds its share of what was sent: checksums are compared rank by rank."""
+    """Checks that each rank holds its shard of the weights: checksums are compared rank by rank."""
     engine = start(kind=kind, server={"tp_size": 2}, transport=transport)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     check_log_probs(folders[kind], groups)

@@ -1,4 +1,4 @@
-"""Servers do not outlive the run, however it ends."""
+"""Servers end with the run, for every way in which the run may end."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.sglang.served import until
 
 
 def servers_of(folder):
-    """The processes that were started for this run folder, and theirs."""
+    """Returns the server processes whose command line contains this folder, and their children."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or []) and "serve.py" in " ".join(process.info["cmdline"]):
@@ -68,14 +68,14 @@ def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, h
 
 
 def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, monkeypatch):
-    """SGLang leaves sockets and shared memory where it is killed, and this is how servers are ended."""
+    """Checks the clean-up of sockets and shared memory, which SGLang leaves when an engine kills it."""
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = shared_memory()
     engine = sglang.engine(folders["dense"], run_folder=tmp_path / "run")
     (server,) = engine.pool.servers
     assert shared_memory() > before and list(temporary.glob("megatron-sspo-server-*/tmp*"))
     other = shared_memory() - before
-    # a server that loses one of its processes ends by itself, and soon
+    # a server that loses one of its processes soon ends by itself
     worker = next(p for p in psutil.Process(server.process.pid).children() if "detokenizer" in " ".join(p.cmdline()))
     worker.kill()
     until(lambda: server.process.has_ended, 40)
@@ -84,7 +84,7 @@ def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, 
 
 
 def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_path):
-    """SGLang's workers are killed while they import: they cannot have asked to die with their parent yet."""
+    """Kills the trainer while SGLang's workers still import, before they set their parent-death signal."""
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
@@ -108,7 +108,7 @@ def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_p
 
 
 def workers_of(folder):
-    """SGLang's own processes of a server, as soon as they are there."""
+    """Returns SGLang's worker processes of a server."""
     found = []
     for process in servers_of(folder):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):

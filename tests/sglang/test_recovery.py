@@ -1,4 +1,4 @@
-"""Servers that are killed or freeze: the run goes on, every response comes once, and the server comes back."""
+"""Servers that are killed or hang: the run continues, every response occurs once, and the server is restarted."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from tests.sglang.served import (
 
 
 def in_the_middle(engine, server, action):
-    """Does something when a server has begun with what it will be asked for."""
+    """Runs `action` in a thread as soon as a server is generating."""
 
     def wait():
         until_in_the_middle(engine, server)
@@ -35,7 +35,7 @@ def in_the_middle(engine, server, action):
 
 
 def processes(server):
-    """A server's own processes, the one that was started first."""
+    """Returns the processes of a server, its main process first."""
     first = psutil.Process(server.process.pid)
     return [first, *first.children(recursive=True)]
 
@@ -46,7 +46,7 @@ def signal_all(server, number):
 
 
 def num_up(engine):
-    """Servers that answer, when those that have failed are started again."""
+    """Restarts failed servers, and returns the number of servers that are up."""
     engine._restart_failed()
     engine._run(engine.pool.check())
     return len(engine.pool.up())
@@ -54,7 +54,7 @@ def num_up(engine):
 
 @pytest.fixture(scope="module")
 def two(folders, tmp_path_factory):
-    """An engine with two servers, each of which comes back after what happens to it."""
+    """Builds an engine with two servers, which are restarted after every failure."""
     folder = tmp_path_factory.mktemp("run")
     engine = sglang.engine(
         folders["dense"],
@@ -71,7 +71,7 @@ def two(folders, tmp_path_factory):
 
 @pytest.fixture
 def using(two, folders, monkeypatch):
-    """using(...): the two servers, when both are up, with other options."""
+    """Returns a function `using(...)` that changes the options of the two servers and waits until both are up."""
 
     def use(**changes):
         options = replace(two._options, **changes)
@@ -93,7 +93,7 @@ def test_one_of_two_fails_while_it_generates(two, folders, how):
     check_log_probs(folders["dense"], groups)
     assert first.num_restarts == restarts + 1 and first.process.pid != pid
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    until(lambda: num_up(two) == 2, 120)  # it comes back with the weights of the next sync
+    until(lambda: num_up(two) == 2, 120)  # it gets weights at the next sync
     two.load_weights(weights(folders["dense"], 1.02), 1)
     assert [server.version for server in two.pool.servers] == [1, 1]
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
@@ -122,7 +122,7 @@ def test_one_of_two_is_killed_while_it_is_given_weights(two, folders, using, tra
 
 @pytest.mark.parametrize("pause", ["retract", "abort"])
 def test_one_of_two_is_killed_in_the_middle_of_a_broadcast(two, folders, using, pause):
-    """The other has missed some of the weights: nothing is generated from the mixture, and it is not started again."""
+    """Checks the other server, which misses some weights: it serves nothing before a sync, and is not restarted."""
     using(transport="distributed", pause=pause)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers

@@ -1,4 +1,4 @@
-"""A whole run with generation ahead of training, through the command line: two trainer processes, two real servers."""
+"""A whole run on the command line with generation ahead of training: two trainer processes, two real servers."""
 
 import json
 
@@ -26,7 +26,7 @@ def rows(workshop, name):  # noqa: F811
 def check(workshop):  # noqa: F811
     found = rows(workshop, "metrics.jsonl")
     assert [row["update"] for row in found] == [1, 2, 3, 4, 5, 6], "every update once"
-    # two updates a cycle: the second of a cycle is one update older than the first
+    # a cycle has two updates: at the second one, the rollouts are one update older than at the first
     assert all(row["rollout/staleness_max"] <= 2 + (row["update"] - 1) % 2 for row in found)
     assert max(row["rollout/staleness_max"] for row in found) >= 2, "generation did not run ahead"
     assert all(row["engine/log_prob_difference_max"] < 5 for row in found)
@@ -39,7 +39,7 @@ def check(workshop):  # noqa: F811
 def test_one_that_is_killed_goes_on_and_leaves_no_server(workshop):  # noqa: F811
     command = ("train", f"{workshop.recipe}:experts", *settings(AHEAD))
     checkpoint = workshop.folder / "run" / "checkpoints" / "update-000003"
-    workshop.kill_when(checkpoint.exists, *command)  # and no process of it is left after 10 seconds
+    workshop.kill_when(checkpoint.exists, *command)  # also checks that no process is left after 10 seconds
     state = json.loads((checkpoint / "state.json").read_text())
     assert state["cycles"]["begun"], "nothing was under way, so that this shows nothing"
     done = workshop.run(*command, "--resume", str(workshop.folder / "run"), timeout=400)

@@ -1,4 +1,4 @@
-"""Servers behind a router, and servers that somebody else has started."""
+"""Servers behind a router, and external servers."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def test_a_router_before_two_servers(start, folders):
     check_log_probs(folders["dense"], groups)
     first, second = engine.pool.servers
     assert num_answers(first) > 20 and num_answers(second) > 20
-    # one is killed at work: the other does it all, and both serve after the next sync
+    # one server is killed during generation: the other generates everything, and both serve after the next sync
     in_the_middle(engine, first, lambda: signal_all(first, signal.SIGKILL))
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
     until(lambda: urls_of(engine._router) == {second.client.url}, 20)
@@ -50,7 +50,7 @@ def test_a_router_before_two_servers(start, folders):
     check(groups, {1})
     check_log_probs(folders["dense"], groups, 1.3)
     assert num_answers(first) > before + 20, "it was started again, and the router knows it"
-    # one that goes while the router is to take it is not waited for
+    # a server that fails while the router registers it is not waited for
     looks = iter([{"http://127.0.0.1:1", second.client.url}] * 5)
     engine._run(engine._router.set_servers(lambda: next(looks, {second.client.url})))
     assert urls_of(engine._router) == {second.client.url}
@@ -60,19 +60,19 @@ def test_a_router_that_is_killed_is_started_again(start, folders):
     engine = start(1, router={}, health_seconds=6.0, max_restarts=2)
     (server,) = engine.pool.servers
     router = engine._router._process
-    # while it is at work: what was asked through it is asked again, and each response counts once
+    # killed during generation: its requests are sent again, and each response counts once
     in_the_middle(engine, server, lambda: os.kill(router.pid, signal.SIGKILL))
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
     assert urls_of(engine._router) == {server.client.url}
-    # while there is nothing to do
+    # killed while idle
     os.kill(router.pid, signal.SIGKILL)
     until(lambda: router.has_ended, 10)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=1)
     check(groups, {1})
-    # once too often
+    # killed more than `max_restarts` times
     os.kill(router.pid, signal.SIGKILL)
     until(lambda: router.has_ended, 10)
     with pytest.raises(UserError, match=r"the router of the rollout servers is gone: .* was killed by SIGKILL"):
@@ -105,7 +105,7 @@ def test_a_trainer_that_was_killed_in_a_sync_leaves_nothing_behind(engines, atta
 
 
 def test_weights_that_somebody_else_replaced_are_noticed(engines, attach):
-    """The answers name weights that no sync of ours has brought."""
+    """Covers answers whose weight version comes from no sync of this engine."""
     owner, engine = engines("dense"), attach()
     content = {"new_version": "theirs", "abort_all_requests": False}
     owner._run(server_of(owner).client.post("/update_weight_version", content, seconds=10))

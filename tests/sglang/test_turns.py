@@ -18,12 +18,12 @@ from tests.sglang.served import generate, scaled, until, until_in_the_middle, we
 from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
 from tests.sglang.test_overlap import finished
 
-SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE, stop=("w1",))  # one word in nine
+SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE, stop=("w1",))  # about one word in nine
 GROUP = 4
 
 
 class Counts(CodeActEpisode):
-    """Runs a cell of its own for each turn: the models here know no Python."""
+    """An episode that runs a fixed cell for each turn, because the tiny models do not write Python."""
 
     code = "n = len({!r}.split()); print(*['w5'] * (1 + n % 5))"
 
@@ -72,7 +72,7 @@ def acting(sandbox):
 
 
 def check(groups, folder):
-    """Turns alternate with what the cells printed, and no rollout lost or doubled a token."""
+    """Checks that turns alternate with the cells' output, and that no rollout lost or duplicated a token."""
     tokenizer = load_tokenizer(folder)
     template = TurnTemplate(tokenizer)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -111,7 +111,7 @@ def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, f
 
 
 def test_turns_go_on_under_new_weights(attach, folders, acting):
-    """Weights come while some rollouts decode, and others observe: each log-prob is that of the weights it names."""
+    """Replaces weights while some rollouts decode and others observe; checks each log-prob against its version."""
     engine = attach(pause="abort")
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
     until_in_the_middle(engine, num_tokens=100)

@@ -1,4 +1,4 @@
-"""What only GPUs can run, as far as it can be held against SGLang's own code here."""
+"""GPU-only code, compared with SGLang's own code as far as possible without a GPU."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from megatron_sspo.weights.sync.tensor import flatten
 
 
 def in_sglang(program: str, *arguments: str) -> str:
-    """Runs a program in the server's environment."""
+    """Runs a program in the server's Python environment, and returns the last line of its output."""
     command = [str(find_python(None)), "-W", "ignore", "-c", program, *arguments]
     environment = {"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -43,7 +43,7 @@ print(json.dumps(found))
 
 
 def test_checksums_on_gpus_are_those_of_sglangs_kernel(tmp_path: Path):
-    """Its kernel in Triton's interpreter, which adds up the tiles as the host function does on a GPU."""
+    """Runs SGLang's kernel in Triton's interpreter, and sums the tiles as its host function does on a GPU."""
     tensors = [
         torch.randn(count, generator=torch.Generator().manual_seed(count)).to(dtype)
         for count, dtype in ((5, torch.float32), (3, torch.bfloat16), (9000, torch.float32), (40_001, torch.bfloat16))
@@ -73,7 +73,7 @@ print(json.dumps([opened, tensors]))
 
 
 def test_a_handle_is_opened_by_sglangs_function_on_the_named_device(tmp_path: Path):
-    """The request passes SGLang's restricted unpickler, and names the bytes of each tensor."""
+    """Checks that the request passes SGLang's restricted unpickler, and that each tensor has the right bytes."""
     sent = [("a", torch.arange(3, dtype=torch.float32)), ("b", torch.arange(5).to(torch.bfloat16))]
     flat, metadata = flatten(sent)
     text = payload(flat, metadata, lambda tensor: (None, (*range(6), "0", *range(7, 15))))
