@@ -33,8 +33,7 @@ class RemoteSandbox:
 
     def __init__(self, url: str, key: str = "", *, request_seconds: float = 300.0) -> None:
         self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.url):
             raise UserError(f"the sandbox's url is {url!r}: it has to be like http://127.0.0.1:8765")
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
@@ -110,6 +109,14 @@ class RemoteSandbox:
             return response.status, response.read()
         finally:
             connection.close()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # the port is not a number between 0 and 65535
+        return False
 
 
 class RemoteSession:

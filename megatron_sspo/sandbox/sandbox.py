@@ -327,4 +327,4 @@ def _parse(line: bytes, nonce: str) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().split("\n")]  # str.splitlines would break lines at form feeds too

@@ -107,7 +107,7 @@ class _Sessions:
     def end_idle(self) -> None:
         now = time.monotonic()
         with self._lock:
-            idle = [name for name, session in self._sessions.items() if now - session.last_use > _IDLE_SECONDS]
+            idle = [name for name, session in self._sessions.items() if session.is_idle(now - _IDLE_SECONDS)]
         for name in idle:
             self.end(name)
 
@@ -119,7 +119,7 @@ class _Sessions:
 class _OpenSession:
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.last_use = time.monotonic()
+        self._last_use = time.monotonic()
         self._lock = threading.Lock()
         self._number = 0
         self._answer: dict[str, Any] = {}
@@ -130,8 +130,12 @@ class _OpenSession:
             if number != self._number:
                 self._answer = {"observation": self.session.execute(code, seconds), "is_alive": self.session.is_alive}
                 self._number = number
-            self.last_use = time.monotonic()
+            self._last_use = time.monotonic()
             return self._answer
+
+    def is_idle(self, since: float) -> bool:
+        """Returns whether no cell runs and none has ended after `since`, a time of `time.monotonic`."""
+        return not self._lock.locked() and self._last_use < since
 
 
 class _Handler(BaseHTTPRequestHandler):

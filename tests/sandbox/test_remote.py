@@ -150,6 +150,8 @@ def test_a_server_that_would_not_be_safe_does_not_start(arguments: tuple[str, ..
     [
         ("127.0.0.1:80", "it has to be like http://"),
         ("ftp://host/", "it has to be like http://"),
+        ("http://127.0.0.1:port", "it has to be like http://"),
+        ("http://127.0.0.1:70000", "it has to be like http://"),
         ("http://127.0.0.1:1", "no sandbox can be used at http://127.0.0.1:1"),
     ],
 )

@@ -82,6 +82,7 @@ def test_the_judge_is_not_there_for_what_the_program_prints(patient: Sandbox) ->
     assert patient.check(
         "import sys\nfor line in sys.stdin: print(line, end='  \\n\\n')", [], [Case(stdin="a", stdout="a")]
     ).passed
+    assert patient.check("print('a\\x0cb')", [], [Case(stdin="", stdout="a\nb")]).reason == "failed"
     assert patient.check(right, [], [*cases, Case(stdin="1", stdout="3")]).reason == "failed"
     assert patient.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="")]).passed
     assert patient.check("def f(x): return x", ["assert f(1) == 1"], [Case(stdin="", stdout="x")]).reason == "failed"
