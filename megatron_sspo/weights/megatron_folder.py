@@ -73,7 +73,7 @@ class MegatronFolder(ModelFolder):
             yield place.key, len(place.index), self._tensors[place.key]
 
     def _match(self) -> dict[str, Place]:
-        """Returns the place of every row. Checks names, shapes and dtypes in both directions before tensors are read."""
+        """Returns the place of every row. Names, shapes and dtypes are checked both ways before a tensor is read."""
         places = Places(row.name for row in self._rows)
         leading = places.leading_sizes()
         found: dict[str, Place] = {}
