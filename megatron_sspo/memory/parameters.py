@@ -75,7 +75,7 @@ def count_of_stages(
     """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
 
     Raises:
-        UserError: a parameter, the layers or the experts cannot be cut like that.
+        UserError: the layout does not divide a parameter, the layers or the experts.
     """
     architecture = family.transformer_fields(config)
     check_cuts(architecture, parallel, options)

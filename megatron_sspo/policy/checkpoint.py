@@ -41,7 +41,7 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
     Separate processes write it, even if the trainer waits for them.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the checkpoint cannot be written.
     """
     results = Results()
     with writing(path), _results_through(results):

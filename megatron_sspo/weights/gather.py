@@ -34,7 +34,7 @@ class Gather:
     Args:
         rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
-        shards: logical name -> which shard that is.
+        shards: logical name -> (number, count) of that shard.
         bucket_bytes: the minimum size of a bucket, except for the last one.
 
     Raises:

@@ -32,7 +32,7 @@ class Part:
     record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
 
     def clipped(self, start: int, stop: int) -> "Part | None":
-        """Returns the part of it within the rows [start, stop), or None if there is none."""
+        """Returns the part within the rows [start, stop), or None if there is none."""
         first, last = max(self.row, start), min(self.row + self.num_rows, stop)
         if first >= last:
             return None

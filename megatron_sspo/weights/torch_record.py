@@ -199,7 +199,7 @@ def _found(
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, as a file."""
+    """A part of a file, seen as a file of its own."""
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
         self._descriptor, self._offset, self._length, self._at = descriptor, offset, length, 0

@@ -54,7 +54,7 @@ def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in
     fresh.load(checkpoint)
     assert_equal_to_the_bit(train(fresh, batch), expected)
     assert len({norm for _, norm, _ in expected[0]}) == 2  # the weights changed
-    assert len({rate for *_, rate in expected[0]}) == 2  # and so did the learning rate
+    assert len({rate for *_, rate in expected[0]}) == 2  # the learning rate changed
 
 
 def main(folder: Path, batch_file: Path, checkpoint: Path) -> None:

@@ -1,4 +1,4 @@
-"""Log-probs and entropy against log_softmax, in value and gradient."""
+"""Log-probs and entropy compared with log_softmax, in values and gradients."""
 
 import pytest
 import torch
