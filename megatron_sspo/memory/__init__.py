@@ -1,1 +1,1 @@
-"""How much memory a run needs on each of its ranks, from config.json and the `Run` alone."""
+"""Estimates the memory that a run needs on each of its ranks, from config.json and the `Run` alone."""

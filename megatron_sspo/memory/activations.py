@@ -1,9 +1,9 @@
-"""What a microbatch keeps for its backward pass, layer by layer.
+"""The memory that a microbatch keeps for its backward pass, layer by layer.
 
-The terms are what autograd saves in the layers of `policy/model.py`, of Megatron's local specification and with the
-modules of `policy/attention.py`, as `torch.autograd.graph.saved_tensors_hooks` lists it. Transformer Engine's norms
-keep their input and one number a row, where torch's keep two copies in float32; its other layers are taken for equal,
-which has not been measured.
+The terms are what autograd saves in the layers of `policy/model.py`, with Megatron's local layer spec and the modules
+of `policy/attention.py`, as listed by `torch.autograd.graph.saved_tensors_hooks`. Transformer Engine's norms keep their
+input and one number per row, while torch's keep two copies in float32. Transformer Engine's other layers are assumed to
+keep the same as the local ones, which has not been measured.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,23 @@ from typing import Any
 
 from megatron_sspo.run import Parallel
 
-# Rows of a layer's widest tensors that are alive at once while it is computed, beyond what it keeps: the outputs of the
-# experts, these put together, and the gradient of either.
+# How many of a layer's widest tensors are alive at once while it is computed, beyond what it keeps: the outputs of the
+# experts, these outputs combined, and the gradient of either.
 _WORKING_COPIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The widths of a layer as one rank has them, and its rows.
+    """The widths of a layer and its numbers of rows, as one rank has them.
 
     Attributes:
-        rows: tokens where the hidden states are cut by sequence parallelism, or else all of the microbatch's.
-        inner_rows: tokens within attention and a dense MLP, which tensor parallelism cuts by width.
-        q, kv: query heads, key-value heads × size of a head. heads, groups: their numbers.
-        experts, chosen: 0 in a dense layer. f: width of the MLP or of an expert.
-        expert_rows: (token, expert) pairs that this rank computes where experts are used alike.
+        rows: tokens of the hidden states, of which sequence parallelism gives each rank a part.
+        inner_rows: tokens within attention and a dense MLP, which tensor parallelism shards by width.
+        all_rows: tokens of the microbatch, over all context-parallel ranks.
+        q, kv: numbers of query heads and of key-value heads × size of a head. heads, groups: these numbers.
+        experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
+        f: width of the MLP or of an expert.
+        expert_rows: (token, expert) pairs that this rank computes if all experts are used equally.
     """
 
     rows: int
@@ -46,11 +48,11 @@ class Sizes:
 
 
 def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) -> Sizes:
-    """The sizes of a layer.
+    """Returns the sizes of a layer on one rank.
 
     Args:
-        architecture: what the family gives for Megatron's TransformerConfig.
-        num_tokens: of a microbatch.
+        architecture: the family's arguments of Megatron's TransformerConfig.
+        num_tokens: the number of tokens of a microbatch.
     """
     tensor, head_dim = parallel.tensor, architecture["kv_channels"]
     inner_rows = -(-num_tokens // parallel.context)
@@ -78,29 +80,29 @@ def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) 
 
 
 def norm(rows: int, width: int, count: int, itemsize: int, *, fused: bool) -> int:
-    """Kept by norms of `count` vectors a row that have `width` elements together."""
+    """Returns the bytes kept by norms of `count` vectors per row, which have `width` elements together."""
     return rows * (width * (itemsize if fused else 8) + 4 * count)
 
 
 def layer(s: Sizes, itemsize: int, *, fused: bool) -> int:
-    """Bytes that a layer keeps of a microbatch."""
+    """Returns the bytes that a layer keeps of a microbatch."""
     kept = 2 * norm(s.rows, s.h, 1, itemsize, fused=fused)
-    kept += itemsize * (s.rows * s.h + s.inner_rows * s.q)  # what the two products of attention are of
+    kept += itemsize * (s.rows * s.h + s.inner_rows * s.q)  # the inputs of attention's two linear layers
     if s.has_qk_norm:
         kept += norm(s.inner_rows, s.q + s.kv, s.heads + s.groups, itemsize, fused=fused)
-        if itemsize == 4 and not fused:  # the key's norm then keeps query and value too: all three are one tensor
+        if itemsize == 4 and not fused:  # the key's norm then keeps query and value too, as parts of one tensor
             kept += s.inner_rows * 4 * (s.q + s.kv)
     kept += s.inner_rows * (itemsize * 4 * s.head_dim)  # rotary embedding: cos and sin, for query and key
-    kept += s.inner_rows * (itemsize * 2 * (s.q + s.kv) + 4 * s.heads)  # q, k, v, the output, its normalizers
+    kept += s.inner_rows * (itemsize * 2 * (s.q + s.kv) + 4 * s.heads)  # q, k, v, the output, the softmax normalizers
     if not fused:  # keys and values of the other context-parallel ranks
         kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv
     return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
 
 
 def _experts(s: Sizes, itemsize: int) -> int:
-    # the router: its input, logits of the chosen, their numbers, probabilities and the map of who goes where
+    # the router: its input, the chosen experts' logits, indices and probabilities, and the routing map
     router = s.rows * (itemsize * s.h + 24 * s.chosen + 5 * s.experts)
-    # of each pair: its input, fc1's 2f, silu, up, their product, that weighted, the weight
+    # per pair: its input, fc1's output (2f), silu, up, their product, the weighted product, the weight
     return router + s.expert_rows * (itemsize * (s.h + 6 * s.f) + 4)
 
 
@@ -109,11 +111,11 @@ def _mlp(s: Sizes, itemsize: int) -> int:
 
 
 def working(s: Sizes, itemsize: int) -> int:
-    """Bytes that are alive while a layer is computed, forwards or backwards, beyond what is kept."""
+    """Returns the bytes that are alive while a layer is computed, forward or backward, beyond what it keeps."""
     widest = s.expert_rows * max(s.h, 2 * s.f) if s.experts else s.inner_rows * max(s.h, 2 * s.f)
     return _WORKING_COPIES * widest * itemsize
 
 
 def boundary(s: Sizes, itemsize: int) -> int:
-    """Bytes of a layer's input: all that is kept of a layer which is computed again."""
+    """Returns the bytes of a layer's input, which is all that is kept of a recomputed layer."""
     return s.rows * s.h * itemsize

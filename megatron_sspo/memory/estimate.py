@@ -1,4 +1,4 @@
-"""The memory of a rank: weights, gradients, optimizer, activations, logits, and the engine within the trainer."""
+"""The memory of a rank: weights, gradients, optimizer, activations, logits, and the embedded engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
-# CUDA's context, NCCL's buffers and fragments. A round number, not a measured one.
+# CUDA's context, NCCL's buffers and fragmentation: a round number, not a measured one.
 CUDA_ALLOWANCE = 6 * 10**9
 
 
@@ -20,13 +20,13 @@ class Estimate:
     """Bytes on a rank of one pipeline stage.
 
     Attributes:
-        weights: in the model's type; gradients: DDP's buffers; optimizer: main weights and two moments.
-        activations: what all microbatches under way keep for their backward passes.
-        layer: a layer at work, beyond what it keeps; all of it where it is computed again.
-        logits: the head's blocks and tiles, which never are all logits. Where the head is at work no layer is, so that
-            the larger of the two counts.
-        engine: weights and key-value cache of an engine within the trainer; 0 where servers generate.
-        allowance: for CUDA and NCCL.
+        weights: in the model's dtype; gradients: DDP's buffers; optimizer: main weights and two moments.
+        activations: what all microbatches in flight keep for their backward passes.
+        layer: what a layer needs while it is computed, beyond what it keeps; if it is recomputed, all that it needs.
+        logits: the head's blocks and tiles, never all logits at once. The head and a layer are not computed at the same
+            time, so only the larger of `layer` and `logits` counts.
+        engine: weights and key-value cache of the embedded engine; 0 if servers generate.
+        allowance: an allowance for CUDA and NCCL.
     """
 
     weights: int
@@ -45,24 +45,24 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Servers:
-    """SGLang's servers: bytes of weights on each GPU, and of the key-value cache for each token on each GPU."""
+    """The memory of SGLang's servers: bytes of weights per GPU, and of the key-value cache per token and GPU."""
 
     weights: int
     cache_per_token: int
 
 
 def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Estimate]:
-    """Of a rank of each pipeline stage.
+    """Estimates the memory of a rank of each pipeline stage.
 
-    Microbatches are taken for full, of response tokens alone, and experts for used alike. "Selective" recomputation
-    counts as none. A KL penalty's reference weights are on the host, and are not counted.
+    Microbatches are assumed to be full, of response tokens only, and experts to be used equally. "Selective"
+    recomputation is treated as none. A KL penalty's reference weights are on the host and not counted.
 
     Args:
         config: the content of the model's config.json.
-        on_cuda: with Transformer Engine's layers on GPUs; otherwise as it is on a CPU.
+        on_cuda: whether the run uses GPUs with Transformer Engine's layers; otherwise it is estimated for CPUs.
 
     Raises:
-        UserError: the model is not supported, or cannot be cut like that.
+        UserError: the model is not supported, or the layout cannot shard it.
     """
     family, parallel = load_family(config), run.parallel
     architecture = family.transformer_fields(config)
@@ -95,23 +95,23 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Esti
 
 
 def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Of a checkpoint: the weights, and in float32 the main weights and two moments."""
+    """Returns the size of a checkpoint: the weights, and in float32 the main weights and two moments."""
     return (ITEMSIZE[run.model.dtype] + 12) * count_all(load_family(config), config).total
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Of the model's Hugging Face folder."""
+    """Returns the size of the model's Hugging Face folder."""
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
 def servers(run: Run, config: Mapping[str, Any], *, tp_size: int) -> Servers:
-    """What a server's GPU holds, with weights and cache in two bytes an element."""
+    """Returns the memory of a server's GPU, with weights and cache in two bytes per element."""
     family = load_family(config)
     return Servers(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
 
 
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
-    """Of the key-value cache, for each token."""
+    """Returns the size of the key-value cache per token."""
     fields = load_family(config).transformer_fields(config)
     return 2 * fields["num_layers"] * fields["num_query_groups"] * fields["kv_channels"] * itemsize
 
@@ -119,7 +119,7 @@ def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
 def _activations(
     run: Run, sizes: activations.Sizes, num_layers: int, stage: int, itemsize: int, *, fused: bool
 ) -> tuple[int, int]:
-    """What is kept by the microbatches under way, and what a layer at work has besides."""
+    """Returns what the microbatches in flight keep, and what a layer needs in addition while it is computed."""
     full = activations.layer(sizes, itemsize, fused=fused)
     boundary, working = activations.boundary(sizes, itemsize), activations.working(sizes, itemsize)
     under_way = _layers_under_way(run.parallel, num_layers, stage)
@@ -133,7 +133,7 @@ def _activations(
 
 
 def _layers_under_way(parallel: Parallel, num_layers: int, stage: int) -> float:
-    """Layers × microbatches whose backward passes are to come, at most: a stage's schedule starts that many."""
+    """Returns the largest number of layers × microbatches whose backward passes are pending in the stage's schedule."""
     ahead, virtual = parallel.pipeline - stage - 1, parallel.virtual_pipeline
     if virtual == 1:
         return num_layers * (ahead + 1)
@@ -145,7 +145,7 @@ def _gradient_bytes(run: Run, itemsize: int) -> int:
 
 
 def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
-    """Two moments, and main weights where the model's own are not float32, over the ranks with the same parameters."""
+    """Returns the size of two moments, and of main weights for a 16-bit model, sharded over the optimizer's ranks."""
     parallel = run.parallel
     each = 8 if itemsize == 4 else 12
     if not run.ddp.get("use_distributed_optimizer", True):
@@ -156,7 +156,7 @@ def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
 
 
 def _engine_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Weights of the embedded engine, in float32, and its cache of the responses that are decoded at once."""
+    """Returns the size of the embedded engine's float32 weights, and of its cache for the responses decoded at once."""
     if run.rollouts.engine != "embedded":
         return 0
     rollouts, parallel = run.rollouts, run.parallel

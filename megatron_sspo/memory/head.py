@@ -1,33 +1,35 @@
-"""How the fused head cuts logits into blocks and tiles, and what memory these take."""
+"""The sizes of the blocks and tiles of logits in the fused head, and the memory that they take."""
 
-# Logits that are kept for the backward pass, so that they need not be computed again.
+# Logits that are kept for the backward pass, so that they are not recomputed.
 MEMORY_BUDGET_BYTES = 256 * 1024**2
 
 # Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
-# hidden states is read and written once a block, which asks for larger blocks where memory is faster.
+# hidden states is read and written once per block, so larger blocks pay off where memory is faster.
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 25}
 FEWEST_COLUMNS = 512
 
-# Elements of a tile. On a CPU two float32 tiles stay in cache; a GPU wants fewer kernels.
+# Elements of a tile. On a CPU two float32 tiles stay in cache; on a GPU larger tiles mean fewer kernels.
 TILE = {"cpu": 1 << 19, "cuda": 1 << 22}
 
 
 def block_width(num_rows: int, block: int, fewest: int) -> int:
-    """Columns of a block of `block` elements."""
+    """Returns the number of columns of a block of `block` elements."""
     return max(fewest, block // max(1, num_rows) // 256 * 256)
 
 
 def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on_cuda: bool) -> int:
-    """The most memory that the head allocates.
+    """Returns the most memory that the head allocates.
 
-    Logits kept, a block at work, two tiles, hidden states and their gradient, and a product on its way into either
-    gradient. On CUDA before torch 2.8 the converted operands of a product come on top, which is not counted.
+    It is the sum of the logits kept, a block in work, two tiles, the hidden states with their gradient, and the product
+    that is added to either gradient. On CUDA before torch 2.8 a product also converts its operands; that is not
+    counted.
 
     Args:
-        num_rows: R, response tokens.
+        num_rows: R, the number of response tokens.
         num_columns: V/TP.
         width: H.
-        itemsize: of hidden states and weight. Logits are float32 on a GPU, and of that type on a CPU.
+        itemsize: bytes per element of hidden states and weight. Logits are float32 on a GPU, and of the same dtype on
+            a CPU.
     """
     device = "cuda" if on_cuda else "cpu"
     of_logits = 4 if on_cuda else itemsize

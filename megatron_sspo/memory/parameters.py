@@ -1,4 +1,4 @@
-"""How many parameters a rank holds, from the table of weights."""
+"""The number of parameters that a rank holds, from the weight table."""
 
 import math
 import re
@@ -20,7 +20,7 @@ UNEVEN_PIPELINES = {
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters outside of experts, and in them: ranks share these out in different ways."""
+    """The numbers of parameters outside experts and in experts, which are sharded in different ways."""
 
     dense: int
     experts: int
@@ -31,16 +31,16 @@ class Count:
 
 
 def padded_vocab_size(vocab_size: int, tensor: int) -> int:
-    """The vocabulary, with as many rows of padding as make it divisible by the tensor-parallel size."""
+    """Returns the vocabulary size, rounded up to a multiple of the tensor-parallel size."""
     return -(-vocab_size // tensor) * tensor
 
 
 def check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
-    """Refuses layers and experts that do not go round.
+    """Refuses a layout whose sizes do not divide the layers or the experts.
 
     Args:
-        architecture: what the family gives for Megatron's TransformerConfig.
-        options: the user's own fields of it.
+        architecture: the family's arguments of Megatron's TransformerConfig.
+        options: the user's own fields of TransformerConfig.
     """
     experts = architecture.get("num_moe_experts")
     if experts and experts % parallel.expert:
@@ -54,7 +54,7 @@ def check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Map
 
 
 def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, Any]) -> list[int]:
-    """How many layers each pipeline stage has. A `pipeline_model_parallel_layout` is taken for an even one."""
+    """Returns the number of layers of each pipeline stage. A `pipeline_model_parallel_layout` is treated as even."""
     stages = parallel.pipeline
     first = options.get("num_layers_in_first_pipeline_stage")
     last = options.get("num_layers_in_last_pipeline_stage") if stages > 1 else None
@@ -65,17 +65,17 @@ def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, 
 
 
 def count_all(family: Family, config: Mapping[str, Any]) -> Count:
-    """Of the whole model."""
+    """Counts the parameters of the whole model."""
     return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
 
 
 def count_of_stages(
     family: Family, config: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]
 ) -> list[Count]:
-    """Of a rank of each pipeline stage; all ranks of a stage hold equally many.
+    """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
 
     Raises:
-        UserError: a parameter, the layers or the experts cannot be cut like that.
+        UserError: the layout does not divide a parameter, the layers or the experts.
     """
     architecture = family.transformer_fields(config)
     check_cuts(architecture, parallel, options)
@@ -105,7 +105,7 @@ def _is_in_stage(name: str, start: int, stop: int, is_first: bool, is_last: bool
 
 
 def _count(rows: Sequence[Row], parallel: Parallel, experts: int | None) -> Count:
-    """Of one rank, which holds the first `experts` experts of each layer (None: all)."""
+    """Counts the parameters of one rank, which holds the first `experts` experts of each layer (None: all)."""
     dense = in_experts = 0
     for row in rows:
         shards = {"none": 1, "tensor": parallel.tensor, "expert_tensor": parallel.expert_tensor}[row.group]

@@ -1,7 +1,7 @@
-"""Microbatches -> a new policy. The only folder that imports megatron.core.
+"""Training of the policy with Megatron: microbatches -> new weights. The only folder that imports megatron.core.
 
-Importing it on a machine without CUDA first lets Megatron-Core run on CPU and gloo (`cpu.py`); with CUDA nothing of
-torch is touched.
+On a machine without CUDA, importing this package first patches torch so that Megatron-Core runs on CPU and gloo
+(`cpu.py`). With CUDA, torch is not patched.
 """
 
 import torch

@@ -38,7 +38,7 @@ class Adam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of every parameter that has a gradient."""
+        """Updates every parameter that has a gradient."""
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             (beta1, beta2), lr = group["betas"], group["lr"]
@@ -61,7 +61,7 @@ class Adam(torch.optim.Optimizer):
 
 @functools.cache
 def use_where_apex_and_transformer_engine_are_missing() -> None:
-    """Tells Megatron that this Adam is Apex's, where it has neither library."""
+    """Makes Megatron use this Adam as Apex's, if neither Apex nor Transformer Engine is installed."""
     import megatron.core.optimizer as optimizer
     import megatron.core.optimizer.distrib_optimizer as distributed
 
@@ -69,6 +69,6 @@ def use_where_apex_and_transformer_engine_are_missing() -> None:
         return
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False  # pyright: ignore
     distributed.Adam, distributed.HAVE_APEX_OR_TE, distributed.USING_APEX_OPTIMIZER = Adam, True, True  # pyright: ignore
-    # loading copies into main parameters, which require a gradient
+    # loading a checkpoint copies into main parameters in place, and these require a gradient
     real = distributed.DistributedOptimizer._set_main_param_and_optimizer_states
     distributed.DistributedOptimizer._set_main_param_and_optimizer_states = torch.no_grad()(real)  # pyright: ignore

@@ -25,8 +25,9 @@ class PackedAttention(MegatronModule):
     """Causal attention inside each packed sequence, by torch's scaled_dot_product_attention.
 
     Megatron's own local attention refuses packed sequences. Here `query [T, heads, d]`, `key` and `value
-    [T, groups, d]` hold sequences one behind the other, at the borders `packed_seq_params.cu_seqlens_q`. Under context
-    parallelism T is this rank's share of them (`batching/context.py`), and the borders are those of the whole row.
+    [T, groups, d]` hold concatenated sequences with the borders `packed_seq_params.cu_seqlens_q`. Under context
+    parallelism T counts this rank's share of the tokens (`batching/context.py`), and the borders are those of the whole
+    row.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PackedAttention(MegatronModule):
         attention_bias: Any = None,
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
-        """[T, heads · d]."""
+        """Returns the output of attention, [T, heads · d]."""
         if parallel_state.get_context_parallel_world_size() > 1:
             return self._context_parallel(query, key, value, packed_seq_params.cu_seqlens_q.tolist())
         lengths = packed_seq_params.cu_seqlens_q.diff()
@@ -64,7 +65,7 @@ class PackedAttention(MegatronModule):
     def _padded(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor, longest: int
     ) -> torch.Tensor:
-        """All sequences in one call, padded on the right, where causality keeps padding out of sight."""
+        """Attends in one call for all sequences, padded on the right, where the causal mask hides padding."""
         is_token = torch.arange(longest, device=query.device) < lengths[:, None]  # [S, longest]
 
         def pad(packed: torch.Tensor) -> torch.Tensor:  # [T, h, d] -> [S, h, longest, d]
@@ -78,7 +79,7 @@ class PackedAttention(MegatronModule):
     def _one_by_one(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int]
     ) -> torch.Tensor:
-        """A call a sequence, where padding would more than double the work."""
+        """Attends in one call per sequence, for batches that padding would make more than twice as large."""
         outputs = [
             self._attend_one(*sequence)
             for sequence in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
@@ -88,7 +89,7 @@ class PackedAttention(MegatronModule):
     def _context_parallel(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: list[int]
     ) -> torch.Tensor:
-        """This rank's queries on everybody's keys and values, whose gradients are summed back to their owners."""
+        """Attends to the keys and values of all ranks, whose gradients are summed back to their owners."""
         group = parallel_state.get_context_parallel_group(check_initialized=False)
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
         order = torch.cat([zigzag(borders, other, num_ranks) for other in range(num_ranks)]).argsort().to(key.device)
@@ -108,7 +109,7 @@ class PackedAttention(MegatronModule):
     def _attend_one(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """One sequence: [L, h, d] -> [L, h, d]."""
+        """Attends within one sequence: [L, h, d] -> [L, h, d]."""
         query, key, value = (part.transpose(0, 1).unsqueeze(0) for part in (query, key, value))
         return self._attend(query, key, value, seen).squeeze(0).transpose(0, 1)
 

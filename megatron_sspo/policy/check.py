@@ -1,4 +1,4 @@
-"""What Megatron would refuse when the policy is built, found before any process is started."""
+"""Checks a run's Megatron configuration before any process is started."""
 
 import re
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from megatron_sspo.policy.weights import check_cuts
 from megatron_sspo.run import Run
 from megatron_sspo.weights.family import load_family
 
-# what Megatron says where a field needs a newer Transformer Engine than this machine has
+# in Megatron's errors about fields that need a newer Transformer Engine than this machine has
 _OF_TRANSFORMER_ENGINE = re.compile(r"\bTE\b|transformer[- ]engine", re.IGNORECASE)
 
 
 def check_policy(run: Run, config: Mapping[str, Any], *, elsewhere: bool = False) -> None:
-    """Builds what the policy is configured by, and no model. Nothing of it is kept, and no process group is needed.
+    """Builds the policy's configuration objects without a model or process groups, and discards them.
 
     Args:
         config: the content of the model's config.json.
-        elsewhere: the run is for other machines, which may have a Transformer Engine that this one lacks.
+        elsewhere: whether the run is for other machines, which may have a Transformer Engine that this one lacks.
 
     Raises:
-        UserError: a field of `run.megatron` or `run.ddp` that is wrong, or a layout that does not go with the model.
+        UserError: a field of `run.megatron` or `run.ddp` is wrong, or the layout does not fit the model.
     """
     ddp_config(run.ddp)
     family = load_family(config)

@@ -1,4 +1,4 @@
-"""Sharded save and load of what Megatron holds: model, optimizer, schedule, random states."""
+"""Sharded save and load of Megatron's state: model, optimizer, schedule, random states."""
 
 import importlib.util
 import inspect
@@ -18,18 +18,18 @@ from torch.distributed.checkpoint.api import CheckpointException
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.saving import Results, Saving, reason, writing
 
-# newer releases would hand the writing to another package
+# newer releases would write with another package
 _OWN_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )
 
 
 def check_requirements() -> None:
-    """To be called before a run starts.
+    """Checks that psutil is installed; called before a run starts.
 
     Raises:
-        UserError: psutil is missing. It is no declared requirement of megatron-core; without it the process that writes
-            a checkpoint dies, and the one that started it waits for ever (0.16 to 0.19).
+        UserError: psutil is missing. megatron-core does not declare it as a requirement. Without it the process that
+            writes a checkpoint dies, and the process that started it waits forever (0.16 to 0.19).
     """
     if importlib.util.find_spec("psutil") is None:
         raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
@@ -38,10 +38,10 @@ def check_requirements() -> None:
 def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> Saving:
     """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
 
-    Processes of their own write it, also where the trainer waits for them.
+    Separate processes write it, even if the trainer waits for them.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the checkpoint cannot be written.
     """
     results = Results()
     with writing(path), _results_through(results):
@@ -52,9 +52,9 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
 
 @contextmanager
 def _results_through(results: Any) -> Iterator[None]:
-    """Megatron-Core (0.16) hands the writer's results over through a `multiprocessing.Manager`.
+    """Replaces the `multiprocessing.Manager` through which Megatron-Core (0.16) passes the writer's results.
 
-    That is a server process, which lives on where this one is killed.
+    That manager is a server process, which would survive a kill of this one.
     """
     if not hasattr(filesystem_async, "_results_queue"):
         raise RuntimeError("megatron-core has no filesystem_async._results_queue any more: look at this function again")
@@ -66,7 +66,7 @@ def _results_through(results: Any) -> Iterator[None]:
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-    """Restores all of it, exactly. A collective.
+    """Restores the whole state exactly. A collective.
 
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
@@ -75,17 +75,17 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         state: Any = dist_checkpointing.load(
             _state(chunks, optimizer, scheduler, is_loading=True), str(path), strict=StrictHandling.RAISE_ALL
         )
-    except (Exception, CheckpointException) as error:  # a dozen kinds; CheckpointException is a BaseException
+    except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
         raise UserError(
             f"the checkpoint {path} cannot be loaded ({reason(error)}): it is damaged, or of another model or layout; "
             "resume from an older checkpoint of the same run"
         ) from error
     for number, chunk in enumerate(chunks):
         _load_strictly(chunk, state[f"model{number}"], path)
-    for group in _param_groups(state["optimizer"]):  # of the run: a resumed one may have another rate
-        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases find groups by them
+    for group in _param_groups(state["optimizer"]):  # this run's rates, which may differ from the saved ones
+        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
     optimizer.load_state_dict(state["optimizer"])
-    scheduler.num_steps = 0  # loading adds to it
+    scheduler.num_steps = 0  # load_state_dict adds to it
     scheduler.load_state_dict(state["scheduler"])
     random = state["random"]
     torch.set_rng_state(random["torch"])
@@ -95,7 +95,7 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
 
 
 def _param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
-    """Of an optimizer's state, or of the states of several, as a chain of them keeps them."""
+    """Yields the parameter groups of an optimizer's state, or of the states of a chain of optimizers."""
     for key, value in state.items():
         if key == "param_groups":
             yield from value
@@ -104,12 +104,12 @@ def _param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rng_tracker() -> Any:
-    """Megatron's named random states, by which tensor-parallel ranks draw alike or apart."""
+    """Returns Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers."""
     return tensor_parallel.get_cuda_rng_tracker()
 
 
 def _unwrapped(chunk: Any) -> Any:
-    """The model itself: around it, Megatron's wrappers add to its names and keep what loading returns to themselves."""
+    """Returns the model itself, without Megatron's wrappers, which add to its names and drop the result of loading."""
     while hasattr(chunk, "module"):
         chunk = chunk.module
     return chunk
@@ -136,7 +136,7 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         f"model{number}": {
             name: tensor
             for name, tensor in _unwrapped(chunk).sharded_state_dict(metadata=metadata).items()
-            if "_extra_state" not in name  # Transformer Engine's FP8 scales, of which bf16 and fp32 have none
+            if "_extra_state" not in name  # Transformer Engine's FP8 scales, which bf16 and fp32 do not have
         }
         for number, chunk in enumerate(chunks)
     }

@@ -1,4 +1,4 @@
-"""Values of a microbatch's response tokens, brought together from the context-parallel ranks that hold them."""
+"""Gathers values of a microbatch's response tokens from the context-parallel ranks that hold them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,16 @@ import torch.distributed as dist
 def gather_responses(
     values: torch.Tensor, counts: Sequence[int], order: torch.Tensor, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """All response tokens' values in the order of the packed row, on every rank of the group.
+    """Gathers the values of all response tokens, in the order of the packed row, on every rank of the group.
 
-    Every rank takes part, with no response token of its own too. What follows is computed alike on all ranks, so the
-    backward pass is a slice: each rank keeps the gradient of its own values, and a sum over ranks would count it C
-    times.
+    Every rank has to call this, even if it has no response token. All ranks then compute the same from the result, so
+    the backward pass is a slice: each rank keeps the gradient of its own values. A sum over the C ranks would count
+    each gradient C times.
 
     Args:
-        values: [r] of this rank's response tokens.
+        values: [r], of this rank's response tokens.
         counts: r of each rank.
-        order: [R] from the concatenation of the ranks' values to the row's order.
+        order: [R], the permutation from the ranks' concatenated values to the row's order.
 
     Returns:
         [R], differentiable.

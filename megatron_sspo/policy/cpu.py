@@ -1,15 +1,16 @@
-"""Lets the unchanged megatron-core run on CPU and gloo.
+"""Patches that let the unchanged megatron-core run on CPU and gloo.
 
-Megatron-Core names CUDA in four ways, and each has one remedy:
+Megatron-Core names CUDA in four ways, and each has one patch:
 
-1. the device API of `torch.cuda` (current device, streams, events): stand-ins that do nothing, in order;
-2. `device="cuda"` in tensor factories: rewritten to the CPU;
-3. `Tensor.cuda()` is the identity, and `Tensor.type()` says `torch.cuda.FloatTensor`, because the optimizers compare it
-   with that literal;
-4. the CUDA random generator: the CPU's.
+1. the device API of `torch.cuda` (current device, streams, events): replaced by stand-ins, which need not do anything
+   because a CPU runs everything in order;
+2. `device="cuda"` in tensor factories: replaced by the CPU;
+3. `Tensor.cuda()` is the identity, and `Tensor.type()` returns `torch.cuda.FloatTensor`, because the optimizers compare
+   it with that literal;
+4. the CUDA random generator: replaced by the CPU's.
 
-`torch.cuda.is_available()` stays False. Gloo needs help with one thing: it neither gathers nor scatters parts of
-unequal size, which experts under expert and expert-tensor parallelism want. Neither numbers nor schedules change.
+`torch.cuda.is_available()` stays False. Gloo cannot gather or scatter parts of unequal size, which experts need under
+expert and expert-tensor parallelism, so a patch adds that. Numerical results and schedules do not change.
 Works with megatron-core 0.16.1 to 0.19.
 """
 
@@ -27,7 +28,7 @@ _CPU = torch.device("cpu")
 
 @functools.cache
 def install() -> None:
-    """Applies the remedies once a process. Has to run before anything imports megatron.core."""
+    """Applies the patches, once per process. It has to run before anything imports megatron.core."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron asserts it under tensor parallelism
     _replace_device_api()
     _replace_factories()
@@ -70,7 +71,7 @@ class _Event:
 
 
 def _returning(value: Any) -> Any:
-    # a new function a name: torch._dynamo refuses one object under several names of torch
+    # a new function per name: torch._dynamo refuses one object under several names of torch
     return lambda *_, **__: value
 
 
@@ -120,8 +121,8 @@ def _replace_factories() -> None:
 
         return inner
 
-    # torch notes once which functions `with torch.device(...)` applies to, and has to note the real ones: Transformers
-    # otherwise loads a model whose rotary frequencies are uninitialized memory
+    # torch caches the functions that `with torch.device(...)` applies to, and this call makes it cache the real ones.
+    # Otherwise Transformers loads a model whose rotary frequencies are uninitialized memory.
     _device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, on_cpu(getattr(torch, name)))
@@ -150,9 +151,9 @@ def _replace_tensor_methods() -> None:
 
 
 def _import_megatron_without_compiling() -> None:
-    """Megatron's `jit_fuser` is torch.compile as it stands when megatron.core.jit is imported: bind the identity.
+    """Imports megatron.core.jit while torch.compile is the identity, so that Megatron's `jit_fuser` is the identity.
 
-    Its some forty small functions then run eagerly, and no C++ compiler is needed at run time.
+    Some forty small functions of Megatron then run eagerly, and no C++ compiler is needed at run time.
     """
     real = torch.compile
     compiler: Any = torch
@@ -179,12 +180,12 @@ def _replace_random_state() -> None:
     import megatron.core.tensor_parallel.random as random
 
     random._get_cuda_rng_state, random._set_cuda_rng_state = get, put  # pyright: ignore
-    # the tracker warns when the CPU generator moves inside of a GPU region: here the two are one
+    # the tracker warns if the CPU generator advances inside a GPU region; here they are the same generator
     logging.getLogger(random.__name__).addFilter(lambda record: "CPU RNG state changed" not in record.getMessage())
 
 
 def _return_numpy_split_sizes() -> None:
-    """The all-to-all dispatcher makes split sizes numpy only when it copies them off a GPU."""
+    """Makes the all-to-all dispatcher return numpy split sizes, which it does only when it copies them off a GPU."""
     import megatron.core.transformer.moe.token_dispatcher as token_dispatcher
 
     def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
@@ -194,7 +195,7 @@ def _return_numpy_split_sizes() -> None:
 
 
 def _gather_and_scatter_unequal_parts() -> None:
-    """Parts of unequal size: gathered with padding up to the largest, and scattered out of an all-reduced whole."""
+    """Gathers parts of unequal size by padding them to the largest, and scatters them from an all-reduced whole."""
     import megatron.core.tensor_parallel.mappings as mappings
 
     real_gather, real_scatter = mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim

@@ -20,12 +20,12 @@ from megatron_sspo.processes.board import Board
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
-_CULPRIT_SECONDS = 3.0  # in which the launcher sees which process ended first, and ends this one
+_CULPRIT_SECONDS = 3.0  # time for the launcher to see which process ended first, and to end this one
 
 
 @contextmanager
 def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
-    """The process group of a run, watched: `initialize`, a watchdog, and at a clean end `shutdown`. A collective.
+    """Joins a run's process group and watches it: `initialize`, a watchdog, `shutdown` after a clean end. A collective.
 
     Args:
         log: the run's log file, for the stacks of a hang.
@@ -47,7 +47,7 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
     try:
         with watchdog:
             yield device, watchdog
-            agree.barrier()  # a rank that ends long before rank 0 has tidied up makes srun --wait kill the others
+            agree.barrier()  # a rank that ends long before rank 0 has cleaned up makes srun --wait kill the others
     except RuntimeError as error:
         if not agree.is_broken_connection(error):
             raise
@@ -56,7 +56,7 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
             "another process of the run has ended, and the connection to it broke: the log of that process says why; "
             "then go on with --resume"
         ) from error
-    agree.barrier()  # no rank's watchdog looks at the store any more, which ends with rank 0
+    agree.barrier()  # from here on no rank's watchdog uses the store, which ends with rank 0
     shutdown()
 
 
@@ -64,14 +64,14 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     """Joins the job's processes into Megatron's groups and seeds the random generators.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and srun scripts set them; a process
-    without them is a job of one.
+    without them is a job of one process.
 
     Args:
-        timeout: seconds within which all processes have to meet. Collectives have no limit of their own: a rank may
-            wait as long as another one makes progress, which a `Watchdog` sees to.
+        timeout: seconds within which all processes have to join. Collectives have no timeout of their own: a rank may
+            wait as long as another rank makes progress, which a `Watchdog` checks.
 
     Raises:
-        UserError: the number of processes is not what the layout needs, or they do not meet.
+        UserError: the number of processes is not what the layout needs, or they do not all join in time.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
@@ -103,10 +103,10 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
 
 
 def meet(rank: int, world_size: int, timeout: float) -> Any:
-    """Returns the store by which all processes know of each other.
+    """Returns the store through which all processes find each other.
 
     Raises:
-        UserError: not all of them came in time.
+        UserError: not all processes joined in time.
     """
     if world_size == 1 and "MASTER_ADDR" not in os.environ:
         return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
@@ -123,28 +123,28 @@ def meet(rank: int, world_size: int, timeout: float) -> Any:
 
 
 def shutdown() -> None:
-    """Leaves the groups, so that the process ends without a warning or a wait."""
+    """Destroys the process groups, so that the process ends without a warning or a wait."""
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 
 
 def data_parallel_group() -> Any:
-    """The ranks that hold the same shard and different data."""
+    """Returns the process group of ranks that hold the same shard and different data."""
     return parallel_state.get_data_parallel_group()
 
 
 def tensor_group() -> Any:
-    """The ranks that cut the vocabulary between them; None where one rank has all of it."""
+    """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
         return None
     return parallel_state.get_tensor_model_parallel_group()
 
 
 def context_group() -> Any:
-    """The ranks that share each sequence."""
+    """Returns the process group of ranks that share each sequence."""
     return parallel_state.get_context_parallel_group()
 
 
 def is_last_stage() -> bool:
-    """Whether this process ends the pipeline, where the loss is."""
+    """Returns whether this process is in the last pipeline stage, which computes the loss."""
     return parallel_state.is_pipeline_last_stage(ignore_virtual=True)

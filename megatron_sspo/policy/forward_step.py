@@ -1,4 +1,4 @@
-"""The seam into Megatron's schedules: a microbatch through the model, and the loss hook at its end."""
+"""The `forward_step_func` of Megatron's schedules: a microbatch through the model, and the loss hook at its end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -20,11 +20,11 @@ from megatron_sspo.policy.routing_replay import RoutingReplay
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
-"""(microbatch, log-probs [R], entropy [R]) -> what Megatron's schedule wants of a loss function."""
+"""(microbatch, log-probs [R], entropy [R]) -> what Megatron's schedule expects from a loss function."""
 
 
 class ForwardStep:
-    """Megatron's `forward_step_func`: called by the schedule once a microbatch and model chunk."""
+    """Megatron's `forward_step_func`, which the schedule calls once per microbatch and model chunk."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ForwardStep:
         self.overlap_grad_reduce = overlap_grad_reduce
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-        """The output of this pipeline stage, and the loss function that the schedule calls on the last stage."""
+        """Returns the output of this pipeline stage, and the loss function that the schedule calls on the last one."""
         chunk: Any = unwrap_model(model)
         microbatch = next(microbatches).to(next(chunk.parameters()).device)
         packed = PackedSeqParams(
@@ -69,7 +69,10 @@ class ForwardStep:
         return output, partial(self._loss_of_hidden, microbatch, chunk)
 
     def _padding_mask(self, chunk: Any, microbatch: Microbatch) -> dict[str, torch.Tensor]:
-        """Keeps padding out of the routers' losses. Megatron scatters the mask only where it embeds the tokens."""
+        """Returns the mask that excludes padding from the routers' losses.
+
+        Under sequence parallelism Megatron cuts the mask only where it embeds the tokens; other stages do so here.
+        """
         if not _has_auxiliary_losses(chunk.config):
             return {}
         mask = microbatch.is_padding
@@ -97,33 +100,33 @@ class ForwardStep:
 
 
 def _has_auxiliary_losses(transformer: TransformerConfig) -> bool:
-    """Whether the routers add losses of their own, in which padding must not count."""
+    """Returns whether the routers add their own losses, in which padding must not count."""
     coefficients = transformer.moe_aux_loss_coeff
     some = any(coefficients) if isinstance(coefficients, list) else bool(coefficients)
     return bool(transformer.num_moe_experts) and (some or bool(transformer.moe_z_loss_coeff))
 
 
 def report_log_probs(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
-    """The loss function of a forward pass that only asks for log-probs."""
+    """Returns the log-probs as metrics; the loss function of a forward pass without a loss."""
     return log_probs.sum(), {"log_probs": log_probs.detach()}
 
 
 def loss_scale(*, num_microbatches: int, num_sequences: int) -> float:
-    """What a microbatch's sum over sequences is multiplied by, for a gradient of the mean over all of the batch's.
+    """Returns the factor of a microbatch's sum over sequences, for the gradient of the mean over the whole batch.
 
     Megatron divides a loss by the number of microbatches, and averages gradients over the data- and context-parallel
-    ranks; this undoes both, and what remains is the one division by the number of sequences, fixed before the batch is
-    split. So the gradient is the same for every layout.
+    ranks. The factor undoes both. What remains is one division by the number of sequences, fixed before the batch is
+    split, so the gradient is the same for every layout.
     """
     ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
     return num_microbatches * ranks / num_sequences
 
 
 def policy_loss(objective: Objective, penalties: Penalties, correction: Correction, *, scale: float) -> Loss:
-    """The loss hook: −Σ_i w_i Â_i + penalties, times `scale`.
+    """Returns the loss hook: −Σ_i w_i Â_i + penalties, times `scale`.
 
     Args:
-        scale: `loss_scale`.
+        scale: the factor from `loss_scale`.
 
     Returns:
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its

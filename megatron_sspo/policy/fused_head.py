@@ -1,7 +1,7 @@
-"""Token log-probs and entropy from hidden states and the output weight, never with all logits in memory.
+"""Token log-probs and entropy from hidden states and the output weight, without all logits in memory at once.
 
-The loop over the vocabulary is the outer one, so each block of the weight is read once a pass, and its gradient is
-written once.
+The outer loop is over the vocabulary, so each block of the weight is read once per pass, and its gradient is written
+once.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from megatron_sspo.memory.head import BLOCK, FEWEST_COLUMNS, MEMORY_BUDGET_BYTES, block_width
 from megatron_sspo.policy.log_probs import Gradient, Statistics, columns_of_rank
 
-# torch 2.8; before, operands are converted instead: the same numbers, for more time and memory
+# since torch 2.8; before, operands are converted: the same numbers, for more time and memory
 _HAS_WIDE_OUTPUT = "dtype" in torch.ops.aten.mm.overloads()
 
 
@@ -27,35 +27,35 @@ def fused_log_probs_and_entropy(
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     grad_placeholder: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
+    """Returns log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
 
-    Logits are in float32 on a GPU, whatever the operands. On a CPU, whose matrix product has no wider output, those of
-    bfloat16 operands are rounded to bfloat16; so they are in Megatron's own output layer, on either. What follows is
-    float32. The operands of the gradient's matrix products have the type of `hidden`.
+    On a GPU logits are in float32 for every dtype of the operands. On a CPU, whose matrix product has no wider output,
+    logits of bfloat16 operands are rounded to bfloat16, as in Megatron's own output layer on both devices. All that
+    follows is in float32. The operands of the gradient's matrix products have the dtype of `hidden`.
 
-    A weight with a `main_grad` and Megatron's `grad_added_to_main_grad` has its gradient added there, without a
-    detour through `weight.grad`.
+    If the weight has a `main_grad` and Megatron's `grad_added_to_main_grad`, its gradient is added there directly, not
+    through `weight.grad`.
 
     Args:
-        hidden: [R, H], the same on every rank of the group. Its gradient is this rank's share: sum over the group,
-            as the backward passes of Megatron's `copy_to_tensor_model_parallel_region` and
+        hidden: [R, H], the same on every rank of the group. Its gradient is this rank's share, to be summed over the
+            group, as the backward passes of Megatron's `copy_to_tensor_model_parallel_region` and
             `gather_from_sequence_parallel_region` do.
-        weight: [V/TP, H], this rank's rows of the padded vocabulary, in the type of `hidden`.
+        weight: [V/TP, H], this rank's rows of the padded vocabulary, in the dtype of `hidden`.
         labels: [R] int64, global token ids.
-        temperature: of the distribution that the responses were sampled from.
+        temperature: the temperature at which the responses were sampled.
         vocab_size: V without padding; columns beyond it have probability 0.
-        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call, with the same R,
-            zero included.
-        memory_budget_bytes: as many blocks of logits as fit are kept for the backward pass, which can then be run
-            once; the others are computed again.
-        grad_placeholder: besides what goes to `main_grad`, zeros for `weight.grad`. Megatron's DDP wants to see one
-            where it overlaps the reduction of gradients with the backward pass.
+        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
+            R, even if R is 0.
+        memory_budget_bytes: the bytes of logits that are kept for the backward pass, in whole blocks; other blocks are
+            computed again. The backward pass overwrites kept logits, so it can run only once.
+        grad_placeholder: whether to return zeros for `weight.grad` beside the gradient in `main_grad`. Megatron's DDP
+            needs them if it overlaps the reduction of gradients with the backward pass.
 
     Returns:
         [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.
 
     Raises:
-        ValueError: `hidden` and `weight` have different types.
+        ValueError: `hidden` and `weight` have different dtypes.
     """
     if hidden.dtype != weight.dtype:
         raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
@@ -91,7 +91,7 @@ class _FusedHead(torch.autograd.Function):
             statistics.add(logits, local - columns.start)
             if number >= first_kept:
                 ctx.kept[number] = logits
-            del logits  # or two blocks are in memory while the next is computed
+            del logits  # otherwise two blocks would be in memory while the next is computed
         log_probs, entropy, log_normalizer = statistics.finish(group)
         ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer)
         ctx.temperature, ctx.valid, ctx.grad_placeholder = temperature, valid, grad_placeholder
@@ -123,15 +123,15 @@ class _FusedHead(torch.autograd.Function):
 
 
 class _WeightGradient:
-    """Where the blocks of dL/dweight go: into `main_grad`, or into a tensor that autograd takes."""
+    """The destination of the blocks of dL/dweight: `main_grad`, or a tensor that autograd takes."""
 
     def __init__(self, weight: Any, valid: int, placeholder: bool) -> None:
         self.main_grad: torch.Tensor | None = None
         self.returned: torch.Tensor | None = None
         if hasattr(weight, "main_grad") and hasattr(weight, "grad_added_to_main_grad"):
             self.main_grad = weight.main_grad
-            # Megatron's DDP then leaves weight.grad alone; where an embedding shares the weight it has set
-            # `zero_out_wgrad`, and DDP adds the embedding's share
+            # Megatron's DDP then ignores weight.grad. If an embedding shares the weight, Megatron has set
+            # `zero_out_wgrad`, and DDP adds the embedding's share.
             weight.grad_added_to_main_grad = True
             self.returned = torch.zeros_like(weight) if placeholder else None
         else:
@@ -151,7 +151,10 @@ def _blocks(hidden: torch.Tensor, valid: int) -> list[slice]:
 
 
 def _first_kept(hidden: torch.Tensor, blocks: list[slice], keep_bytes: int) -> int:
-    """The last blocks are kept and used first: one of them is in memory anyway when the forward pass ends."""
+    """Returns the number of the first block that is kept.
+
+    The last blocks are kept and used first, because one of them is in memory anyway when the forward pass ends.
+    """
     for number, columns in reversed(list(enumerate(blocks))):
         keep_bytes -= hidden.size(0) * (columns.stop - columns.start) * _product_dtype(hidden).itemsize
         if keep_bytes < 0:
@@ -160,7 +163,7 @@ def _first_kept(hidden: torch.Tensor, blocks: list[slice], keep_bytes: int) -> i
 
 
 def _product_dtype(operand: torch.Tensor) -> torch.dtype:
-    """float32 on CUDA, where the accumulator of a half-precision product can be had unrounded."""
+    """Returns the dtype of a product: on CUDA float32 for half-precision operands, so that it is not rounded."""
     return torch.float32 if operand.is_cuda and operand.dtype.itemsize == 2 else operand.dtype
 
 

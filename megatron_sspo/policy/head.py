@@ -1,4 +1,4 @@
-"""The end of the model: hidden states instead of logits from the last stage, then log-probs of the response rows."""
+"""The end of the model: the last stage returns hidden states, of which log-probs of the response rows are computed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
 
 
 def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
-    """The output of a pipeline stage; on the last one what its output layer would get, as [1, T, H].
+    """Returns the output of a pipeline stage; on the last stage the input of its output layer, [1, T, H].
 
-    Under sequence parallelism T is this rank's part of the sequence. A model in bfloat16 returns it in float32.
+    Under sequence parallelism T is this rank's part of the sequence. A model in bfloat16 returns float32.
 
     Args:
         model: the model chunk with its wrappers.
-        chunk: the GPTModel within.
+        chunk: the GPTModel inside.
     """
     if not chunk.post_process:
         return model(**inputs)
@@ -37,15 +37,15 @@ def response_log_probs(
     group: dist.ProcessGroup | None,
     overlap_grad_reduce: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and entropies [R] of the response tokens, from what `forward_without_head` returned.
+    """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`.
 
     Args:
-        group: the tensor-parallel group; None where one rank has the whole vocabulary.
+        group: the tensor-parallel group; None if one rank has the whole vocabulary.
     """
     tied = chunk.share_embeddings_and_output_weights
     weight = chunk.shared_embedding_or_output_weight() if tied else chunk.output_layer.weight
     rows = hidden[0].to(weight.dtype)
-    # whole hidden states in; out of the backward pass, the sum of the shares of the ranks
+    # both functions give whole hidden states, and their backward passes sum the shares of the ranks
     if group is not None and chunk.output_layer.sequence_parallel:
         rows = gather_from_sequence_parallel_region(rows, group=group)[microbatch.response_rows]
     else:
@@ -65,9 +65,9 @@ def response_log_probs(
 
 @contextmanager
 def _identity(layer: torch.nn.Module) -> Iterator[None]:
-    """Has a layer return its input. Its hooks stay in force: Megatron's DDP waits in one for the gather of the weight.
+    """Makes a layer return its input. Its hooks still run: in one, Megatron's DDP waits for the weight's all-gather.
 
-    The `output_processor` of megatron-core 0.18 would leave the layer, and so its hooks, out.
+    The `output_processor` of megatron-core 0.18 would skip the layer, and so its hooks.
     """
     layer.forward = lambda hidden, **_: (hidden, None)
     try:

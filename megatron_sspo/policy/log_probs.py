@@ -1,14 +1,14 @@
 """Token log-probs and entropy from vocabulary-parallel logits: float32, in cache-sized tiles, one collective.
 
-Everything rests on four numbers a row, over the columns x of the logits seen so far, at the temperature τ:
+All results follow from four numbers per row, over the columns x of the logits seen so far, at the temperature τ:
 
     m = max x,   z = (x − m)/τ,   s = Σ e^z,   u = Σ z e^z,   t = x[label]
 
-Of no columns at all they are (−∞, 0, 0, −∞), the identity of the merge. From those of the whole vocabulary
+For no columns they are (−∞, 0, 0, −∞), the identity of the merge. For the whole vocabulary
 
     log π(label) = (t − m)/τ − log s,   H(π) = log s − u/s
 
-The maximum goes before the division, so that logits far from 0 lose nothing to rounding.
+The maximum is subtracted before the division, so that logits far from 0 lose no precision.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,16 @@ def log_probs_and_entropy(
     vocab_size: int,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log π(label) and the entropy of π = softmax(logits / temperature), row by row.
+    """Returns log π(label) and the entropy of π = softmax(logits / temperature), row by row.
 
     Args:
-        logits: [R, V/TP], this rank's columns of the padded vocabulary, any floating type. Overwritten by the
-            gradient in the backward pass, which can therefore be run once.
+        logits: [R, V/TP], this rank's columns of the padded vocabulary, any floating dtype. The backward pass
+            overwrites them with the gradient, so it can run only once.
         labels: [R] int64, global token ids.
-        temperature: of the distribution that the responses were sampled from.
+        temperature: the temperature at which the responses were sampled.
         vocab_size: V without padding; columns beyond it have probability 0.
-        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call, with the same R,
-            zero included.
+        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
+            R, even if R is 0.
 
     Returns:
         [R] float32 each (float64 from float64 logits): log-probs and entropies, both differentiable.
@@ -69,16 +69,16 @@ class _LogProbsAndEntropy(torch.autograd.Function):
 
 
 def columns_of_rank(width: int, vocab_size: int, group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """(the global id of this rank's first column, how many of its `width` columns are not padding)."""
+    """Returns (the global id of this rank's first column, how many of its `width` columns are not padding)."""
     first = width * (dist.get_rank(group) if group is not None else 0)
     return first, max(0, min(width, vocab_size - first))
 
 
 class Statistics:
-    """m, s, u and t of R rows, to which blocks of columns are added one after the other.
+    """The statistics m, s, u and t of R rows, to which blocks of columns are added one after the other.
 
     Args:
-        like: a tensor of the device and the type of the logits; float64 stays float64, all else is float32.
+        like: a tensor with the device and dtype of the logits; float64 stays float64, all else becomes float32.
     """
 
     def __init__(self, num_rows: int, temperature: float, like: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ class Statistics:
 
         Args:
             logits: [R, B], unscaled.
-            local: [R], labels as column numbers of the block; those outside belong to other blocks.
+            local: [R], labels as column numbers of the block; labels outside of it belong to other blocks.
         """
         if not logits.size(1):
             return
@@ -112,7 +112,7 @@ class Statistics:
         torch.where(inside, found, target, out=target)
 
     def finish(self, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """log π(label), entropy and τ log Σ e^(x/τ) over all ranks' columns, [R] each.
+        """Returns log π(label), entropy and τ log Σ e^(x/τ) over all ranks' columns, [R] each.
 
         A collective: one all-gather.
         """
@@ -131,8 +131,8 @@ class Statistics:
     def _rescale(
         self, maximum: torch.Tensor, total: torch.Tensor, weighted: torch.Tensor, new_maximum: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """s and u as they are relative to a maximum that is at least as large."""
-        # where no column was seen yet, s and u are 0 and any finite shift keeps them so; −∞ would give 0 · ∞
+        """Returns s and u relative to a new maximum, which is at least as large."""
+        # before the first column, s and u are 0 and stay 0 under any finite shift; −∞ would give 0 · ∞
         shift = ((maximum - new_maximum) / self.temperature).masked_fill(maximum == -torch.inf, 0)
         factor = shift.exp()
         return total * factor, (weighted + shift * total) * factor
@@ -144,8 +144,8 @@ class Gradient:
         dL/dx = ( g·(1[label] − p) − h·p·(log p + H) ) / τ
 
     Args:
-        grad_log_probs: g, [R], or None for zero; likewise `grad_entropy`, h. Without h its terms are not computed.
-        log_probs, entropy, log_normalizer: what `Statistics.finish` returned.
+        grad_log_probs, grad_entropy: g and h, [R] each, or None for zero. Without h its terms are not computed.
+        log_probs, entropy, log_normalizer: the results of `Statistics.finish`.
     """
 
     def __init__(
@@ -179,21 +179,21 @@ class Gradient:
                 torch.exp(z, out=p)
                 z.add_(self.entropy[rows, None]).mul_(-self.h[rows, None]).sub_(g).mul_(p)
             out[rows, columns] = z
-        # a second write of one element a row, where it lies in this block: no row numbers have to leave the device
+        # the label's element of a row is written again if it is in this block: no row numbers have to leave the device
         inside = (local >= 0) & (local < logits.size(1))
         one_each = (torch.arange(len(local), device=local.device), _clamp(local, logits))
         out[one_each] = torch.where(inside, self.at_label.to(out.dtype), out[one_each])
 
 
 class _Scratch:
-    """Two buffers of one tile each, used again for every tile: fresh memory would cost more than the arithmetic."""
+    """Two buffers of one tile each, reused for every tile, because new memory would cost more than the arithmetic."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.size = TILE.get(device.type, TILE["cuda"])
         self.buffers = torch.empty(2, 0, dtype=dtype, device=device)
 
     def tiles(self, block: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
-        """(rows, columns, buffer, buffer) of tiles that cover the block; the buffers have the tile's shape."""
+        """Yields (rows, columns, buffer, buffer) of tiles that cover the block; the buffers have the tile's shape."""
         num_rows, num_columns = block.shape
         wanted = min(self.size, block.numel())
         if self.buffers.size(1) < wanted:

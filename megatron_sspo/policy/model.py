@@ -1,4 +1,4 @@
-"""From a Hugging Face configuration to Megatron's GPTModel."""
+"""Builds Megatron's GPTModel from a Hugging Face configuration."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from megatron_sspo.weights.family import Family
 
 
 def has_transformer_engine() -> bool:
-    """Whether Transformer Engine's layers can be used: it is installed and there is a GPU for it."""
+    """Returns whether Transformer Engine's layers can be used: it is installed and there is a GPU."""
     return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
@@ -32,14 +32,14 @@ def transformer_config(
     *,
     routing_replay: bool = False,
 ) -> TransformerConfig:
-    """The model's architecture and its layout, as Megatron wants them.
+    """Returns the model's architecture and its layout as Megatron's TransformerConfig.
 
     Args:
         config: the Hugging Face configuration.
-        options: the user's own `TransformerConfig` fields, which win over everything here but sizes and layout.
+        options: the user's own `TransformerConfig` fields, which override everything here but sizes and layout.
 
     Raises:
-        UserError: an option that is wrong (see `checked_fields`), or a layout that Megatron refuses.
+        UserError: an option is wrong (see `checked_fields`), or Megatron refuses the layout.
     """
     options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
@@ -57,10 +57,10 @@ def transformer_config(
         "expert_model_parallel_size": parallel.expert,
         "expert_tensor_parallel_size": parallel.expert_tensor,
         "sequence_parallel": parallel.sequence,
-        # packed microbatches differ in length; where a dispatcher cannot have that, they are padded to one length
+        # packed microbatches differ in length; for a dispatcher that cannot handle this, they are padded to one length
         "variable_seq_lengths": options.get("moe_token_dispatcher_type", "alltoall") != "allgather",
-        "moe_token_dispatcher_type": "alltoall",  # which Megatron wants with the former even where there are no experts
-        "batch_p2p_comm": not interleaved,  # two sends between one pair of ranks a step cannot be batched
+        "moe_token_dispatcher_type": "alltoall",  # Megatron needs it for variable_seq_lengths, even without experts
+        "batch_p2p_comm": not interleaved,  # two sends per step between the same two ranks cannot be batched
         "overlap_p2p_comm": interleaved,
         "gradient_accumulation_fusion": False,
         "masked_softmax_fusion": False,
@@ -88,7 +88,7 @@ def transformer_config(
 
 
 def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:
-    """This process's part of the model: one GPTModel a virtual pipeline stage, with weights yet to be loaded."""
+    """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage."""
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
     fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
@@ -116,13 +116,13 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
 
 
 def _use_own_modules(spec: Any, *, qk_layernorm: bool, has_experts: bool) -> None:
-    """Puts attention for packed sequences, and norms for sequence parallelism, into the local layer spec."""
+    """Puts `PackedAttention` and `RMSNorm` into the local layer spec, for packed sequences and sequence parallelism."""
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
         if has_experts:
-            # The norm before experts keeps its own name in checkpoints, as in Transformer Engine's specification: the
-            # local one gives it that of a norm fused into a dense MLP.
+            # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
+            # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
         attention = parts.self_attention.submodules
         attention.core_attention = PackedAttention
@@ -132,10 +132,10 @@ def _use_own_modules(spec: Any, *, qk_layernorm: bool, has_experts: bool) -> Non
 
 
 def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConfig) -> None:
-    """Has expert gradients summed over the expert data-parallel group where Megatron forgets it.
+    """Marks expert parameters, so that their gradients are summed over the expert data-parallel group.
 
     With tensor parallelism, EP = 1 and ETP ≠ TP, megatron-core before 0.19 marks experts for the dense group, and the
-    gradients of tensor ranks are never added up. The mark is right in every layout, so it is set in every layout.
+    gradients of tensor-parallel ranks are never summed. The mark is right for every EP and release.
     """
     if not transformer.num_moe_experts or transformer.tensor_model_parallel_size == 1:
         return

@@ -1,4 +1,4 @@
-"""From the name of a parameter in this process's modules to its name in the table, which knows no layout."""
+"""Maps parameter names of this process's modules to names in the weight table, which do not depend on the layout."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
-# Transformer Engine fuses a norm into the linear layer behind it, and numbers the experts of a grouped GEMM
+# Transformer Engine fuses a norm into the linear layer after it, and numbers the experts of a grouped GEMM
 _TRANSFORMER_ENGINE = (
     (r"self_attention\.linear_qkv\.layer_norm_weight$", "input_layernorm.weight"),
     (r"mlp\.linear_fc1\.layer_norm_weight$", "pre_mlp_layernorm.weight"),
@@ -16,10 +16,10 @@ _TRANSFORMER_ENGINE = (
 
 
 def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """(logical name, parameter) of every parameter that this process holds.
+    """Yields (logical name, parameter) for every parameter that this process holds.
 
-    Layers and experts are numbered over the whole model; the output layer of a model with tied embeddings, which the
-    last pipeline stage keeps as a copy, goes by the name of the embedding.
+    Layers and experts are numbered over the whole model. With tied embeddings, the last pipeline stage keeps the output
+    layer as a copy; it has the name of the embedding.
     """
     for chunk in chunks:
         layer_numbers = [layer.layer_number - 1 for layer in chunk.decoder.layers]

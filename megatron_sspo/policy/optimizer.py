@@ -1,4 +1,4 @@
-"""Gradients and the step that follows: Megatron's DDP, distributed optimizer and schedule of learning rates."""
+"""Megatron's DDP, its distributed optimizer and its schedule of learning rates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ from megatron_sspo.run import Optimizer
 
 
 def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
-    """Gradients that add up in float32 and a distributed optimizer, unless the user's `Run.ddp` says otherwise.
+    """Returns DDP's configuration: gradients summed in float32 and a distributed optimizer, unless `Run.ddp` differs.
 
     Raises:
-        UserError: an option that is wrong (see `checked_fields`), or that means another wrapper.
+        UserError: an option is wrong (see `checked_fields`), or needs others that are off.
     """
     options = checked_fields(DistributedDataParallelConfig, options, "ddp")
     fields = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": True}
@@ -31,7 +31,7 @@ def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
 
 
 def wrap(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
-    """The chunks under DDP."""
+    """Wraps the chunks in DDP."""
     if transformer.bf16:
         chunks = [Float16Module(transformer, chunk) for chunk in chunks]
     wrapped = [
@@ -47,7 +47,7 @@ def wrap(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chu
 def make_optimizer(
     transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: list[Any], options: Optimizer
 ) -> Any:
-    """A fresh Adam. Weights have to be in place: under bf16 it copies them to float32 here, once."""
+    """Returns a fresh Adam. The weights must be loaded before: under bf16 they are copied to float32 here, once."""
     config = OptimizerConfig(
         optimizer="adam",
         lr=options.lr,
@@ -68,7 +68,7 @@ def make_optimizer(
 
 
 def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> OptimizerParamScheduler:
-    """Warm-up, then `options.schedule` down to `min_lr` at the last update."""
+    """Returns a schedule of learning rates: warm-up, then `options.schedule` down to `min_lr` at the last update."""
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,

@@ -31,7 +31,7 @@ _LAYOUT = {
     "fp16": "model.dtype",
     "moe_enable_routing_replay": "routing_replay",
 }
-# what the shapes and the meaning of the weights go by
+# fields on which the shapes and the meaning of the weights depend
 _ARCHITECTURE = (
     "num_layers",
     "hidden_size",
@@ -54,7 +54,7 @@ _ARCHITECTURE = (
     "mtp_num_layers",
     "multi_latent_attention",
 )
-# fields of TransformerConfig that are not the user's -> where the value comes from
+# fields of TransformerConfig that users cannot set -> where the value comes from
 _OWNED = {
     **{name: f"{place}, so set that" for name, place in _LAYOUT.items()},
     **dict.fromkeys(_ARCHITECTURE, "the model's config.json, so leave it out"),
@@ -66,7 +66,7 @@ _OFF = {
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
 }
-# ranges of values that are not None, which Megatron's annotations do not have: it would divide by 0 or loop for ever
+# ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
     "attention_dropout": Decay,
@@ -85,14 +85,13 @@ _RANGES: dict[str, Any] = {
 
 
 def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """The options as fields of one of Megatron's dataclasses, each of the type that its annotation says.
+    """Returns the options as fields of one of Megatron's dataclasses, each of its annotated type.
 
     Args:
-        group: the field of `Run` that holds them, for the message.
+        group: the field of `Run` that holds the options, for the message.
 
     Raises:
-        UserError: a field that this version of Megatron does not have, or that is not the user's to set, or a value
-            of another type.
+        UserError: this version of Megatron does not have the field, users cannot set it, or a value has another type.
     """
     fields = {field.name: field for field in dataclasses.fields(kind) if not field.name.startswith("_")}
     hints = _hints(kind)
@@ -111,7 +110,7 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
         try:
             if isinstance(value, float) and not math.isfinite(value):
                 raise Unfit
-            # some defaults are not of their own annotation
+            # some defaults do not have the annotated type
             found[name] = value if value is fields[name].default else _fitted(value, hints.get(name, Any))
         except Unfit:
             raise UserError(f"{group}.{name} is {named(value)}: it has to be {expected(hints[name])}") from None
@@ -119,16 +118,16 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
 
 
 def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[str, Any], group: str) -> T:
-    """`kind(**fields, **options)`, where options win.
+    """Returns `kind(**fields, **options)`, where options override fields.
 
     Raises:
-        UserError: Megatron refuses it. Where it does so for one option, the message names that one.
+        UserError: Megatron refuses the arguments. If one option is the cause, the message names it.
     """
     try:
         return kind(**{**fields, **options})
-    except Exception as error:  # assertions and ValueErrors most of all; a TypeError where None is compared
+    except Exception as error:  # mostly assertions and ValueErrors; a TypeError if None is compared
         reason = _reason(error)
-    for name in sorted(options, key=lambda name: name not in reason):  # first those that Megatron's words name
+    for name in sorted(options, key=lambda name: name not in reason):  # first those that Megatron's message names
         others = {key: other for key, other in options.items() if key != name}
         try:
             kind(**{**fields, **others})
@@ -142,12 +141,12 @@ def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[st
 def _hints(kind: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind) | _RANGES
-    except Exception:  # an annotation of a name that is there for a type checker alone
+    except Exception:  # an annotation has a name that only type checkers can resolve
         return {}
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """As `fitted`; a member of an enumeration may be given by its name, as `--set` has to."""
+    """Returns `fitted(value, hint)`; a member of an enumeration may be given by its name, as `--set` has to."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and isinstance(value, str) and value in hint.__members__:
         return hint[value]
     return fitted(value, hint)
@@ -159,5 +158,5 @@ def _reason(error: Exception) -> str:
         return "it needs Transformer Engine, which is not installed"
     if text:
         return text
-    frame = traceback.extract_tb(error.__traceback__)[-1]  # an assertion without words: its own text
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # an assertion without a message: its source line
     return one_line(frame.line or type(error).__name__)

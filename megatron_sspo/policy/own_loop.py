@@ -1,4 +1,4 @@
-"""The objective for Megatron training loops that are not ours: how to pack a batch, and the loss hook."""
+"""The objective for other Megatron training loops: how to pack a batch, and the loss hook."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,19 +19,21 @@ _NO_PENALTIES, _NO_CORRECTION = Penalties(), Correction()
 
 
 def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: bool = False) -> Microbatch:
-    """Packs rollouts into one microbatch, this context-parallel rank's share of it.
+    """Packs rollouts into one microbatch, and returns this context-parallel rank's share of it.
 
     Args:
-        rollouts: of each `prompt` and `response`, token ids; `advantage`, Â; `old`, log π_old of each response token
-            under the trainer's model and the temperature that `policy_step` is given, or absent from all of them where
-            the policy has not moved; and for an engine correction `engine`, for a KL penalty `reference`: the
-            log-probs of the engine and of the reference policy, on all rollouts or on none. Of a response of several
-            turns `observed`, [first, beyond) of each part that the policy did not sample; log-probs are not looked at
-            there.
-        sequence_parallel: whether the model cuts activations along the sequence over tensor-parallel ranks.
+        rollouts: mappings with these keys.
+            `prompt` and `response`: token ids. `advantage`: Â.
+            `old`: log π_old of each response token under the trainer's model, at the temperature that `policy_step` is
+            given. It is left out of all rollouts if the policy has not moved.
+            `engine`, for an engine correction, and `reference`, for a KL penalty: the log-probs of the engine and of
+            the reference policy, on all rollouts or on none.
+            `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
+            Log-probs there are ignored.
+        sequence_parallel: whether the model shards activations along the sequence over tensor-parallel ranks.
 
     Raises:
-        ValueError: log-probs that are not one a response token, or on some rollouts only.
+        ValueError: there is not one log-prob per response token, or only some rollouts have log-probs.
     """
     with_engine = [given.get("engine") is not None for given in rollouts]
     if any(with_engine) and not all(with_engine):
@@ -77,17 +79,17 @@ def policy_step(
     correction: Correction = _NO_CORRECTION,
     overlap_grad_reduce: bool = False,
 ) -> ForwardStep:
-    """A `forward_step_func` for `get_forward_backward_func()`; its data iterators yield what `pack_rollouts` returns.
+    """Returns a `forward_step_func` for Megatron's schedule; its data iterators yield results of `pack_rollouts`.
 
-    What ends up in the gradient buffers is the gradient of −J, J the mean of w_i Â_i over `num_sequences`, however
-    the sequences are spread over ranks and microbatches.
+    The gradient buffers then have the gradient of −J, where J is the mean of w_i Â_i over `num_sequences`, however the
+    sequences are spread over ranks and microbatches.
 
     Args:
-        num_sequences: of the whole batch, over all data-parallel ranks.
-        num_microbatches: what the schedule is given, the same on every rank.
-        vocab_size: without padding.
-        temperature: of the distribution that the responses were sampled from.
-        overlap_grad_reduce: what the DDP was configured with.
+        num_sequences: the number of sequences of the whole batch, over all data-parallel ranks.
+        num_microbatches: the number that the schedule is given, the same on every rank.
+        vocab_size: the vocabulary size without padding.
+        temperature: the temperature at which the responses were sampled.
+        overlap_grad_reduce: the value in the DDP's configuration.
 
     Raises:
         RuntimeError: Megatron's model-parallel groups are not initialized.
@@ -106,7 +108,7 @@ def policy_step(
 
 
 class _OwnLoopStep(ForwardStep):
-    """Looks at the configuration first: nobody else has, of a model that is not ours."""
+    """A forward step that first checks the model's configuration, because this package did not make it."""
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         chunk: Any = unwrap_model(model)
@@ -115,10 +117,10 @@ class _OwnLoopStep(ForwardStep):
 
 
 def _check_that_rows_may_differ(transformer: TransformerConfig) -> None:
-    """Refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` leaves open.
+    """Refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` does not fix.
 
     Raises:
-        ValueError: with the options to set.
+        ValueError: the layout is refused; the message names the options to set.
     """
     if parallel_state.get_pipeline_model_parallel_world_size() > 1 and not transformer.variable_seq_lengths:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The policy π_θ: a Megatron model over many processes that gives log-probs, takes updates and exports its weights."""
+"""The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,9 +33,9 @@ class Policy:
     """One policy, held by all processes of the job together. Every method is a collective.
 
     Args:
-        run: what of it is used: model, parallel, optimizer, seed, tokens_per_microbatch, the sampling temperature.
-        model_path: the folder that the weights come from, of Hugging Face's kind or Megatron's.
-        device: what `initialize` returned.
+        run: the configuration of the run.
+        model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
+        device: the device that `initialize` returned.
     """
 
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Policy:
         chunks = build_chunks(self.family, self.folder.config, self.transformer)
         load_folder(chunks, self.rows, self.folder)
         self._gather = make_gather(chunks, self.rows)
-        # the weights that a KL penalty is taken to; on the host, where they wait most of the time
+        # the reference weights of a KL penalty, kept on the host because they are not used most of the time
         keep = run.penalties.kl_coef > 0
         self._reference = [p.detach().cpu().clone() for chunk in chunks for p in chunk.parameters()] if keep else []
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
@@ -69,7 +69,7 @@ class Policy:
         self.set_optimizer(run.optimizer, run.num_updates)
 
     def set_optimizer(self, options: Optimizer, num_updates: int) -> None:
-        """A fresh optimizer, without moments, whose learning rate runs its course over `num_updates`."""
+        """Makes a fresh optimizer, without moments, and a schedule of learning rates over `num_updates`."""
         self.optimizer = make_optimizer(self.transformer, self.ddp, self.chunks, options)
         self.scheduler = make_scheduler(self.optimizer, options, num_updates)
 
@@ -77,9 +77,9 @@ class Policy:
 
     @torch.no_grad()
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
-        """The batch with log π_old of every response token: this policy's own, before it moves.
+        """Returns the batch with log π_old of every response token: those of this policy before it is updated.
 
-        Under R2 also with the routes that every token took here.
+        Under R2 the batch also gets the routes that every token took here.
         """
         record = self.run.routing_replay == "R2"
         share = self._schedule.share(batch, replay=not record)
@@ -88,7 +88,10 @@ class Policy:
 
     @torch.no_grad()
     def reference_log_probs(self, batch: Batch) -> list[RolloutGroup]:
-        """The batch with log π_ref of every response token, for the KL penalty: of the weights at the run's start."""
+        """Returns the batch with log π_ref of every response token, for the KL penalty.
+
+        π_ref has the weights of the run's start.
+        """
         self._finish_step()
         parameters = [parameter for chunk in self.chunks for parameter in chunk.parameters()]
         current = [parameter.detach().cpu().clone() for parameter in parameters]
@@ -100,7 +103,7 @@ class Policy:
         return with_field(batch, "reference_log_probs", values)
 
     def gradient(self, batch: Batch, objective: Objective) -> UpdateRecord:
-        """The gradient of −J of the batch, into Megatron's gradient buffers, and what the forward pass saw.
+        """Computes the gradient of −J of the batch into Megatron's gradient buffers, and returns the metrics.
 
         J is divided by the number of sequences of the whole batch, however they are spread over ranks and microbatches.
         """
@@ -114,11 +117,11 @@ class Policy:
         return merge(self._schedule.reports_of_all_ranks(reports), num_sequences=len(share.sequences))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
-        """One optimizer step on −J of the batch.
+        """Takes one optimizer step on −J of the batch.
 
         Raises:
-            UserError: the loss or the gradient is not finite. The weights in memory are then not to be used; the last
-                checkpoint is untouched.
+            UserError: the loss or the gradient is not finite. The weights in memory must then not be used; the last
+                checkpoint is unchanged.
         """
         record = self.gradient(batch, objective)
         if not torch.isfinite(torch.tensor(record.loss)):
@@ -126,7 +129,7 @@ class Policy:
                 f"the loss is {record.loss}: no step was taken; look at the batch's rewards and log-probs, and resume "
                 "from the last checkpoint with a lower learning rate"
             )
-        self.scheduler.step(increment=1)  # before the step: warm-up then starts above 0, and no update is wasted
+        self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
         _, grad_norm, _ = self.optimizer.step()
         if not torch.isfinite(torch.as_tensor(grad_norm)):
             raise UserError(
@@ -139,12 +142,12 @@ class Policy:
     # ------------------------------------------------------------------ weights out, state out and in
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """A stream of (Hugging Face name, tensor), on every rank. Every rank has to consume all of it."""
+        """Returns a stream of (Hugging Face name, tensor), on every rank. Every rank has to consume all of it."""
         self._finish_step()
         return self._gather()
 
     def export(self, path: Path) -> None:
-        """Writes a Hugging Face folder that Transformers loads; written by rank 0, under another name until whole."""
+        """Writes a Hugging Face folder that Transformers loads. Rank 0 writes it and renames it when complete."""
         if agree.is_main():
             write_folder(path, self.weights(), source=self.folder)
         else:
@@ -157,30 +160,30 @@ class Policy:
         self.begin_save(path).wait()
 
     def begin_save(self, path: Path) -> Saving:
-        """Begins to save the policy as it is now, in the background."""
+        """Begins to save the policy's current state in the background."""
         self._finish_step()
         saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler)
         self._describe(path)
         return saving
 
     def load(self, path: Path) -> None:
-        """The reverse of `save`, in the same layout."""
+        """Restores what `save` wrote, in the same layout."""
         checkpoint.load(path, self.chunks, self.optimizer, self.scheduler)
 
     def _describe(self, path: Path) -> None:
-        if agree.is_main():  # behind the save's begin: Megatron wants an empty folder
+        if agree.is_main():  # after the save has begun, because Megatron needs an empty folder
             copy_companions(self.folder.companions, path)
             write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
 
     def _finish_step(self) -> None:
-        """Brings together the parameters of the last step, which overlap leaves to the next forward pass."""
+        """Gathers the parameters of the last step, which overlap_param_gather leaves to the next forward pass."""
         if self.ddp.overlap_param_gather:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
 
 
 def with_field(batch: Batch, name: str, values: Sequence[Any]) -> list[RolloutGroup]:
-    """The batch with one field of every rollout replaced, in order."""
+    """Returns the batch with one field of every rollout replaced, in order."""
     order = iter(values)
     return [replace(g, rollouts=[replace(r, **{name: next(order)}) for r in g.rollouts]) for g in batch]
 

@@ -1,10 +1,11 @@
-"""Routing replay: the experts that a token went to once are those that it goes to again.
+"""Routing replay: tokens go to the same experts as in an earlier pass.
 
 Between sampling and training, rounding alone moves some tokens to other experts, and a ratio of probabilities under
-different experts says little about the policy. R2 replays the routes of the pass that gave log π_old; R3 those that the
-engine reports. The router's weights still learn: its scores are computed afresh and gathered at the replayed experts.
+different experts says little about the policy. R2 replays the routes of the pass that computed log π_old; R3 replays
+those that the engine reports. The router's weights are still trained: its scores are computed afresh and gathered at
+the replayed experts.
 
-Megatron's own `RouterReplay` does the work in each router. What is here gives it the rows of the microbatch at hand.
+Megatron's own `RouterReplay` does the work in each router. This module gives it the rows of the current microbatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ class RoutingReplay:
 
     @contextmanager
     def schedule(self, mode: Mode | None) -> Iterator[None]:
-        """Around one run of the pipeline schedule. With no mode, the routers choose for themselves."""
+        """Sets the mode for one run of the pipeline schedule. With None, the routers choose for themselves."""
         self._mode = mode
         self._recorded = [[] for _ in self._chunks]
         try:
@@ -62,7 +63,7 @@ class RoutingReplay:
 
     @contextmanager
     def forward(self, chunk: Any, microbatch: Microbatch) -> Iterator[None]:
-        """Around one forward pass of an unwrapped chunk."""
+        """Records or replays the routes of one forward pass of an unwrapped chunk."""
         number = next(i for i, other in enumerate(self._chunks) if other is chunk)
         if self._mode == "replay":
             self._set_routes(number, microbatch)
@@ -72,7 +73,7 @@ class RoutingReplay:
         yield
         if self._mode == "replay":
             for router in self._routers[number]:
-                if self._recomputes:  # the backward pass asks for the microbatches again, in the same order
+                if self._recomputes:  # the backward pass needs the microbatches' routes again, in the same order
                     router.set_router_replay_action(RouterReplayAction.REPLAY_BACKWARD)
                 else:
                     router.clear_indices()
@@ -89,7 +90,7 @@ class RoutingReplay:
             router.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
 
     def _rows(self, num_tokens: int) -> slice:
-        """Which of a context-parallel rank's tokens pass this rank's routers."""
+        """Returns which of a context-parallel rank's tokens pass this rank's routers."""
         if not self._sequence_parallel:
             return slice(None)
         part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
@@ -99,11 +100,12 @@ class RoutingReplay:
     def recorded(
         self, members: Sequence[Sequence[int]], microbatches: Sequence[Microbatch], lengths: Sequence[int]
     ) -> list[str]:
-        """The routes of every sequence of the batch, after a run of the schedule that recorded. A collective.
+        """Returns the routes of every sequence of the batch, after a schedule run that recorded them. A collective.
 
         Args:
-            members: the sequences, by number, of each of this rank's microbatches.
-            lengths: tokens of every sequence.
+            members: the numbers of the sequences in each of this rank's microbatches.
+            microbatches: this rank's microbatches, in the same order.
+            lengths: the number of tokens of every sequence.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
         small = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
@@ -114,14 +116,14 @@ class RoutingReplay:
         everyone = agree.gather(mine)
         whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=small) for length in lengths]
         for number, positions, layers, routes in (part for rank in everyone for part in rank):
-            inside = positions < lengths[number]  # beyond is padding
+            inside = positions < lengths[number]  # the rest is padding
             whole[number][positions[inside][:, None], torch.tensor(layers)] = routes[inside]
         return [pack_routes(routes, self.shape.num_experts) for routes in whole]
 
     def _by_sequence(
         self, members: Sequence[int], microbatch: Microbatch
     ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """(sequence, positions in it, rows of this rank's routers) of what this rank routes of a microbatch."""
+        """Yields (sequence, positions in it, rows of this rank's routers) of what this rank routes of a microbatch."""
         borders = microbatch.cu_seqlens.cpu()
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
         held = zigzag(borders.tolist(), rank, num_ranks)

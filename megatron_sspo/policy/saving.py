@@ -1,4 +1,4 @@
-"""A checkpoint that is written in the background, by processes that die with the trainer."""
+"""Saves checkpoints in the background, by processes that end with the trainer."""
 
 import contextlib
 import multiprocessing
@@ -20,36 +20,36 @@ from megatron_sspo.manifest import Entry, checksums_of_rank
 from megatron_sspo.parent import die_with
 from megatron_sspo.processes import agree
 
-_STALLED_SECONDS = 600.0  # without a byte more in the files, after which a writer hangs
+_STALLED_SECONDS = 600.0  # without growth of the files, after which a writer counts as hung
 _START_SECONDS = 30.0  # for a forked process to begin its work
 _STARTS = 3
 _POLL_SECONDS = 0.05
 
 
 class Saving:
-    """Writes what there was when it was made, however the model changes meanwhile.
+    """A save in progress. It writes the state at the time of its creation, even if the model changes meanwhile.
 
-    Megatron-Core has classes for this (`AsyncCallsQueue`), which want CUDA. What is done here is the same: tensors are
-    copied to the host, a process is forked, which sees memory as it was, and it writes by further ones.
+    Megatron-Core's class for this (`AsyncCallsQueue`) needs CUDA. This class does the same: it copies tensors to the
+    host and forks a process, which sees memory as it was and writes by further processes.
 
     A process that is forked from one with threads may deadlock before it executes a line of Python (in CPython up to
-    3.11.7 by a lock of its own, gh-112275; in any release by a lock of a library). So the writer says when it begins,
-    and one that does not is killed and forked again.
+    3.11.7 because of its own lock, gh-112275; in any release because of a library's lock). So the writer reports that
+    it has begun, and one that does not is killed and forked again.
 
     Args:
-        request: of `dist_checkpointing.save`.
-        results: where the writing process tells what it has written.
-        path: the folder.
+        request: the request that `dist_checkpointing.save` returned.
+        results: the queue through which the writing process reports what it has written.
+        path: the folder of the checkpoint.
     """
 
     def __init__(self, request: Any, results: "Results", path: Path) -> None:
         self._request, self._results, self._path = request, results, path
         self._rank = dist.get_rank()
-        self._size, self._grown = -1, time.monotonic()  # bytes of this rank's files, and when there were more
+        self._size, self._grown = -1, time.monotonic()  # bytes of this rank's files, and when they last grew
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksums")
         self._checksums: Future[dict[str, Entry]] | None = None
         self._process: Any = None
-        if request.async_fn is None:  # nothing of it is this rank's to write
+        if request.async_fn is None:  # this rank has nothing to write
             return
         arguments = list(request.async_fn_args)
         if request.preload_fn is not None:
@@ -58,10 +58,10 @@ class Saving:
         results.come_from_elsewhere()
 
     def is_done(self) -> bool:
-        """Whether every rank has written its part; then the checkpoint is whole. A collective.
+        """Returns whether every rank has written its part, so that the checkpoint is complete. A collective.
 
         Raises:
-            UserError: a part could not be written, or takes for ever.
+            UserError: a part could not be written, or its writer hangs.
         """
         if not all(agree.gather(self._is_ready())):
             return False
@@ -69,19 +69,19 @@ class Saving:
         return True
 
     def wait(self) -> None:
-        """Returns when the checkpoint is whole. A collective, which raises what `is_done` raises."""
+        """Waits until the checkpoint is complete. A collective, which raises the errors of `is_done`."""
         while not self._is_ready():
             time.sleep(_POLL_SECONDS)
         agree.barrier()
         self._finish()
 
     def checksums(self) -> dict[str, Entry]:
-        """The checksums of the tensors that this rank has written, once `is_done` or after `wait`."""
+        """Returns the checksums of the tensors that this rank has written, after `is_done` was true or after `wait`."""
         assert self._checksums is not None
         return self._checksums.result()
 
     def cancel(self) -> None:
-        """Ends the writing of a checkpoint that nobody waits for any more. Not a collective."""
+        """Stops writing a checkpoint that is not needed any more. Not a collective."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
             self._process.kill()
@@ -103,7 +103,7 @@ class Saving:
         return False
 
     def _is_ready(self) -> bool:
-        """Whether this rank's tensors are written and read again for their checksums, which a thread does."""
+        """Returns whether this rank's tensors are written, and read again by a thread for their checksums."""
         if self._checksums is None:
             if not self._is_written():
                 return False
@@ -124,7 +124,7 @@ def _start(function: Any, arguments: list[Any], keywords: dict[str, Any], path: 
     """Forks the process that writes.
 
     Raises:
-        UserError: it does not begin its work.
+        UserError: the process does not begin its work.
     """
     context: Any = multiprocessing.get_context("fork")
     for _ in range(_STARTS):
@@ -152,15 +152,15 @@ def _write(tell: Any, function: Any, arguments: list[Any], keywords: dict[str, A
 
 
 def _end_with_a_worker(*_: object) -> None:
-    """Ends the writing process where one of its workers was killed: Megatron would wait for it for ever (0.16)."""
+    """Ends the writing process if one of its workers was killed; Megatron would wait for that worker forever (0.16)."""
     workers = list(multiprocessing.process._children)  # pyright: ignore[reportAttributeAccessIssue]
-    if any(worker.exitcode for worker in workers):  # None: it works; 0: it is done
+    if any(worker.exitcode for worker in workers):  # None: it is running; 0: it is done
         os._exit(1)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns whatever Megatron and torch raise there, on all ranks, into one sentence about the checkpoint `path`."""
+    """Turns an error of Megatron or torch, on all ranks, into a UserError of one sentence about checkpoint `path`."""
     try:
         yield
     except (Exception, CheckpointException) as error:  # CheckpointException is a BaseException
@@ -173,7 +173,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What happened, in a line; torch's `CheckpointException` has a traceback for every rank, on the first one."""
+    """Returns the cause of an error in one line; for torch's `CheckpointException` that of the first failed rank."""
     if isinstance(error, CheckpointException):
         for rank, (failure, _) in error.failures.items():
             return f"on rank {rank}: {reason(failure)}"
@@ -184,45 +184,48 @@ def reason(error: BaseException) -> str:
 
 
 class Results:
-    """What a process has written, on its way to the one that waits for it: a queue for one value."""
+    """A queue for one value, through which the writing process passes what it has written to the waiting process."""
 
     def __init__(self) -> None:
         self._reader, self._writer = Pipe(duplex=False)
         self._value: Any = None
 
     def put(self, value: Any) -> None:
-        """In the process that writes."""
+        """Sends the value; called in the writing process."""
         self._writer.send(value)
 
     def come_from_elsewhere(self) -> None:
-        """In the process that waits, when the other is there: only that one's end of the pipe is left."""
+        """Closes the waiting process's copy of the writing end; called once the writing process has its own."""
         self._writer.close()
 
     def collect(self) -> None:
-        """In the process that waits: takes the value, where it has come, so that the other one can end."""
+        """Takes the value if it has arrived, so that the writing process can end; called in the waiting process."""
         if self._value is None and self._reader.poll():
-            with contextlib.suppress(EOFError, OSError):  # the other one was killed, perhaps while it told
+            with contextlib.suppress(EOFError, OSError):  # the writing process was killed, perhaps while it sent
                 self._value = self._reader.recv()
 
     def get_nowait(self) -> Any:
-        """The value, when the writer has ended. An error, which Megatron shows to all ranks, where it told none."""
+        """Returns the value, or an error if the writing process ended without one. Megatron shows it on all ranks."""
         return self._value or RuntimeError("the process that writes was killed, perhaps for want of memory")
 
 
 def _on_the_host(buckets: Any) -> Any:
-    """Megatron's `preload_tensors`, which waits for a GPU even where there is none."""
+    """Copies tensors to the host like Megatron's `preload_tensors`, which waits for a GPU even if there is none."""
     copied = []
     for file_name, storage_key, (content, tensors) in buckets:
         copied.append((file_name, storage_key, (content, [(item, tensor.to("cpu")) for item, tensor in tensors])))
     return copied
 
 
-_writers_parent = 0  # while this process forks writers, its pid
+_writers_parent = 0  # this process's pid while it forks writers, otherwise 0
 
 
 @contextlib.contextmanager
 def writers_that_die_with_this_process() -> Iterator[None]:
-    """Megatron-Core (0.16) forks processes that write, and that wait for ever where this one is killed meanwhile."""
+    """Makes the processes that are forked inside end with this one.
+
+    Megatron-Core (0.16) forks processes that write, which would wait forever if this process is killed meanwhile.
+    """
     global _writers_parent
     _writers_parent = os.getpid()
     try:
@@ -235,7 +238,7 @@ def _after_fork() -> None:
     global _writers_parent
     if _writers_parent:
         die_with(_writers_parent)
-        _writers_parent = os.getpid()  # of the processes that this one forks in its turn
+        _writers_parent = os.getpid()  # for the processes that this one forks
 
 
 os.register_at_fork(after_in_child=_after_fork)

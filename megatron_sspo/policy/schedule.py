@@ -1,4 +1,4 @@
-"""How a batch meets Megatron's pipeline schedule: shared out, packed, run through, and brought together again."""
+"""Runs batches through Megatron's pipeline schedule: a batch is shared out and packed, and its results are gathered."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -25,20 +25,20 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Share:
-    """What this rank computes of a batch."""
+    """The part of a batch that this rank computes."""
 
     sequences: Sequences  # of the whole batch
-    members: Sequence[Sequence[int]]  # of them, by number, those in each of this rank's microbatches
+    members: Sequence[Sequence[int]]  # numbers of the sequences in each of this rank's microbatches
     microbatches: Sequence[Microbatch]
 
 
 class Schedule:
-    """Runs batches through model chunks, by the schedule that Megatron has for the layout.
+    """Runs batches through model chunks, with the schedule that Megatron has for the layout.
 
     Args:
-        run: what of it is used: parallel, tokens_per_microbatch, the sampling temperature.
+        run: the configuration of the run.
         chunks: the wrapped model chunks.
-        vocab_size: without padding.
+        vocab_size: the vocabulary size without padding.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Schedule:
         self._routing = routing
         self._device = device
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
-        # every rank's part of a sequence and of a microbatch is to have whole rows
+        # a sequence and a microbatch must divide evenly over context- and tensor-parallel ranks
         self._of_sequence = 2 * run.parallel.context if run.parallel.context > 1 else 1
         whole = self._of_sequence * self._tensor_shards
         self._max_tokens = run.tokens_per_microbatch
@@ -65,7 +65,7 @@ class Schedule:
         self._one_length = not transformer.variable_seq_lengths
 
     def share(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> Share:
-        """This rank's part of the batch, the same on every rank that shares it.
+        """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
 
         Args:
             replay: whether routes that the rollouts carry are to be replayed.
@@ -97,10 +97,10 @@ class Schedule:
         return Share(sequences, members, microbatches)
 
     def run(self, share: Share, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
-        """What the loss function reported for each microbatch, on the last stage of the pipeline; elsewhere nothing.
+        """Returns the loss function's report of each microbatch on the last pipeline stage, and no reports elsewhere.
 
         Args:
-            record: the routes that the tokens take.
+            record: whether to record the routes that the tokens take.
         """
         step = ForwardStep(
             loss,
@@ -127,10 +127,10 @@ class Schedule:
             )
 
     def log_probs(self, share: Share, *, record: bool = False) -> list[tuple[float, ...]]:
-        """log π_θ of the tokens of every sequence of the batch, on every rank; 0 at those that are no response."""
+        """Returns log π_θ of every sequence's response, on every rank; 0 at tokens that the policy did not sample."""
         reports = self.run(share, report_log_probs, forward_only=True, record=record)
         found: dict[int, tuple[float, ...]] = {}
-        for members, report in zip(share.members, reports, strict=False):  # no reports where there is no loss
+        for members, report in zip(share.members, reports, strict=False):  # only the last stage has reports
             lengths = [share.sequences[i][1].num_response_tokens for i in members]
             for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
                 own = iter(values.tolist())
@@ -141,13 +141,13 @@ class Schedule:
         return [by_index[index] for index in range(len(share.sequences))]
 
     def recorded_routes(self, share: Share) -> list[str]:
-        """The routes of every sequence of the batch, on every rank, after a run that recorded them."""
+        """Returns the routes of every sequence of the batch, on every rank, after a run that recorded them."""
         assert self._routing is not None
         lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in share.sequences]
         return self._routing.recorded(share.members, share.microbatches, lengths)
 
     def reports_of_all_ranks(self, reports: list[Report]) -> list[Report]:
-        """Every data-parallel rank's reports, in the same order on every rank of the job."""
+        """Returns every data-parallel rank's reports, in the same order on every rank of the job."""
         on_cpu = [_to_cpu(report) for report in reports] if is_last_stage() else []
         gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
         dist.all_gather_object(gathered, on_cpu, group=data_parallel_group())

@@ -1,8 +1,8 @@
-"""A name that megatron-core's routers ask for, with a GPU or without."""
+"""Defines a name that megatron-core's routers need, with or without a GPU."""
 
 
 def define_where_transformer_engine_is_missing() -> None:
-    """megatron-core 0.16 tests `te_general_gemm is not None` but defines the name only with Transformer Engine."""
+    """Sets `te_general_gemm` to None; megatron-core 0.16 tests the name but defines it only with Transformer Engine."""
     import megatron.core.transformer.moe.moe_utils as moe_utils
 
     if not hasattr(moe_utils, "te_general_gemm"):

@@ -1,4 +1,4 @@
-"""The policy's weights: in from a Hugging Face folder, out as a stream of Hugging Face-named tensors."""
+"""The policy's weights: loaded from a model folder, exported as a stream of Hugging Face-named tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from megatron_sspo.weights.table import Row, check_coverage
 
 
 def shard_of(row: Row) -> Shard:
-    """Which part of a row's parameter this rank holds, and of how many."""
+    """Returns (number, count) of the shard of a row's parameter that this rank holds."""
     state: Any = parallel_state
     if row.group == "tensor":
         return state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()
@@ -25,10 +25,10 @@ def shard_of(row: Row) -> Shard:
 
 
 def check_cuts(rows: Sequence[Row], parallel: Parallel) -> None:
-    """Checks that the layout cuts every parameter into equal shards, which Megatron would find later, by assertions.
+    """Checks that the layout cuts every parameter into equal shards; Megatron would fail later, with assertions.
 
     Raises:
-        UserError: it does not.
+        UserError: a parameter cannot be cut into equal shards.
     """
     num_shards = {"none": 1, "tensor": parallel.tensor, "expert_tensor": parallel.expert_tensor}
     for row in rows:
@@ -40,8 +40,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: ModelFolder)
     """Fills the model from a folder of weights; each rank reads only its own slices.
 
     Raises:
-        UserError: the folder and the table do not cover each other exactly, by name and shape, or a parameter of the
-            model has no row.
+        UserError: the folder and the table do not match in names and shapes, or a parameter of the model has no row.
     """
     check_coverage(rows, folder.shapes(), folder.path)
     by_name = {row.name: row for row in rows}
@@ -54,7 +53,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: ModelFolder)
 
 
 def make_gather(chunks: Sequence[Any], rows: Sequence[Row]) -> Gather:
-    """The plan by which this policy's weights leave the trainer. A collective."""
+    """Returns the plan by which this policy's weights are gathered from all ranks. A collective."""
     by_name = {row.name: row for row in rows}
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in logical_parameters(chunks):

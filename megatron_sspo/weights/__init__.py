@@ -1,1 +1,1 @@
-"""Megatron's parameters <-> Hugging Face's names."""
+"""Conversion between Megatron's parameters and Hugging Face's tensors."""

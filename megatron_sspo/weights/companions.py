@@ -1,4 +1,4 @@
-"""What travels with the weights of a model: its configuration, tokenizer and chat template."""
+"""The files that travel with a model's weights: configuration, tokenizer and chat template."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import torch
 from megatron_sspo.errors import UserError, naming_the_file
 from megatron_sspo.reading import open_file
 
-# Everything else of a folder describes the old weights, or is weights.
+# All other files of a folder hold weights or describe the old ones.
 _COPIED = (
     "generation_config.json",
     "tokenizer*",
@@ -24,14 +24,14 @@ _COPIED = (
     "*.tiktoken",
     "LICENSE*",
 )
-_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # of what is no folder
+_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
 
 
 def copy_companions(source: Path, folder: Path) -> None:
-    """Copies what travels with the weights, except for config.json.
+    """Copies the companion files of a model, except for config.json.
 
     Raises:
-        UserError: as `check_companions` does.
+        UserError: see `check_companions`.
     """
     for file in check_companions(source):
         target = folder / file.relative_to(source)
@@ -41,10 +41,10 @@ def copy_companions(source: Path, folder: Path) -> None:
 
 
 def check_companions(source: Path) -> list[Path]:
-    """The files that travel with the weights, except for config.json.
+    """Returns the files that travel with the weights, except for config.json.
 
     Raises:
-        UserError: one of them cannot be read, or is a pipe, a folder or a link to nothing.
+        UserError: one of them cannot be read, or is a pipe, a folder or a broken link.
     """
     found = sorted({file for pattern in _COPIED for file in source.glob(pattern)})
     files = [file for file in found if not (file.is_dir() and file.suffix not in _SUFFIXES)]
@@ -57,7 +57,7 @@ def check_companions(source: Path) -> list[Path]:
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
-    """Writes config.json. Where all tensors have one dtype, it is the one that config.json names."""
+    """Writes config.json. If all tensors have one dtype, config.json's dtype field is set to it."""
     config = dict(config)
     if len(dtypes) == 1:
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.

@@ -1,4 +1,4 @@
-"""Hugging Face folder <-> Megatron checkpoint, file to file: planned, copied, and published when it is complete."""
+"""Conversion of a Hugging Face folder to a Megatron checkpoint or back, file to file: plan, copy, publish."""
 
 import fcntl
 import hashlib
@@ -27,14 +27,14 @@ from megatron_sspo.weights.progress import Meter
 from megatron_sspo.weights.stored import DEFAULT_THREADS
 
 _MANIFEST = "manifest.json"
-_JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # only as long as a conversion is unfinished
+_JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # they exist only while a conversion is unfinished
 
 Direction = Literal["megatron", "hf"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a conversion came to."""
+    """The result of a conversion."""
 
     direction: Direction
     num_tensors: int
@@ -53,18 +53,18 @@ def convert(
 ) -> Summary:
     """Converts a Hugging Face folder to a `torch_dist` checkpoint, or such a checkpoint to a Hugging Face folder.
 
-    Everything is checked before the first byte is written: every tensor has its row and every row its tensors, names,
-    shapes and dtypes. The destination appears under its name when it is complete and on the disk. A conversion that was
-    killed goes on where it was when the same command is run again.
+    All checks run before the first byte is written: every tensor has a row, every row has its tensors, and names,
+    shapes and dtypes match. The destination appears under its name only when it is complete and on disk. If a
+    conversion was killed, running the same command again continues it.
 
     Args:
-        dtype: what the tensors are cast to; None keeps every byte as it is.
-        companions: of a Megatron checkpoint without config.json and tokenizer, the Hugging Face folder that has them.
-        to: refuses a source of the other kind.
-        num_threads: None takes as many as there are cores, and at most four.
+        dtype: the dtype that tensors are cast to; None keeps every byte as it is.
+        companions: the Hugging Face folder with config.json and tokenizer, for a Megatron checkpoint without them.
+        to: the expected direction; a source of the other kind is refused.
+        num_threads: the number of threads; None means one per core, at most four.
 
     Raises:
-        UserError: whatever is wrong with source, destination or options; names the file and the tensor.
+        UserError: the source, the destination or an option is wrong; the message names the file and the tensor.
     """
     if num_threads is None:
         num_threads = DEFAULT_THREADS
@@ -87,7 +87,7 @@ def convert(
 
 
 def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
-    """Writes what is planned, or what of it earlier attempts have left. Returns how many bytes of tensors it copied."""
+    """Writes the planned files, or what earlier attempts left of them. Returns how many tensor bytes it copied."""
     partial = partial_of(destination)
     with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
         meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)
@@ -106,7 +106,7 @@ def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int)
 
 
 def _fingerprint(folder: ModelFolder, plan: Plan) -> str:
-    """Of everything that an unfinished conversion must have in common with the one that goes on with it."""
+    """Returns a hash of the source files and the options; only a conversion with the same hash may be continued."""
     files = sorted({file for tensor in folder.stored.values() for file in tensor.files})
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([states, plan.manifest, plan.files]).encode()).hexdigest()
@@ -114,7 +114,7 @@ def _fingerprint(folder: ModelFolder, plan: Plan) -> str:
 
 @contextmanager
 def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
-    """Makes the folder of an unfinished conversion, or takes up the one that is there, and keeps others out."""
+    """Creates the folder of an unfinished conversion, or reopens it, and locks it against other processes."""
     note = partial / _FINGERPRINT
     partial.mkdir(parents=True, exist_ok=True)
     if any(partial.iterdir()) and not note.is_file():
@@ -150,7 +150,7 @@ def _check_space(partial: Path, num_bytes: int) -> None:
 
 
 def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, checksums: Sequence[int]) -> None:
-    """Everything but the tensors; then the destination gets its name."""
+    """Writes everything but the tensors, then gives the destination its name."""
     entries = [{**entry, "crc32": f"{crc:08x}"} for entry, crc in zip(plan.manifest["tensors"], checksums, strict=True)]
     manifest = {**plan.manifest, "source": str(folder.path.resolve()), "tensors": entries}
     if plan.tensors:

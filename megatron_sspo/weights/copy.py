@@ -1,4 +1,4 @@
-"""Tensors from files into files, by several threads, in memory for a few blocks: what a conversion does all day."""
+"""Copies tensors from files into files by several threads, with only a few blocks in memory."""
 
 import os
 import threading
@@ -17,8 +17,8 @@ from megatron_sspo.weights.journal import Journal, Progress
 from megatron_sspo.weights.stored import Files, Stored
 from megatron_sspo.weights.torch_record import Frame
 
-BLOCK_BYTES = 1024**2  # read, summed and written at a time: what a core's cache holds
-_STEP_BYTES = 8 * 1024**2  # between two lines of the journal about one tensor
+BLOCK_BYTES = 1024**2  # read, checksummed and written at a time; fits into a core's cache
+_STEP_BYTES = 8 * 1024**2  # copied between two journal lines of one tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A tensor to be written: its sources' rows, one behind the other."""
+    """A tensor to be written: the rows of its sources, concatenated."""
 
     name: str
     sources: tuple[Source, ...]
     dtype: torch.dtype
-    file: str  # of the destination
-    offset: int  # of its bytes in there
-    frame: Frame | None = None  # what to write around them
+    file: str  # name in the destination folder
+    offset: int  # of the tensor's bytes in this file
+    frame: Frame | None = None  # the bytes to write before and after the tensor's
 
     @property
     def num_rows(self) -> int:
@@ -56,13 +56,13 @@ class Target:
 
 
 class Copy:
-    """Writes the targets into files of a folder, and keeps a journal of it.
+    """Writes the targets into the files of a folder, and keeps a journal of it.
 
     Args:
-        folder: where the files are; they may be there already, from an earlier attempt.
-        targets: what is to be written.
+        folder: the folder of the files; they may exist from an earlier attempt.
+        targets: the tensors to write.
         files: (name, size in bytes) of every file.
-        journal: where to note what is done.
+        journal: the path of the journal.
         advance: called with the number of bytes of every block that was written.
     """
 
@@ -77,7 +77,7 @@ class Copy:
         self._targets, self._advance = targets, advance
         self._paths = {name: folder / name for name, _ in files}
         self._descriptors: dict[str, int] = {}
-        # the kernel lets one thread at a time write to a file, and has the others burn a core while they wait
+        # the kernel lets only one thread at a time write to a file, and the others would wait in a busy loop
         self._locks = {name: threading.Lock() for name, _ in files}
         for name, num_bytes in files:
             descriptor = self._descriptors[name] = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
@@ -89,11 +89,11 @@ class Copy:
 
     @property
     def bytes_done(self) -> int:
-        """By earlier attempts."""
+        """The number of bytes that earlier attempts copied."""
         return sum(p.rows * self._targets[number].row_bytes for number, p in self._journal.done.items())
 
     def run(self, num_threads: int) -> list[int]:
-        """Does what is left to do, and flushes it to the disk. Returns the CRC-32 of every target's bytes."""
+        """Copies the remaining tensors and flushes them to disk. Returns the CRC-32 of every target's bytes."""
         done = [self._journal.done.get(number, Progress()) for number in range(len(self._targets))]
         work = _Work((target.file, number) for number, target in enumerate(self._targets) if not done[number].finished)
 
@@ -132,7 +132,7 @@ class Copy:
             ) from error
 
     def close(self) -> None:
-        """Lets go of all files, the sources' among them."""
+        """Closes all files, including those of the sources."""
         self._journal.close()
         self._files.close()
         for descriptor in self._descriptors.values():
@@ -156,7 +156,7 @@ class Copy:
                 noted = row
             self._advance(len(block) * target.row_bytes)
         if row < target.num_rows:
-            return Progress(row, crc)  # another thread has failed, and `run` says so
+            return Progress(row, crc)  # another thread has failed, and `run` raises its error
         if target.frame is not None:
             head = target.frame.head(crc)
             self.write(target.file, target.offset - len(head), head)
@@ -166,7 +166,7 @@ class Copy:
         return finished
 
     def _read(self, target: Target, start: int, block: np.ndarray) -> None:
-        """A target's rows from `start` on, as bytes."""
+        """Reads a target's rows from `start` on into `block`, as bytes."""
         stop, first = start + len(block), 0
         for source in target.sources:
             last = first + source.stop - source.start
@@ -178,7 +178,7 @@ class Copy:
 
 
 class _Work:
-    """What is left to write, handed out file by file: threads that write to one file wait for each other."""
+    """The tensors left to write, handed out file by file because threads that write to one file wait for each other."""
 
     def __init__(self, items: Iterable[tuple[str, int]]) -> None:
         self._left: dict[str, deque[int]] = {}
@@ -188,9 +188,9 @@ class _Work:
         self._lock = threading.Lock()
 
     def take(self, file: str | None) -> tuple[str, int] | None:
-        """The next (file, number) for a thread that is at `file`, or None when there is nothing left."""
+        """Returns the next (file, number) for a thread that works on `file`, or None if nothing is left."""
         with self._lock:
-            if file not in self._left:  # it is done: on to the one with the fewest workers and the most work
+            if file not in self._left:  # it is done: take the file with the fewest workers, then the most tensors left
                 if not self._left:
                     return None
                 file = min(self._left, key=lambda name: (self._workers[name], -len(self._left[name])))

@@ -1,6 +1,6 @@
-"""What most families are made of: decoders with RMSNorm, rotary attention and SiLU-gated MLPs or experts.
+"""The parts that most families share: decoders with RMSNorm, rotary attention and SiLU-gated MLPs or experts.
 
-In the order of a `Family`: what config.json may say, Megatron's arguments, the rows.
+The order is that of `Family`: checks of config.json, Megatron's arguments, rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from megatron_sspo.errors import UserError, shown
 from megatron_sspo.weights.family import EXPERTS, Config, flag, number, require, size
 from megatron_sspo.weights.table import Group, Row, gate_up, qkv, row_parallel, vocab, whole
 
-Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have, where it is there
+Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have if it is present
 
 _PLAIN: Allowed = {
     "hidden_act": ("silu",),
@@ -22,16 +22,16 @@ _PLAIN: Allowed = {
     "quantization_config": (None,),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
-_ROPE_THETA = 10000.0  # of Transformers, where config.json has none
-# Far above every model, and few enough for a table of weights to be made in seconds.
+_ROPE_THETA = 10000.0  # Transformers' default
+# Limits far above every model, at which the weight table is still built in seconds.
 _MOST_LAYERS, _MOST_EXPERTS = 10_000, 200_000
 
 
 def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed = _PLAIN_ROPE) -> None:
-    """Refuses what Megatron would compute otherwise: in what all such decoders have, in the fields `also`, and in RoPE.
+    """Refuses settings that Megatron would compute differently: in common fields, in the fields of `also`, and in RoPE.
 
     Raises:
-        UserError: names the field and its value.
+        UserError: a setting is refused; the message names the field and its value.
     """
     require(config, {**_PLAIN, **also})
     found = rope(config)
@@ -42,9 +42,9 @@ def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed =
 
 
 def rope(config: Config) -> dict[str, Any]:
-    """The rotary embedding's parameters as Transformers 5 writes them: {"rope_type", "rope_theta", ...}.
+    """Returns the rotary embedding's parameters as Transformers 5 writes them: {"rope_type", "rope_theta", ...}.
 
-    Older files have `rope_theta` beside a `rope_scaling` that may call the type `type`.
+    Older files have `rope_theta` beside a `rope_scaling` in which the type may be called `type`.
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     written = config.get(name) or {}
@@ -52,7 +52,8 @@ def rope(config: Config) -> dict[str, Any]:
         raise UserError(f"config.json has {name} {shown(written)}; it must be an object")
     found = dict(written)
     rope_type = found.pop("type", "default")
-    if not any(isinstance(value, Mapping) for value in found.values()):  # one for each kind of layer: refused above
+    # `require_decoder` refuses parameters that are given per kind of layer
+    if not any(isinstance(value, Mapping) for value in found.values()):
         found["rope_theta"] = number({**config, **found}, "rope_theta", _ROPE_THETA)
     return {"rope_type": rope_type, **found}
 
@@ -61,7 +62,7 @@ def rope(config: Config) -> dict[str, Any]:
 
 
 def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> dict[str, Any]:
-    """Arguments of TransformerConfig."""
+    """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config)
     num_layers = size(config, "num_hidden_layers")
     if num_layers > _MOST_LAYERS:
@@ -88,11 +89,11 @@ def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool
 
 
 def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dict[str, Any]:
-    """Further arguments of TransformerConfig where every layer has experts, chosen by a softmax.
+    """Returns further arguments of TransformerConfig for experts in every layer, chosen by a softmax.
 
     Args:
         width_field: the field of config.json with the intermediate size of an expert.
-        pre_softmax: the softmax is over all experts, and not over the logits of the chosen ones.
+        pre_softmax: whether the softmax is over all experts, instead of over the logits of the chosen ones.
     """
     num_experts, chosen = _num_experts(config), size(config, "num_experts_per_tok")
     num_layers = size(config, "num_hidden_layers")
@@ -114,7 +115,7 @@ def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dic
 
 
 def embedding_fields(config: Config) -> dict[str, Any]:
-    """Arguments of GPTModel: the vocabulary and the rotary embedding."""
+    """Returns arguments of GPTModel: the vocabulary and the rotary embedding."""
     return {
         "vocab_size": size(config, "vocab_size"),
         "max_sequence_length": size(config, "max_position_embeddings"),
@@ -130,7 +131,7 @@ def embedding_fields(config: Config) -> dict[str, Any]:
 def dense_rows(
     config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
 ) -> list[Row]:
-    """The rows of a model of dense layers."""
+    """Returns the rows of a model of dense layers."""
 
     def layer_rows(config: Config, layer: int) -> list[Row]:
         attention = attention_rows(config, layer, qk_layernorm=qk_layernorm, qkv_bias=qkv_bias)
@@ -140,7 +141,7 @@ def dense_rows(
 
 
 def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[Row]]) -> list[Row]:
-    """The rows of a model: embedding, `layer_rows(config, layer)` of each layer, norm, output layer if untied."""
+    """Returns the rows of a model: embedding, `layer_rows(config, layer)` per layer, norm, output layer if untied."""
     shape = (size(config, "vocab_size"), size(config, "hidden_size"))
     tied = flag(config, "tie_word_embeddings")
     embedding = vocab(
@@ -159,7 +160,7 @@ def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[C
 
 
 def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> list[Row]:
-    """The rows of one layer's attention and of its two norms."""
+    """Returns the rows of one layer's attention and of its two norms."""
     hidden = size(config, "hidden_size")
     num_heads, num_groups, head_dim = _attention_sizes(config)
     megatron, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
@@ -194,7 +195,7 @@ def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qk
 
 
 def mlp_rows(config: Config, layer: int) -> list[Row]:
-    """The rows of one layer's dense MLP."""
+    """Returns the rows of one layer's dense MLP."""
     hf = f"model.layers.{layer}.mlp"
     names = (f"{hf}.gate_proj.weight", f"{hf}.up_proj.weight", f"{hf}.down_proj.weight")
     return _gated_rows(config, f"decoder.layers.{layer}.mlp", names, "intermediate_size", "tensor")
@@ -203,11 +204,11 @@ def mlp_rows(config: Config, layer: int) -> list[Row]:
 def expert_rows(
     config: Config, layer: int, *, width_field: str, router: str, gate: str, up: str, down: str
 ) -> list[Row]:
-    """The rows of one layer's router and experts.
+    """Returns the rows of one layer's router and experts.
 
     Args:
         width_field: the field of config.json with the intermediate size of an expert.
-        router, gate, up, down: their modules within Hugging Face's layer, with {e} for the number of the expert.
+        router, gate, up, down: the names of these modules in Hugging Face's layer, with {e} for the expert's number.
     """
     megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
     num_experts = _num_experts(config)
@@ -219,7 +220,7 @@ def expert_rows(
 
 
 def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[Row]:
-    """linear_fc1 and linear_fc2 of the module `megatron` from gate, up and down."""
+    """Returns the rows of linear_fc1 and linear_fc2 of the module `megatron`, from gate, up and down."""
     gate, up, down = hf
     hidden, width = size(config, "hidden_size"), size(config, width_field)
     return [
@@ -232,7 +233,7 @@ def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: s
 
 
 def _attention_sizes(config: Config) -> tuple[int, int, int]:
-    """(query heads, key-value heads, size of a head)."""
+    """Returns (query heads, key-value heads, size of a head)."""
     num_heads = size(config, "num_attention_heads")
     num_groups = size(config, "num_key_value_heads", default=num_heads)
     if num_heads % num_groups:

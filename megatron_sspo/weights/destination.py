@@ -1,4 +1,4 @@
-"""A folder that is written under another name, and gets its own when all of it is on the disk."""
+"""Destination folders: written under a temporary name, renamed when all of the folder is on disk."""
 
 import os
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from megatron_sspo.errors import UserError
 
 
 def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
-    """Refuses a destination that is not free or cannot be written, or is in a folder that is read.
+    """Refuses a destination that is not empty, cannot be written, or is inside a folder that is read.
 
     Args:
-        path: absolute.
+        path: the destination, an absolute path.
         sources: the folders that are read.
 
     Raises:
-        UserError: it is.
+        UserError: the destination is refused.
     """
     for source in sources:
         for target in (path, partial_of(path).resolve()):
@@ -29,12 +29,12 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
 
 
 def partial_of(destination: Path) -> Path:
-    """What the folder of an unfinished conversion is called."""
+    """Returns the path of an unfinished conversion's folder."""
     return destination.with_name(f"{destination.name}.partial")
 
 
 def publish(partial: Path, destination: Path) -> None:
-    """Waits until all of a folder is on the disk, then gives it its name. An empty folder of that name is replaced."""
+    """Flushes a folder to disk, then renames it to `destination`. An empty folder of that name is replaced."""
     for path in [*partial.rglob("*"), partial]:
         _flush(path)
     partial.rename(destination)

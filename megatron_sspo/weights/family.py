@@ -1,4 +1,4 @@
-"""What a model family is, and how config.json finds its own."""
+"""The definition of a model family, and the lookup of the family for a config.json."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,8 @@ from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.weights.table import Row
 
 _FOLDER = "weights/families"
-_MOST = 2**53  # of a size; up to here floating-point numbers are exact
-# Of experts: the second is that of Mixtral, and of Qwen3 as Transformers 5 writes it.
+_MOST = 2**53  # of a size; up to this value floating-point numbers represent integers exactly
+# The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it.
 EXPERTS = ("num_experts", "num_local_experts")
 
 Config = Mapping[str, Any]  # the content of config.json
@@ -20,20 +20,20 @@ Config = Mapping[str, Any]  # the content of config.json
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """All that is known about the models of one `model_type`: the functions take config.json's content."""
+    """Everything specific to the models of one `model_type`. The functions take the content of config.json."""
 
-    architectures: tuple[str, ...]  # the classes of Transformers that it stands for
-    check: Callable[[Config], None]  # UserError for a field that Megatron would compute otherwise
+    architectures: tuple[str, ...]  # the classes of Transformers that it covers
+    check: Callable[[Config], None]  # raises UserError for a field that Megatron would compute differently
     transformer_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's TransformerConfig
     model_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's GPTModel; vocab_size is not padded
     rows: Callable[[Config, int], list[Row]]  # (config, padded vocabulary size) -> one row per parameter of the model
 
 
 def load_family(config: Config, name: str | None = None) -> Family:
-    """The family of a model: the file `families/<model_type>.py`, or the one that the user names.
+    """Loads the family of a model: the file `families/<model_type>.py`, or the one that the user names.
 
     Args:
-        name: a short name or `package.module:attribute`, in place of config.json's `model_type`. Only the user sets
+        name: a short name or `package.module:attribute`, instead of config.json's `model_type`. Only the user sets
             it: config.json comes from outside and never names a module to import.
 
     Raises:
@@ -52,12 +52,12 @@ def load_family(config: Config, name: str | None = None) -> Family:
             raise _unsupported(f"architecture {shown(architecture)}")
     family.check(config)
     for fields in (family.transformer_fields, family.model_fields):
-        fields(config)  # both refuse what is no number where one must be
+        fields(config)  # both refuse a value that is not a number where one is needed
     return family
 
 
 def size(config: Config, *names: str, default: int | None = None) -> int:
-    """A positive integer of config.json, under the first of `names` that is there."""
+    """Returns a positive integer of config.json, from the first of the fields `names` that is present."""
     for name in names:
         if config.get(name) is not None:
             value = config[name]
@@ -72,7 +72,7 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
 
 
 def number(config: Config, name: str, default: float | None = None) -> float:
-    """A positive, finite number of config.json; the default where the field is not there."""
+    """Returns a positive, finite number of config.json, or the default if the field is absent."""
     value = config.get(name, default)
     if value is None and name not in config:
         raise UserError(f"config.json has no {name}; the model cannot be built without it")
@@ -82,7 +82,7 @@ def number(config: Config, name: str, default: float | None = None) -> float:
 
 
 def flag(config: Config, name: str) -> bool:
-    """A boolean of config.json; false where it is null or not there."""
+    """Returns a boolean of config.json; a field that is null or absent is false."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise UserError(f"config.json has {name} {shown(value)}; it must be true or false")
@@ -90,14 +90,14 @@ def flag(config: Config, name: str) -> bool:
 
 
 def check_counts(config: Config, most_layers: int, most_experts: int, folder: str | Path) -> None:
-    """Compares numbers of config.json with what a folder holds, before a table of so many rows is made.
+    """Checks the numbers of layers and experts against a folder's weights, before a table of that size is built.
 
     Args:
-        most_layers: a number of layers that the weights in the folder cannot exceed.
-        most_experts: the same of experts.
+        most_layers: an upper bound of the number of layers, derived from the weights in the folder.
+        most_experts: the same for experts.
 
     Raises:
-        UserError: config.json has more.
+        UserError: config.json has more layers or experts.
     """
     for names, most in ((("num_hidden_layers",), most_layers), (EXPERTS, most_experts)):
         found = size(config, *names, default=1)
@@ -110,7 +110,7 @@ def check_counts(config: Config, most_layers: int, most_experts: int, folder: st
 
 
 def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
-    """Refuses a field of config.json that has another value than those listed. An absent field is accepted."""
+    """Refuses a field of config.json whose value is not among those listed. An absent field is accepted."""
     for field, allowed in values.items():
         if field in config and config[field] not in allowed:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Shards on many ranks -> whole tensors under Hugging Face names. The only collectives of weights/."""
+"""Gathers shards of many ranks into whole tensors under Hugging Face names. A collective."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from megatron_sspo.processes import agree
 from megatron_sspo.weights.table import Row
 
 Shard = tuple[int, int]
-"""(number, count): which of how many parts of a parameter a rank holds."""
+"""(number, count): the number of the shard that a rank holds, and how many shards the parameter has."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class _Piece:
 
 
 class Gather:
-    """A plan, made once, of who sends what; then any number of passes over the weights.
+    """A plan of which rank sends which shards, made once. Each call is one pass over all weights.
 
-    Every rank walks the same list of buckets and takes part in each broadcast, so that no two ranks can wait for each
-    other. A rank holds its own shards and one bucket, never the model.
+    Every rank walks the same list of buckets and takes part in each broadcast, so that ranks cannot deadlock. A rank
+    holds its own shards and one bucket, never the whole model.
 
     Args:
-        rows: the table, in the order in which tensors are to come out.
+        rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
-        shards: logical name -> which shard that is.
-        bucket_bytes: what one broadcast carries at least, the end of the table aside.
+        shards: logical name -> (number, count) of that shard.
+        bucket_bytes: the minimum size of a bucket, except for the last one.
 
     Raises:
-        UserError: a parameter without a row, or a row of which some shard is on no rank.
+        UserError: a parameter has no row, or a shard of a row is on no rank.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Gather:
         self.buckets = _buckets(pieces, next(iter(parameters.values())).element_size(), bucket_bytes)
 
     def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(Hugging Face name, tensor) of every weight, on every rank, in the table's order.
+        """Yields (Hugging Face name, tensor) of every weight, on every rank, in the table's order.
 
-        A collective: every rank has to consume all of it. A tensor may be a view of its bucket, and keeps all of that
-        in memory for as long as it is kept.
+        A collective: every rank has to consume the whole stream. A tensor may be a view of its bucket, and then keeps
+        the whole bucket in memory.
         """
         sample = next(iter(self.parameters.values()))
         for bucket in self.buckets:
@@ -94,7 +94,7 @@ class Gather:
 
 
 def _owners(shards: Mapping[str, Shard]) -> dict[tuple[str, Shard], int]:
-    """The lowest rank that holds each shard. A collective."""
+    """Returns the lowest rank that holds each shard. A collective."""
     owners: dict[tuple[str, Shard], int] = {}
     for rank, held in enumerate(agree.gather(dict(shards))):
         for name, shard in held.items():

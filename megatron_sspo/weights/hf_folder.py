@@ -1,4 +1,4 @@
-"""A Hugging Face folder: slices are read where they lie, tensors are written as they come."""
+"""Hugging Face folders: slices of tensors are read in place, and tensors are written from a stream."""
 
 import json
 import os
@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class HFFolder(ModelFolder):
-    """A folder of config.json and safetensors.
+    """A folder with config.json and safetensors files.
 
     Attributes:
         index: tensor name -> name of the file that holds it.
@@ -47,7 +47,7 @@ class HFFolder(ModelFolder):
 
     @cached_property
     def stored(self) -> Mapping[str, Stored]:
-        """Tensor name -> where it is, from the headers. Checks the index against the files, both ways."""
+        """Tensor name -> its location, from the headers. The index is checked against the files in both directions."""
         found: dict[str, Stored] = {}
         names_of: dict[str, set[str]] = {}
         for name, file_name in self.index.items():
@@ -65,7 +65,7 @@ class HFFolder(ModelFolder):
 
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
-        has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # a link to nothing is named as that
+        has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # true for a broken link too
         if has_single and has_index:
             raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         if has_single:
@@ -98,20 +98,20 @@ def write_folder(
     dtype: torch.dtype | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> None:
-    """Writes a Hugging Face folder whose configuration and tokenizer are those of `source`.
+    """Writes a Hugging Face folder with the configuration and tokenizer of `source`.
 
-    No more than one file's tensors are held in memory. The folder appears under its name when it is complete, and not
-    before. config.json is that of the source, except for its dtype where the tensors have another.
+    At most one file's tensors are held in memory. The folder appears under its name only when it is complete. Its
+    config.json is that of the source, except for the dtype if the tensors have another one.
 
     Args:
-        tensors: (name, tensor) pairs. Tensors wait in memory for their file to fill, so a later pair must not overwrite
-            an earlier one's.
-        dtype: what floating-point tensors are cast to; None leaves them as they are.
-        shard_bytes: the most that one file holds, unless a single tensor is larger.
+        tensors: (name, tensor) pairs. Tensors stay in memory until their file is full, so a later pair must not
+            overwrite the memory of an earlier one.
+        dtype: the dtype that floating-point tensors are cast to; None leaves them as they are.
+        shard_bytes: the maximum size of a file, unless a single tensor is larger.
 
     Raises:
         UserError: `path` exists and is not an empty folder, or cannot be written.
-        ValueError: a name comes twice, or there are no tensors.
+        ValueError: a name occurs twice, or there are no tensors.
     """
     path = Path(path).resolve()
     check_destination(path)
@@ -167,7 +167,7 @@ def _write_weights(
 
 
 def _let_others_read(file: Path) -> None:
-    """Gives a file the permissions that any new file gets; safetensors makes it for its owner alone."""
+    """Gives a file the default permissions of a new file; safetensors lets only its owner read it."""
     mask = os.umask(0)
     os.umask(mask)
     file.chmod(0o666 & ~mask)
@@ -184,12 +184,12 @@ def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> Non
 
 
 def file_names(count: int) -> list[str]:
-    """What Transformers calls the files of a model that is written into so many."""
+    """Returns the names that Transformers gives the files of a model split into `count` files."""
     if count == 1:
         return [_SINGLE]
     return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
 
 
 def index_text(weight_map: Mapping[str, str], num_bytes: int) -> str:
-    """The content of the index of several files: tensor name -> file, and the bytes of all tensors."""
+    """Returns the content of the index of several files: tensor name -> file, and the bytes of all tensors."""
     return json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": weight_map}, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""What a long copy has done so far, on disk, so that a killed one goes on where it was."""
+"""A journal on disk of what a long copy has done, so that a killed copy can be continued."""
 
 import json
 import os
@@ -12,7 +12,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one tensor is."""
+    """The progress of one tensor."""
 
     rows: int = 0
     crc: int = 0  # CRC-32 of the bytes of these rows
@@ -20,15 +20,15 @@ class Progress:
 
 
 class Journal:
-    """A file of one line a step, and a thread that sees to it that what was written gets to the disk.
+    """A file with one line per step, and a thread that flushes the copied bytes to disk.
 
-    A step is noted when its bytes are with the operating system, which a kill does not undo. A crash of the machine
-    does: what another boot has noted is believed only as far as it was also flushed to the disk.
+    A step is noted when its bytes have been written to the operating system. A kill of the process does not lose them,
+    but a crash of the machine may. So steps noted before a reboot count only if they were also flushed to disk.
 
     Args:
-        path: the file; what is there already is read.
-        flush: waits until all that was written is on the disk.
-        every: bytes between two flushes.
+        path: the file; its existing content is read.
+        flush: returns when all written bytes are on disk.
+        every: the number of bytes between two flushes.
     """
 
     def __init__(self, path: Path, flush: Callable[[], None], *, every: int = 512 * 1024**2) -> None:
@@ -37,7 +37,7 @@ class Journal:
         self.done: dict[int, Progress] = self._read(path)
         self._changed = threading.Condition()
         self._unflushed, self._closed = 0, False
-        # written anew, so that what is not believed now is not believed by a later reader either
+        # the file is rewritten, so that steps dropped now are not read again later
         temporary = path.with_name(f"{path.name}.new")
         self._file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
         self._steps = 0
@@ -50,7 +50,7 @@ class Journal:
         self._thread.start()
 
     def _read(self, path: Path) -> dict[int, Progress]:
-        """The last step of every tensor. Of another boot: the last one before a flush."""
+        """Returns the last step of every tensor; after a reboot, the last one before a flush."""
         steps: list[tuple[int, Progress]] = []
         boot, flushed = self._boot, 0
         for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -63,11 +63,11 @@ class Journal:
                 else:
                     steps.append((entry["tensor"], Progress(entry["rows"], entry["crc"], entry["finished"])))
             except (ValueError, LookupError, TypeError, RecursionError):
-                break  # cut by a kill, or spoilt by a crash: this step and those behind it are done again
+                break  # cut by a kill or damaged by a crash: this step and all later ones are repeated
         return dict(steps if boot == self._boot else steps[:flushed])
 
     def note(self, number: int, progress: Progress, num_bytes: int) -> None:
-        """A step of tensor `number` is done: it is at `progress` after `num_bytes` more."""
+        """Notes that tensor `number` is at `progress`, after `num_bytes` more were copied."""
         with self._changed:
             self._note(number, progress)
             self._unflushed += num_bytes
@@ -75,7 +75,7 @@ class Journal:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Flushes what is left to flush. More than one call does no harm."""
+        """Flushes the remaining bytes and closes the file. It may be called more than once."""
         with self._changed:
             if self._closed:
                 return

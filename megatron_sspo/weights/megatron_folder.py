@@ -18,21 +18,21 @@ from megatron_sspo.weights.stored import Part, Stored
 from megatron_sspo.weights.table import Padded, Row, list_mismatches
 from megatron_sspo.weights.torch_dist import GlobalTensor, read_index
 
-# What a checkpoint holds besides the model. Optimizers of Megatron-Core name their tensors so.
+# The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NOT_OF_THE_MODEL = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
 
 
 class MegatronFolder(ModelFolder):
-    """A checkpoint that the converter, the trainer or Megatron-LM wrote, saved in any layout.
+    """A checkpoint of any layout, written by the converter, the trainer or Megatron-LM.
 
-    The optimizer's state and random states in it are left aside.
+    Its optimizer state and random states are ignored.
 
     Args:
         path: the folder with `.metadata`.
-        companions: where config.json and the tokenizer are; None: in the folder itself.
+        companions: the folder with config.json and tokenizer; None means `path`.
 
     Raises:
-        UserError: the checkpoint is damaged, or it and the weight table of its family do not cover each other exactly.
+        UserError: the checkpoint is damaged, or does not match the weight table of its family exactly.
     """
 
     def __init__(self, path: str | Path, companions: Path | None = None) -> None:
@@ -48,13 +48,13 @@ class MegatronFolder(ModelFolder):
         family = load_family(self.config)
         self._tensors = read_index(self.path)
         check_counts(self.config, *_most(self._tensors), self.path)
-        # the vocabulary as it is: whatever rows the checkpoint has beyond it are padding
+        # the vocabulary without padding: any further rows of the checkpoint are padding
         self._rows = family.rows(self.config, size(self.config, "vocab_size"))
         self._places = self._match()
 
     @cached_property
     def stored(self) -> Mapping[str, Stored]:
-        """Hugging Face name -> where its bytes are."""
+        """Hugging Face name -> its location in files."""
         found: dict[str, Stored] = {}
         pieces = {key: _pieces_by_index(self.path, tensor, depth) for key, depth, tensor in self._used()}
         for row in self._rows:
@@ -73,7 +73,7 @@ class MegatronFolder(ModelFolder):
             yield place.key, len(place.index), self._tensors[place.key]
 
     def _match(self) -> dict[str, Place]:
-        """The place of every row. Checks names, shapes and dtypes, both ways, before a byte is read."""
+        """Returns the place of every row. Names, shapes and dtypes are checked both ways before a tensor is read."""
         places = Places(row.name for row in self._rows)
         leading = places.leading_sizes()
         found: dict[str, Place] = {}
@@ -117,14 +117,14 @@ def _fits(row: Row, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 
 def _most(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
-    """Numbers of layers and experts that the tensors cannot exceed: they are tensors of their own or dimensions."""
+    """Returns upper bounds of the numbers of layers and experts; each is a tensor of its own or part of a dimension."""
     layers = (tensor.shape[:1] for key, tensor in tensors.items() if key.startswith("decoder.layers."))
     experts = (tensor.shape[:2] for key, tensor in tensors.items() if ".experts." in key)
     return max(len(tensors), *chain(*layers), 0), max(len(tensors), *chain(*experts), 0)
 
 
 def _overlap(parts: Sequence[Part]) -> bool:
-    """Whether two rectangles have bytes in common."""
+    """Returns whether two of the parts have bytes in common."""
     parts = sorted(parts, key=lambda part: part.row)
     for number, part in enumerate(parts):
         for other in parts[number + 1 :]:
@@ -136,13 +136,13 @@ def _overlap(parts: Sequence[Part]) -> bool:
 
 
 def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[Part]]:
-    """Index into the first `depth` dimensions -> what is stored of that slice, as rectangles of bytes."""
+    """Returns index into the first `depth` dimensions -> the stored parts of that slice."""
     found: dict[tuple[int, ...], list[Part]] = {}
     for piece in tensor.pieces:
         sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
         num_rows = sizes.pop(0)
         width = torch.Size(sizes).numel() * tensor.dtype.itemsize
-        # behind the rows a tensor has one dimension or none
+        # after the rows a tensor has at most one dimension
         column = offsets[1] * tensor.dtype.itemsize if sizes else 0
         leading = product(*(range(o, o + s) for o, s in zip(piece.offsets[:depth], piece.sizes[:depth], strict=True)))
         for number, index in enumerate(leading):
@@ -160,8 +160,8 @@ def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tup
 
 
 def _split(row: Row, whole: Stored) -> list[list[Part]]:
-    """What is stored of each Hugging Face tensor of a row, from what is stored of the Megatron parameter."""
-    if row.dim:  # cut by columns: there is one source, whole
+    """Returns the stored parts of each Hugging Face tensor of a row, given those of the Megatron parameter."""
+    if row.dim:  # cut by columns: the row has a single source
         return [list(whole.parts)]
     found: list[list[Part]] = [[] for _ in row.hf]
     start = 0

@@ -1,4 +1,4 @@
-"""What the kinds of model folders have in common: tensors under Hugging Face names, of which slices are read."""
+"""The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from megatron_sspo.weights.stored import Files, Stored
 
 
 class ModelFolder:
-    """A folder of a model on disk, whatever its format: Hugging Face-named tensors, of which slices are read.
+    """A model folder on disk, of any format: tensors under Hugging Face names, which are read by slices.
 
     Attributes:
         path: the folder.
@@ -21,14 +21,14 @@ class ModelFolder:
 
     path: Path
     config: dict[str, Any]
-    companions: Path  # where config.json, tokenizer and chat template are
+    companions: Path  # the folder with config.json, tokenizer and chat template
 
     def __init__(self) -> None:
         self.files = Files()
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """Tensor name -> where it is."""
+        """Tensor name -> its location in files."""
         raise NotImplementedError
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -40,10 +40,10 @@ class ModelFolder:
         return {name: tensor.dtype for name, tensor in self.stored.items()}
 
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
-        """The slice [start, stop) along `dim` of a tensor, contiguous; the whole tensor without `start` and `stop`.
+        """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor.
 
         Raises:
-            UserError: no such tensor, or its file cannot be read.
+            UserError: there is no such tensor, or its file cannot be read.
         """
         if name not in self.stored:
             raise UserError(f"{self.path} has no tensor {name}")
@@ -61,7 +61,7 @@ class ModelFolder:
         return rows if dim == 0 else rows[(*(slice(None),) * dim, slice(start, stop))].contiguous()
 
     def close(self) -> None:
-        """Lets go of the files. A later read opens them again."""
+        """Closes the files. A later read opens them again."""
         self.files.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Which kind of model folder a path is."""
+"""Opens a model folder of any kind."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from megatron_sspo.weights.torch_dist import is_torch_dist
 
 
 def open_folder(path: str | Path, companions: Path | None = None) -> ModelFolder:
-    """A Hugging Face folder, a `torch_dist` checkpoint, or a checkpoint of a run, of which the trainer's part is one.
+    """Opens a Hugging Face folder, a `torch_dist` checkpoint, or a run's checkpoint, which has the latter in `trainer`.
 
     Args:
-        companions: for a Megatron checkpoint, where config.json and the tokenizer are, if not in the folder itself.
+        companions: for a Megatron checkpoint without config.json and tokenizer, the folder that has them.
 
     Raises:
-        UserError: there is nothing of the kind, or it is damaged.
+        UserError: `path` is no model folder, or it is damaged.
     """
     for folder in (Path(path), Path(path) / "trainer"):
         if is_torch_dist(folder):

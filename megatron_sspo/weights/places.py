@@ -1,4 +1,4 @@
-"""Where a `torch_dist` checkpoint has the parameters of the weight table: names of rows <-> keys of the checkpoint.
+"""The keys of the weight table's parameters in a `torch_dist` checkpoint: names of rows <-> keys of the checkpoint.
 
 Layers and experts are leading dimensions of one tensor.
 """
@@ -7,24 +7,24 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Where a layer's norm of its MLP is: Transformer Engine fuses it into a dense MLP, and keeps it apart before experts;
-# Megatron's local specification gives both the first name.
+# Names of the norm before the MLP. Transformer Engine fuses it into a dense MLP and keeps it separate before experts;
+# Megatron's local layer spec uses the first name for both.
 _FUSED_NORM, _NORM = "mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row's parameter is: a key, and the index into the leading dimensions of its tensor."""
+    """The place of a row's parameter: a key, and the index into the leading dimensions of its tensor."""
 
     key: str
     index: tuple[int, ...]
 
 
 class Places:
-    """For each row of a table, the places that Megatron's layer specifications give it: the one to write first.
+    """The places that Megatron's layer specs give each row of a table. The first place of a row is the one to write.
 
     Args:
-        names: of all rows of the table.
+        names: the names of all rows of the table.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -32,7 +32,7 @@ class Places:
         self._has_experts = {name.split(".mlp.")[0] for name in self._names if ".mlp.experts." in name}
 
     def of(self, name: str) -> list[Place]:
-        """The places of a row, by its name."""
+        """Returns the places of a row, by its name."""
         match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", name)
         if match is None:
             return [Place(name, ())]
@@ -49,7 +49,7 @@ class Places:
         return _in_layer(layer, match[2])
 
     def leading_sizes(self) -> dict[str, tuple[int, ...]]:
-        """Key -> sizes of its tensor's leading dimensions."""
+        """Returns key -> sizes of its tensor's leading dimensions."""
         sizes: dict[str, list[int]] = {}
         for name in self._names:
             for place in self.of(name):
@@ -58,9 +58,9 @@ class Places:
         return {key: tuple(found) for key, found in sizes.items()}
 
     def extra_states(self) -> list[str]:
-        """The keys of what Megatron's modules keep besides parameters: scales of FP8, of which other dtypes have none.
+        """Returns the keys of the modules' extra states: scales of FP8, which do not exist for other dtypes.
 
-        Megatron asks for them whatever the dtype, and does not load a checkpoint that lacks them.
+        Megatron requires these keys for every dtype, and does not load a checkpoint without them.
         """
         leading = self.leading_sizes()
         places = {(place.key, place.index) for name in self._names for place in self.of(name) if _is_stacked(place)}
@@ -81,5 +81,5 @@ def _is_stacked(place: Place) -> bool:
 
 
 def _in_layer(layer: int, rest: str, index: Sequence[int] = ()) -> list[Place]:
-    """Stacked over the layers, as Megatron writes them where all are alike; and each layer with a key of its own."""
+    """Returns two places: stacked over the layers, as Megatron writes if all are alike, and with a key per layer."""
     return [Place(f"decoder.layers.{rest}", (layer, *index)), Place(f"decoder.layers.{layer}.{rest}", tuple(index))]

@@ -1,4 +1,4 @@
-"""What a conversion is to write, and where: a permutation of blocks of rows, and no model anywhere."""
+"""The plan of a conversion: which blocks of rows are copied where. No model is built."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from megatron_sspo.weights.table import Row, check_copies, check_coverage
 from megatron_sspo.weights.torch_dist import GlobalTensor, Piece
 from megatron_sspo.weights.torch_record import Frame
 
-FILE_BYTES = 2_000_000_000  # at most in a file, but for a tensor that is larger; threads write a file each
-PIECE_BYTES = 64 * 1024**2  # at most in a piece of a Megatron tensor, which a loading rank reads as a whole
+FILE_BYTES = 2_000_000_000  # maximum of a file, unless one tensor is larger; each thread writes its own file
+PIECE_BYTES = 64 * 1024**2  # maximum of a piece of a Megatron tensor; a loading rank reads whole pieces
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is written, decided before the first byte is."""
+    """Everything that a conversion writes, decided before the first byte is written."""
 
     targets: list[Target]
     files: list[tuple[str, int]]  # name, bytes
-    headers: list[tuple[str, bytes]]  # file, what it starts with
+    headers: list[tuple[str, bytes]]  # file, the bytes at its start
     manifest: dict[str, Any]  # without checksums; one entry for each target, in order
-    tensors: dict[str, GlobalTensor]  # these three of a Megatron checkpoint: what `torch_dist.write_index` takes
+    tensors: dict[str, GlobalTensor]  # this and the next two: the arguments of `torch_dist.write_index`
     same: dict[str, str]
     empty: list[str]
 
     @property
     def num_bytes(self) -> int:
-        """Of all tensors."""
+        """The number of bytes of all tensors."""
         return sum(target.num_bytes for target in self.targets)
 
 
 def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
-    """What is to be written.
+    """Plans the conversion of a folder into the other kind.
 
     Raises:
-        UserError: the folder and the weight table of its family do not cover each other.
+        UserError: the folder and the weight table of its family do not match, or a tensor's dtype is not supported.
     """
     family, shapes = load_family(folder.config), folder.shapes()
     check_counts(folder.config, len(shapes), len(shapes), folder.path)
@@ -60,7 +60,7 @@ def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
 
 
 def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
-    """Safetensors, with the tensors in the order of the table."""
+    """Plans safetensors files, with the tensors in the order of the table."""
     tensors = [stored[name] for row in rows for name in row.hf]
     written = [Stored(tensor.name, tensor.shape, dtype or tensor.dtype, ()) for tensor in tensors]
     groups = _fill([tensor.num_bytes for tensor in written])
@@ -85,10 +85,10 @@ def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype
 
 
 def _to_megatron(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
-    """`torch_dist` records, each a block of rows of one parameter of one layer and expert."""
+    """Plans `torch_dist` records, each a block of rows of one parameter of one layer and expert."""
     places = Places(row.name for row in rows)
     leading = places.leading_sizes()
-    blocks: list[tuple[Row, int, tuple[Source, ...]]] = []  # row, its first row here, what it is made of
+    blocks: list[tuple[Row, int, tuple[Source, ...]]] = []  # row of the table, the block's first row, sources
     for row in rows:
         start = 0
         for sources in _cut_into_pieces(_sources(row, stored)):
@@ -118,13 +118,13 @@ def _to_megatron(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch
         shape = (*leading[place.key], *row.shape(1))
         first = stored[row.hf[0]]
         tensors.setdefault(place.key, GlobalTensor(shape, dtype or first.dtype, tuple(pieces[place.key])))
-        # the second name that Megatron's own specifications have for it, stacked over the layers as this one
+        # the second key that Megatron's own specs have for it, if it is stacked over the layers in the same way
         same |= {other.key: place.key for other in others if len(other.index) == len(place.index)}
     return Plan(targets, files, [], {"format": "torch_dist", "tensors": entries}, tensors, same, places.extra_states())
 
 
 def _sources(row: Row, stored: Mapping[str, Stored]) -> list[Source]:
-    """The rows of Hugging Face tensors that make up a parameter, in order."""
+    """Returns the rows of Hugging Face tensors that make up a parameter, in order."""
     dtypes = {stored[name].dtype for name in row.hf}
     if len(dtypes) > 1:
         raise UserError(f"{', '.join(row.hf)} make up one parameter and differ in dtype: convert with --dtype first")
@@ -134,7 +134,7 @@ def _sources(row: Row, stored: Mapping[str, Stored]) -> list[Source]:
 
 
 def _cut_into_pieces(sources: list[Source]) -> Iterable[tuple[Source, ...]]:
-    """The same rows in groups of no more than PIECE_BYTES."""
+    """Yields the same rows in groups of at most PIECE_BYTES."""
     most = max(1, PIECE_BYTES // max(1, sources[0].stored.row_bytes))
     piece: list[Source] = []
     free = most
@@ -159,7 +159,7 @@ def _frame(row: Row, sources: Sequence[Source], depth: int, dtype: torch.dtype |
 
 
 def _fill(sizes: Sequence[int]) -> list[list[int]]:
-    """Numbers of consecutive items, in groups of no more than FILE_BYTES."""
+    """Returns the numbers of consecutive items, in groups of at most FILE_BYTES."""
     groups: list[list[int]] = [[]]
     filled = 0
     for number, num_bytes in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""How far a conversion is: bytes per second and time left."""
+"""The progress of a conversion: bytes per second and time left."""
 
 import sys
 import threading
@@ -7,15 +7,15 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-_SECONDS = 10  # between two lines where there is no terminal
+_SECONDS = 10  # between two lines if stderr is not a terminal
 
 
 class Meter:
-    """A bar on a terminal, a line now and then elsewhere, on stderr. May be advanced by several threads.
+    """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it.
 
     Args:
         what: the title.
-        total: bytes.
+        total: the number of bytes.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -25,7 +25,7 @@ class Meter:
         self._bar: Progress | None = None
 
     def start(self, done: int) -> None:
-        """With `done` bytes done by earlier attempts."""
+        """Starts the display, with `done` bytes copied by earlier attempts."""
         self._began = self._said = time.monotonic()
         self._done = self._before = done
         resumed = f", {done / 1e9:.2f} GB of it done already" if done else ""
@@ -37,7 +37,7 @@ class Meter:
             self._bar.start()
 
     def advance(self, num_bytes: int) -> None:
-        """So many bytes more are done."""
+        """Adds `num_bytes` to the bytes that are done."""
         with self._lock:
             self._done += num_bytes
             now = time.monotonic()
@@ -54,6 +54,6 @@ class Meter:
                 )
 
     def end(self) -> None:
-        """Takes the bar away."""
+        """Stops the progress bar."""
         if self._bar is not None:
             self._bar.stop()

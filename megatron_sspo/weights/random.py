@@ -1,4 +1,4 @@
-"""A model that has not learned anything yet, as a Hugging Face folder."""
+"""Writes a randomly initialized model as a Hugging Face folder."""
 
 import json
 import shutil
@@ -10,8 +10,8 @@ from megatron_sspo.reading import read_json
 def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:
     """Writes the model of `model_path/config.json` with Transformers' own random initialization.
 
-    The policy then loads it as it loads any model, so that the first weights do not depend on the layout. An existing
-    `destination` is kept: it is the same seed's.
+    The policy then loads it like any other model, so that the first weights do not depend on the layout. An existing
+    `destination` is kept, because it was written with the same seed.
     """
     if destination.exists():
         return
@@ -27,7 +27,7 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
         config = AutoConfig.from_pretrained(str(model_path), local_files_only=True)
         AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(temporary)
     AutoTokenizer.from_pretrained(str(model_path), local_files_only=True).save_pretrained(temporary)
-    # as the user wrote it: Transformers adds fields of its own version
+    # the user's own config.json, because Transformers adds fields of its own version
     config_text = json.dumps(read_json(model_path / "config.json"), indent=2)
     (temporary / "config.json").write_text(config_text, encoding="utf-8")
     temporary.rename(destination)

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: what tensors it holds, and where."""
+"""The header of a safetensors file: its tensors and where they are."""
 
 import json
 import os
@@ -33,7 +33,7 @@ _LARGEST_HEADER = 100_000_000  # bytes; the limit of the format
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """Name -> tensor, of every tensor of a file.
+    """Returns name -> tensor, for every tensor of a file.
 
     Raises:
         UserError: the file cannot be read, is truncated, or its header contradicts itself.
@@ -85,7 +85,7 @@ def _are_sizes(values: Any) -> TypeGuard[list[int]]:
 
 
 def _check_extents(tensors: dict[str, Stored], start: int, num_bytes: int) -> None:
-    """Tensors follow each other without a gap up to the end of the file."""
+    """Checks that the tensors follow each other without a gap up to the end of the file."""
     extents = sorted((t.parts[0].offset, t.parts[0].offset + t.num_bytes, t.name) for t in tensors.values())
     for (_, end, name), (begin, _, other) in pairwise([(0, start, "the header"), *extents]):
         if begin != end:
@@ -96,7 +96,7 @@ def _check_extents(tensors: dict[str, Stored], start: int, num_bytes: int) -> No
 
 
 def make_header(tensors: Iterable[Stored]) -> tuple[bytes, list[int]]:
-    """The header of a file that is to hold these tensors in this order, and the offset of each in the file."""
+    """Returns the header of a file that holds these tensors in this order, and the offset of each in the file."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offsets, at = [], 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Where the bytes of a tensor lie in files, and how they get into memory."""
+"""The location of tensors' bytes in files, and their reading into memory."""
 
 import math
 import os
@@ -15,24 +15,24 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.reading import open_descriptor
 from megatron_sspo.weights import torch_record
 
-DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # a disk has not more to give
-_OPEN_FILES = 64  # a thread; a checkpoint of many ranks has more files than a process may open
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # more threads do not read a disk faster
+_OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a process may open
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rectangle of a tensor's bytes, seen as rows of bytes, that lies in one piece in a file."""
+    """A rectangle of a tensor's bytes (rows × bytes of a row) that is contiguous in a file."""
 
     file: Path
     offset: int  # where the rectangle starts in the file, or in the payload of a record
-    row: int  # its place in the tensor: first row, number of rows
+    row: int  # the rectangle in the tensor: first row, number of rows,
     num_rows: int
-    column: int  # and the first byte and number of bytes of each of these rows
+    column: int  # first byte and number of bytes within each of these rows
     width: int
     record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
 
     def clipped(self, start: int, stop: int) -> "Part | None":
-        """What of it falls into the rows [start, stop), if anything."""
+        """Returns the part within the rows [start, stop), or None if there is none."""
         first, last = max(self.row, start), min(self.row + self.num_rows, stop)
         if first >= last:
             return None
@@ -40,13 +40,13 @@ class Part:
         return Part(self.file, offset, first, last - first, self.column, self.width, self.record)
 
     def moved(self, rows: int) -> "Part":
-        """The same bytes, `rows` further down in a tensor."""
+        """Returns the same bytes, placed `rows` further down in a tensor."""
         return Part(self.file, self.offset, self.row + rows, self.num_rows, self.column, self.width, self.record)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor on disk. Its bytes are rows: the first dimension, and all others together."""
+    """A tensor on disk, seen as rows of bytes: the first dimension are the rows, all others together are one row."""
 
     name: str
     shape: tuple[int, ...]
@@ -67,30 +67,30 @@ class Stored:
 
     @property
     def files(self) -> list[Path]:
-        """The files that hold it, in order."""
+        """The files that hold the tensor, in order."""
         return list(dict.fromkeys(part.file for part in self.parts))
 
 
 class _Opened:
-    """What one thread has open, the longest unused first."""
+    """The open files and the known records of one thread. The first entry is the first to be dropped."""
 
     def __init__(self) -> None:
         self.descriptors: OrderedDict[Path, int] = OrderedDict()
-        self.payloads: OrderedDict[tuple[Path, int], int] = OrderedDict()  # (file, offset of a record) -> its bytes
+        self.payloads: OrderedDict[tuple[Path, int], int] = OrderedDict()  # (file, record's offset) -> tensor's offset
 
 
 class Files:
-    """Open files, by thread, the longest unused closed first. Reads at offsets: nothing is mapped into memory."""
+    """The open files of each thread, of which the least recently used is closed first. Files are not memory-mapped."""
 
     def __init__(self) -> None:
         self._local = threading.local()
         self._of_all_threads: list[_Opened] = []
 
     def read(self, stored: Stored, start: int, stop: int, into: np.ndarray) -> None:
-        """The rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
+        """Reads the rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
 
         Raises:
-            UserError: a file has gone or ends too early, or a record in it is not that of a tensor.
+            UserError: a file is missing or ends too early, or a record in it is not that of a tensor.
         """
         for part in stored.parts:
             found = part.clipped(start, stop)
@@ -121,7 +121,7 @@ class Files:
             raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
 
     def _payload(self, stored: Stored, file: Path, offset: int, length: int) -> int:
-        """Where in the file the bytes of a record's tensor start. The records of a thread's last tensors are known."""
+        """Returns the offset in the file of a record's tensor. The offsets of a thread's last records are cached."""
         known = self._opened().payloads
         if (file, offset) not in known:
             try:
@@ -154,7 +154,7 @@ class Files:
         return self._local.opened
 
     def close(self) -> None:
-        """Closes what any thread has open; none may be reading. A later read opens it again."""
+        """Closes the files of all threads; no thread may be reading. A later read opens them again."""
         for opened in self._of_all_threads:
             for descriptor in opened.descriptors.values():
                 os.close(descriptor)

@@ -1,8 +1,8 @@
-"""One table of weights, read in both directions.
+"""The weight table, which is read in both directions.
 
-A `Row` says which Hugging Face tensors make up one Megatron parameter, and how parallel ranks cut it. Everything
-follows from `Row.blocks`: a shard is a list of ranges of the Hugging Face tensors, concatenated. Read forwards it loads
-a shard, read backwards it puts the tensors together again. Rows know no process group: a shard is a number.
+A `Row` says which Hugging Face tensors make up one Megatron parameter, and how parallel ranks shard it. Everything
+follows from `Row.blocks`: a shard is a concatenation of ranges of the Hugging Face tensors. `to_megatron` makes a shard
+of these ranges, and `to_hf` puts the tensors together again. Rows do not depend on process groups: a shard is a number.
 """
 
 from collections import Counter
@@ -35,23 +35,23 @@ class Block:
 
 
 class Cut(Protocol):
-    """How a parameter is put together from its sources and cut into shards, along `dim`."""
+    """A way to assemble a parameter from its sources and to cut it into shards, along `dim`."""
 
     @property
     def dim(self) -> int: ...
 
     def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
-        """What the number of shards must divide, and the configuration field that it comes from."""
+        """Returns the number that the number of shards must divide, and the configuration field that it comes from."""
         ...
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
-        """The ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
+        """Returns the ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Not cut: every shard is the one source."""
+    """No cut: every shard is the whole source, of which there is one."""
 
     dim: int = 0
 
@@ -64,7 +64,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Shard i is [piece i of source 0; piece i of source 1; ...], of as many equal pieces as there are shards.
+    """Shard i is [piece i of source 0; piece i of source 1; ...], with one equal piece of each source per shard.
 
     With one source this is Megatron's column (dim 0) or row (dim 1) parallel weight; with the sources gate and up it is
     its gated `linear_fc1`.
@@ -82,11 +82,11 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """A shard is its groups in turn: group g is [piece g of source 0; piece g of source 1; ...] of `num_groups`.
+    """A shard is a range of groups; group g is [piece g of source 0; piece g of source 1; ...], of `num_groups` pieces.
 
-    With the sources q, k, v and one group a key-value head this is Megatron's `linear_qkv`: the query heads of a group,
-    then its key, then its value. With more shards than groups a group goes on from one shard to the next, and Megatron
-    puts it together again.
+    With the sources q, k, v and one group per key-value head this is Megatron's `linear_qkv`: the query heads of a
+    group, then its key, then its value. With more shards than groups, a group spans several shards, and Megatron puts
+    it together again.
     """
 
     num_groups: int
@@ -109,7 +109,7 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Cut along dim 0 after zero rows are added up to `padded_size`; on the way back the added rows are dropped."""
+    """Cut along dim 0 after zero rows were appended up to `padded_size`; `to_hf` drops the appended rows."""
 
     padded_size: int
     dim: int = 0
@@ -128,23 +128,23 @@ class Padded:
 class Row:
     """One Megatron parameter.
 
-    `name` is free of any layout: layers and experts are counted over the whole model, and the modules have the names of
-    Megatron's local layer specification, with `experts.{e}` for `experts.local_experts.{e}`.
+    `name` does not depend on the layout: layers and experts are numbered over the whole model, and the modules have the
+    names of Megatron's local layer spec, with `experts.{e}` for `experts.local_experts.{e}`.
     """
 
     name: str
     hf: tuple[str, ...]
     hf_shapes: tuple[Shape, ...]
     cut: Cut
-    group: Group = "none"  # which parallel size cuts it; "none": every rank holds all of it
-    copies: tuple[str, ...] = ()  # names that a folder may give the first source as well: a tied `lm_head.weight`
+    group: Group = "none"  # the parallel size that shards it; "none": every rank holds all of it
+    copies: tuple[str, ...] = ()  # further names of the first source in a folder, such as a tied `lm_head.weight`
 
     @property
     def dim(self) -> int:
         return self.cut.dim
 
     def blocks(self, shard: int, num_shards: int) -> tuple[Block, ...]:
-        """Which ranges of which Hugging Face tensors, concatenated in this order along `dim`, make up a shard.
+        """Returns the ranges of Hugging Face tensors that, concatenated in this order along `dim`, make up a shard.
 
         Raises:
             UserError: the parameter cannot be cut into `num_shards` equal shards.
@@ -163,19 +163,19 @@ class Row:
         return self.cut.blocks(sizes, shard, num_shards)
 
     def shape(self, num_shards: int) -> Shape:
-        """The shape of a shard: the same for all."""
+        """Returns the shape of a shard, which is the same for all shards."""
         size = sum(block.size for block in self.blocks(0, num_shards))
         return *self.hf_shapes[0][: self.dim], size, *self.hf_shapes[0][self.dim + 1 :]
 
     def to_megatron(self, read: Read, shard: int, num_shards: int) -> Tensor:
-        """The shard, of shape `shape(num_shards)`, from slices of the Hugging Face tensors.
+        """Returns the shard, of shape `shape(num_shards)`, from slices of the Hugging Face tensors.
 
         It may be a view of what `read` returned.
         """
         parts = []
         for block in self.blocks(shard, num_shards):
             if block.source is None:
-                # An empty slice tells the dtype, the device and the other dimensions.
+                # An empty slice has the dtype, the device and the other dimensions.
                 like = read(self.hf[0], self.dim, 0, 0)
                 parts.append(like.new_zeros([*like.shape[: self.dim], block.size, *like.shape[self.dim + 1 :]]))
             else:
@@ -183,7 +183,7 @@ class Row:
         return _join(parts, self.dim)
 
     def to_hf(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The Hugging Face tensors, by name, from all the shards in order; a row with group "none" needs one.
+        """Returns the Hugging Face tensors, by name, from all shards in order; a row with group "none" needs only one.
 
         They may be views of the shards.
 
@@ -244,10 +244,10 @@ def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str,
 
 
 def check_coverage(rows: Sequence[Row], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
-    """Checks that every tensor has a row, and that every row has its tensors, in their shapes, to itself.
+    """Checks that every tensor has exactly one row, and that every row has its tensors in their shapes.
 
     Raises:
-        UserError: they do not. Lists the first ten of each kind of mismatch and the count.
+        UserError: a check fails; the message has the count and the first ten of each kind of mismatch.
     """
     sources = [source for row in rows for source in zip(row.hf, row.hf_shapes, strict=True)]
     copies = {copy: row.hf_shapes[0] for row in rows for copy in row.copies}
@@ -273,7 +273,7 @@ def check_coverage(rows: Sequence[Row], hf_shapes: Mapping[str, Sequence[int]], 
 
 
 def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:
-    """Of each kind of mismatch the count and the first ten, as a part of a sentence; empty if there are none."""
+    """Returns the count and the first ten of each kind of mismatch as part of a sentence; empty if there are none."""
     return "; ".join(
         f"{len(names)} {what}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         for what, names in mismatches.items()
@@ -288,7 +288,7 @@ def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder
         UserError: a copy differs.
     """
     for row in rows:
-        size, step = row.hf_shapes[0][0], 1024  # not the whole of it at a time: it is a model's largest tensor
+        size, step = row.hf_shapes[0][0], 1024  # compared in steps, because it is a model's largest tensor
         for copy in row.copies:
             if copy in names and not all(
                 torch.equal(read(copy, 0, start, stop), read(row.hf[0], 0, start, stop))
@@ -301,7 +301,7 @@ def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder
 
 
 def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, ...]:
-    """The given piece of every source, of `num_pieces` equal ones."""
+    """Returns piece number `piece` of every source, each cut into `num_pieces` equal pieces."""
     return tuple(
         Block(source, piece * (size // num_pieces), (piece + 1) * (size // num_pieces))
         for source, size in enumerate(sizes)
@@ -309,7 +309,7 @@ def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, .
 
 
 def _slice(blocks: Sequence[Block], start: int, stop: int) -> Iterator[Block]:
-    """The rows [start, stop) of what the blocks make up."""
+    """Yields the rows [start, stop) of the blocks' concatenation."""
     at = 0
     for block in blocks:
         first, last = max(start - at, 0), min(stop - at, block.size)

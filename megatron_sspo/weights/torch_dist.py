@@ -1,7 +1,7 @@
-"""The `torch_dist` checkpoint format as files: its index `.metadata` and its small companions.
+"""The `torch_dist` checkpoint format as files: the index `.metadata` and the small files beside it.
 
-Megatron's `dist_checkpointing` writes it by torch.distributed.checkpoint: whole ("global") tensors in pieces, each
-piece a `torch.save` record somewhere in a `.distcp` file.
+Megatron's `dist_checkpointing` writes it with torch.distributed.checkpoint: whole ("global") tensors in pieces, each
+piece a `torch.save` record in a `.distcp` file.
 """
 
 import io
@@ -30,8 +30,8 @@ _INDEX = ".metadata"
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
 _MOST_INDEX = 4 * 1024**3  # bytes
-_NOTHING = "nothing.distcp"  # one record, of an object that is None
-_BACKENDS = {  # what is in metadata.json
+_NOTHING = "nothing.distcp"  # a file of one record, an object that is None
+_BACKENDS = {  # the content of metadata.json
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
     "common_backend": "torch",
@@ -60,15 +60,15 @@ class GlobalTensor:
 
 
 def is_torch_dist(path: Path) -> bool:
-    """Whether a folder looks like such a checkpoint."""
+    """Returns whether a folder looks like a `torch_dist` checkpoint."""
     return (path / _INDEX).exists() or (path / _CONFIG).exists()
 
 
 def read_index(path: Path) -> dict[str, GlobalTensor]:
-    """Key -> tensor, of everything in the checkpoint that is a tensor.
+    """Returns key -> tensor, for all tensors of the checkpoint.
 
     Raises:
-        UserError: it is no such checkpoint, its index is damaged, or a file lacks what the index places there.
+        UserError: it is not such a checkpoint, its index is damaged, or a file lacks what the index places there.
     """
     for name in (_CONFIG, _INDEX):
         if not (path / name).is_file():
@@ -86,7 +86,7 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         }
     except UserError:
         raise
-    except Exception as error:  # whatever a damaged pickle comes to
+    except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{path / _INDEX} is damaged ({shown(error)}); get the checkpoint again") from error
     if backend != _BACKENDS["sharded_backend"]:
         raise UserError(f"{path} is a {shown(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist")
@@ -121,7 +121,7 @@ def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
-    ends: dict[str, tuple[int, str]] = {}  # file -> (where its last record ends, whose that is)
+    ends: dict[str, tuple[int, str]] = {}  # file -> (end of its last record, key of that record)
     for key, tensor in tensors.items():
         for piece in tensor.pieces:
             ends[piece.file] = max(ends.get(piece.file, (0, "")), (piece.offset + piece.length, key))
@@ -137,7 +137,7 @@ def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads an index. It may name the classes that describe tensors and plans, and nothing that acts."""
+    """Reads an index. It accepts only the classes that describe tensors and plans, so that no other code runs."""
 
     _MODULES = (
         "torch.distributed.checkpoint.metadata",
@@ -162,10 +162,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def write_index(path: Path, tensors: Mapping[str, GlobalTensor], same: Mapping[str, str], empty: Iterable[str]) -> None:
-    """Writes all of a checkpoint but its records.
+    """Writes all files of a checkpoint except for its records.
 
     Args:
-        same: further keys, each for a tensor that the checkpoint has under another one.
+        same: further key -> the key in `tensors` of the same tensor.
         empty: keys of objects that are None.
     """
     nothing = io.BytesIO()

@@ -1,7 +1,7 @@
 """One tensor as `torch.save` writes it: a zip archive of a short pickle and the plain bytes.
 
-`torch_dist` checkpoints are files full of such records. Here they are taken apart and put together without the tensor:
-what is in front of its bytes and behind them is a few hundred bytes that follow from dtype and shape.
+`torch_dist` checkpoints are files full of such records. This module parses and builds records without the tensor: the
+few hundred bytes before and after the tensor's bytes follow from dtype, shape and checksum.
 """
 
 import io
@@ -27,7 +27,7 @@ _STORAGES = {
 _DTYPES = {name: dtype for dtype, name in _STORAGES.items()}
 _ALIGNMENT = 64  # of the bytes within a record, as torch.save aligns them
 _ROOT = "archive"
-_DATE = 0x21  # the first day that a zip file knows
+_DATE = 0x21  # 1980-01-01, the first day of the zip format
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,22 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What surrounds a tensor's bytes in a record. Only a checksum of the bytes has to be filled in."""
+    """The bytes of a record before and after the tensor's. Of the content they depend only on a checksum."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @property
     def num_bytes(self) -> int:
-        """Of the tensor."""
+        """The number of bytes of the tensor."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
     def head(self, crc: int) -> bytes:
-        """The bytes in front; `crc` is the CRC-32 of the tensor's bytes. Its length does not depend on it."""
+        """Returns the bytes before; `crc` is the CRC-32 of the tensor's bytes. Their number does not depend on it."""
         return self._head(crc)[0]
 
     def tail(self, crc: int) -> bytes:
-        """The bytes behind."""
+        """Returns the bytes after."""
         head, entries = self._head(crc)
         offset = len(head) + self.num_bytes
         version = _entry("version", b"3\n")
@@ -73,7 +73,7 @@ class Frame:
             entries.append((entry, len(written)))
             written += entry.local() + entry.content
         bare = _Entry(f"{_ROOT}/data/0".encode(), crc, self.num_bytes, b"", b"")
-        # an extra field has four bytes of its own
+        # an extra field has a header of four bytes
         padding = -(len(written) + len(bare.local()) + 4) % _ALIGNMENT
         data = _Entry(bare.name, crc, self.num_bytes, struct.pack("<HH", 0x4246, padding) + b"Z" * padding, b"")
         entries.append((data, len(written)))
@@ -120,7 +120,7 @@ class _Tensor:
 
 
 def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
-    """What torch.save pickles for a contiguous tensor with a storage of its own."""
+    """Returns what torch.save pickles for a contiguous tensor with a storage of its own."""
     numel = torch.Size(shape).numel()
     storage = _Storage()
 
@@ -140,10 +140,10 @@ def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
 
 
 def locate(descriptor: int, offset: int, length: int) -> Located:
-    """Takes a record apart that lies at `offset` in a file.
+    """Parses the record at `offset` in a file.
 
     Raises:
-        ValueError: it is no record of one contiguous tensor of floating-point numbers.
+        ValueError: it is not a record of one contiguous tensor of floating-point numbers.
         OSError: the file cannot be read.
     """
     try:
@@ -175,7 +175,7 @@ class _Found:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a tensor's pickle, and nothing else that a pickle can do."""
+    """Reads a tensor's pickle, and refuses everything else that a pickle can contain."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -199,7 +199,7 @@ def _found(
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, as a file."""
+    """A part of a file, seen as a file of its own."""
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
         self._descriptor, self._offset, self._length, self._at = descriptor, offset, length, 0
@@ -216,7 +216,7 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
         if start + offset < 0:
-            raise OSError("a seek before the start")  # as of a file: zipfile looks for one
+            raise OSError("a seek before the start")  # as an ordinary file does; zipfile expects it
         self._at = start + offset
         return self._at
 

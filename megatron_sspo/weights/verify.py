@@ -1,4 +1,4 @@
-"""Two model folders of whatever kind, compared tensor by tensor and bit by bit."""
+"""Compares two model folders of any kind, tensor by tensor and bit by bit."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,18 +18,18 @@ _BLOCK_BYTES = 1024**2
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found."""
+    """The result of a comparison."""
 
-    num_tensors: int  # that both have
+    num_tensors: int  # tensors that both folders have
     num_bytes: int
-    differences: list[str]  # a sentence each
+    differences: list[str]  # one sentence per difference
 
 
 def verify(first: str | Path, second: str | Path, *, companions: Path | None = None) -> Comparison:
     """Compares names, shapes, dtypes and every bit of the tensors, under their Hugging Face names.
 
     Args:
-        companions: for a Megatron checkpoint without a config.json of its own, the Hugging Face folder that has it.
+        companions: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
     Raises:
         UserError: one of the two cannot be read.

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules that the scripts of other processes share
+sys.path.insert(0, str(Path(__file__).parent))  # for modules that are shared with the scripts of other processes
 
 import layouts
 import tiny_policy
@@ -14,7 +14,7 @@ from megatron_sspo.run import Parallel
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Kind -> the Hugging Face folder of that tiny model. Not to be written into."""
+    """Kind -> the Hugging Face folder of that tiny model. Tests must not write into it."""
     root = tmp_path_factory.mktemp("models")
     return {kind: tiny_policy.save(kind, root / kind) for kind in tiny_policy.KINDS}
 
@@ -31,7 +31,7 @@ def batches(folders, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def device():
-    """This process as a job of one."""
+    """The device of this process, which is a job of one process."""
     from megatron_sspo.policy.distributed import initialize, shutdown
 
     yield initialize(Parallel(), seed=0)
@@ -40,7 +40,7 @@ def device():
 
 @pytest.fixture(scope="session")
 def measured(folders, batches, tmp_path_factory):
-    """Name of a layout -> what was measured in it. One group of processes runs all the layouts of its size."""
+    """Name of a layout -> its measurements. One group of processes runs all layouts of its size."""
     results = tmp_path_factory.mktemp("layouts")
     launched = set()
 
@@ -51,7 +51,7 @@ def measured(folders, batches, tmp_path_factory):
             launch(Path(layouts.__file__), size, models, prompts, results, *names, seconds=400)
 
     def of(name):
-        for names in layouts.portions(1):  # one process makes what others are compared to
+        for names in layouts.portions(1):  # one process measures the references of the others
             run(1, names)
         size = layouts.LAYOUTS[name].parallel.num_processes
         run(size, next(names for names in layouts.portions(size) if name in names))
@@ -67,7 +67,7 @@ _ROWS = pytest.StashKey[dict]()
 
 @pytest.fixture(scope="session")
 def note(pytestconfig):
-    """note(layout, quantity, number): into the table that ends the session."""
+    """note(layout, quantity, number): adds a number to the table that is printed at the end of the session."""
     rows = pytestconfig.stash.setdefault(_ROWS, {})
     return lambda layout, quantity, number: _keep_largest(rows.setdefault(layout, {}), quantity, number)
 

@@ -1,9 +1,9 @@
-"""Megatron checkpoints in layouts: every rank of a group runs it.
+"""Loads Megatron checkpoints in several layouts; every rank of a group runs this script.
 
     python converted.py FOLDERS CHECKPOINTS BATCHES RESULTS
 
-loads the converted checkpoint of every kind of model in every layout of the group's size, in two ways; measures the
-logits, exports, trains a step, and saves.
+It loads the converted checkpoint of every kind of model in every layout of the group's size, in two ways. Each time it
+measures the logits, exports, trains a step, and saves.
 """
 
 import json
@@ -40,7 +40,7 @@ TOKENS = torch.arange(3, 83)[None] % 97
 
 
 def logits(policy):
-    """[T, V] of TOKENS, on the ranks of the last pipeline stage; elsewhere None. A collective."""
+    """Returns the logits [T, V] of TOKENS on the last pipeline stage's ranks; elsewhere None. A collective."""
     from megatron.core import parallel_state
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -65,7 +65,7 @@ def logits(policy):
             forward_step_func=step,
             data_iterator=[None] * len(policy.chunks) if len(policy.chunks) > 1 else None,
             model=policy.chunks if len(policy.chunks) > 1 else policy.chunks[0],
-            # the interleaved schedule wants as many microbatches as there are stages
+            # the interleaved schedule needs as many microbatches as there are stages
             num_microbatches=policy.run.parallel.pipeline,
             seq_length=TOKENS.shape[1],
             micro_batch_size=1,
@@ -80,7 +80,7 @@ def logits(policy):
 
 
 def load_as_megatron_does(policy, checkpoint):
-    """Megatron's own way in, after every weight was spoilt."""
+    """Loads a checkpoint with Megatron's own functions, after overwriting every weight."""
     from megatron.core import dist_checkpointing
 
     chunks = [chunk.module for chunk in policy.chunks]

@@ -1,4 +1,4 @@
-"""Starts one script in several processes, and joins them into one group."""
+"""Starts a script in several processes and joins them into one group."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
 
 
 def join() -> None:
-    """Called by the script: this process into the group of `launch`."""
+    """Joins this process into the group of `launch`; called by the script."""
     import torch
     import torch.distributed as dist
 

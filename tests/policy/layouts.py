@@ -1,8 +1,8 @@
-"""The layouts that have to agree, and the script that measures them: every rank of a group runs it.
+"""The layouts that have to agree, and the script that measures them; every rank of a group runs it.
 
     python layouts.py FOLDERS BATCHES RESULTS
 
-measures all layouts of the group's size, one behind the other.
+It measures all layouts of the group's size one after the other.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ from megatron_sspo.run import Parallel
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A layout, and what runs in it."""
+    """A layout, and what is run in it."""
 
-    kind: str  # of model
+    kind: str  # kind of model
     parallel: Parallel = Parallel()
-    tokens: int = 64  # a microbatch
+    tokens: int = 64  # tokens per microbatch
     batch: str = "ragged"  # or one of tiny_policy.BATCHES
     megatron: Mapping[str, Any] = field(default_factory=dict)
     ddp: Mapping[str, Any] = field(default_factory=dict)
-    every_objective: bool = False  # the gradient of every row of the table, and not of a few
+    every_objective: bool = False  # measure the gradient of every row of the table, not only of a few
 
     @property
     def reference(self) -> str:
-        """The name of the layout of one process that runs the same."""
+        """The name of the layout of one process with the same settings."""
         if self.kind == "moe" and self.batch != "ragged":
             return f"moe {self.batch}"
         return self.kind
@@ -62,12 +62,12 @@ PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
 CP2, CP4, CP2_EP2 = Parallel(context=2), Parallel(context=4), Parallel(context=2, expert=2)
 
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 20_000}
-ALONE = {**OVERLAP, "bucket_size": 5_000}  # the output weight in a bucket of its own
+ALONE = {**OVERLAP, "bucket_size": 5_000}  # the output weight has its own bucket
 NOT_DISTRIBUTED = {"use_distributed_optimizer": False}
 ALL_GATHER = {"moe_token_dispatcher_type": "allgather"}
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "moe"]}
-# losses of the routers are per microbatch, so every layout has to cut the same four of them
+# router losses are per microbatch, so every layout must make the same four microbatches
 AUXILIARY = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.05, "moe_z_loss_coeff": 0.01}
 
 
@@ -118,7 +118,7 @@ LAYOUTS = {
     "dense TP2": Layout(kind="dense", parallel=TP2, every_objective=True),
     "dense TP2 SP": Layout(kind="dense", parallel=TP2_SP),
     "tied TP2 SP": Layout(kind="tied", parallel=TP2_SP),
-    "one_group TP2 SP": Layout(kind="one_group", parallel=TP2_SP),  # the one key-value head is cut in two
+    "one_group TP2 SP": Layout(kind="one_group", parallel=TP2_SP),  # cuts the single key-value head in two
     "tied PP2": Layout(kind="tied", parallel=PP2),
     "tied PP2 VPP2": Layout(kind="tied", parallel=PP2_VPP2),
     "moe CP2": Layout(kind="moe", parallel=CP2, every_objective=True),
@@ -169,7 +169,7 @@ FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
 
 
 def cases_of(name: str) -> list[str]:
-    """What a layout is measured with. The first layouts, to which others are compared, take all."""
+    """Returns the cases that a layout is measured with; reference layouts are measured with all."""
     layout = LAYOUTS[name]
     return [case for case in cases() if case in FEW_CASES or layout.every_objective or name == layout.reference]
 
@@ -178,7 +178,7 @@ OTHERS = [name for name, layout in LAYOUTS.items() if name != layout.reference]
 
 
 def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
-    """Every row of the table of objectives, and one with all that can be added to it."""
+    """Returns every row of the table of objectives, and one case with penalties and correction."""
     gates = [Clip(0.2, 0.2), Sigmoid(), AtanLog(), SigLog(), ExpSig(), ExpAtan(), Gumbel()]
     table = {"GRPO": grpo(), "GSPO": gspo(), "GMPO": gmpo(), "SAPO": sapo()}
     table |= {f"SSPO {type(gate).__name__}": sspo(gate) for gate in gates}
@@ -193,7 +193,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[str, Any]:
-    """The quantities that no layout may change. A collective."""
+    """Measures the quantities that no layout may change. A collective."""
     import torch.distributed as dist
     from megatron.core import parallel_state
     from tiny_policy import make_run, read_batch
@@ -236,9 +236,9 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
 
 
 def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, Any]:
-    """How far loss and gradient are from the reference's; the first to come is the reference.
+    """Returns the distance of loss and gradient from the reference's; the first call with this case is the reference.
 
-    The loss in units of the mean |Â|, the gradient of each tensor relative to its norm.
+    The loss is in units of the mean |Â|, the gradient of each tensor relative to its norm.
     """
     objective, penalties, correction = cases()[case]
     original = policy.run
@@ -262,7 +262,7 @@ def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, 
 
 
 def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
-    """The whole gradient under Hugging Face names, unsharded, on every rank."""
+    """Returns the whole gradient under Hugging Face names, unsharded, on every rank."""
     import torch.distributed as dist
 
     from megatron_sspo.policy.names import logical_parameters
@@ -292,10 +292,10 @@ def _digest(found: dict[str, Any]) -> str:
 
 
 def portions(num_processes: int) -> list[list[str]]:
-    """The layouts of so many processes, ten at a time.
+    """Returns the layouts of `num_processes` processes, ten at a time.
 
-    Groups that Megatron has made stay, because DDP's hooks hold the model and the model its groups, and each of gloo's
-    groups has threads that poll: after some thirty layouts a process would have more than a thousand of them.
+    Groups that Megatron has made stay, because DDP's hooks hold the model and the model holds its groups. Each gloo
+    group has threads that poll: after some thirty layouts a process would have more than a thousand of them.
     """
     names = [name for name, layout in LAYOUTS.items() if layout.parallel.num_processes == num_processes]
     return [names[first : first + 10] for first in range(0, len(names), 10)]

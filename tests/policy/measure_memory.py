@@ -1,9 +1,9 @@
-"""Measures the memory of one update in several layouts, in the processes of one group; a JSON file a layout and rank.
+"""Measures the memory of one update in several layouts, in one group of processes: a JSON file per layout and rank.
 
-Counted are bytes of tensors, not of the process: the storages of the parameters and of DDP's gradient buffers, those of
-the optimizer's own tensors, and the most that is alive at once, beyond these, while an update runs. The last comes from
-a `TorchDispatchMode`, which sees every tensor that an operator returns, in the backward pass too, and notes when its
-storage dies. Not counted is what operators allocate within themselves.
+It counts bytes of tensors, not of the process: the storages of the parameters and of DDP's gradient buffers, those of
+the optimizer's own tensors, and beyond these the most that is alive at once while an update runs. The last comes from a
+`TorchDispatchMode`, which sees every tensor that an operator returns, also in the backward pass, and notes when its
+storage is freed. Memory that operators allocate internally is not counted.
 """
 
 import gc
@@ -29,7 +29,7 @@ Storages = dict[int, int]  # address -> bytes
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that are alive at once of storages that were made while the mode is on."""
+    """The most bytes alive at once, of storages that were created while the mode is on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Peak(TorchDispatchMode):
         self._known: set[int] = set()
 
     def ignore(self, storages: Storages) -> None:
-        """They were there before."""
+        """Excludes storages that existed before."""
         self._known |= storages.keys()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,7 +66,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> Storages:
 
 
 def optimizer_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
-    """Main parameters and moments of every optimizer in the chain."""
+    """Yields main parameters and moments of every optimizer in the chain."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         for group in part.optimizer.param_groups:
             for parameter in group["params"]:
@@ -75,7 +75,7 @@ def optimizer_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
 
 
 def batch(number: int, vocab_size: int) -> list[RolloutGroup]:
-    """So many sequences, all of one length."""
+    """Returns `number` sequences, all of one length."""
     generator = torch.Generator().manual_seed(0)
 
     def integers(count: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def measure(name: str, model: Path) -> dict[str, float]:
     device = initialize(run.parallel, seed=0)
     policy = Policy(run, model, device)
     rollouts = batch(sequences_of(run), policy.vocab_size)
-    policy.update(rollouts, OBJECTIVE)  # the moments are there from the first one on
+    policy.update(rollouts, OBJECTIVE)  # the first update creates the moments
     gc.collect()
     buffers = [buffer for chunk in policy.chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]
     weights = storages(parameter for chunk in policy.chunks for parameter in chunk.parameters())
@@ -120,7 +120,7 @@ def measure(name: str, model: Path) -> dict[str, float]:
 
 
 def shutdown_parallel() -> None:
-    """Megatron's groups, so that the next layout can make its own; the processes' group stays."""
+    """Destroys Megatron's groups, so that the next layout can make its own; the default process group stays."""
     from megatron.core import parallel_state
 
     dist.barrier()

@@ -32,5 +32,5 @@ LAYOUTS = {
 
 
 def sequences_of(run: Run) -> int:
-    """Of a batch with two full microbatches for each data-parallel rank, which fill a pipeline of two stages."""
+    """Returns the size of a batch with two full microbatches per data-parallel rank, which fill two pipeline stages."""
     return 2 * run.parallel.data * TOKENS // (PROMPT + RESPONSE)

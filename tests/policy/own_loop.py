@@ -1,4 +1,4 @@
-"""Both loops' first gradient, on two processes: examples/plugin_own_loop.py's and ours. Every rank runs it.
+"""The first gradient of examples/plugin_own_loop.py's loop and of ours, on two processes; every rank runs this script.
 
 python own_loop.py FOLDER RESULT
 """

@@ -1,4 +1,4 @@
-"""Save, go on, and do the same again from the checkpoint: in one process, or as a script on every rank of a group.
+"""Saves, continues, and repeats from the checkpoint: in one process, or as a script on every rank of a group.
 
 python resume.py FOLDER BATCH CHECKPOINT
 """
@@ -24,7 +24,7 @@ def make_policy(folder: Path, device: torch.device, parallel: Parallel = Paralle
 
 
 def train(policy: Any, batch: Any, updates: int = 2) -> list[Any]:
-    """Losses, gradient norms and learning rates, then the log-probs and weights: to be equal to the last bit."""
+    """Returns losses, gradient norms and learning rates, then log-probs and weights, to be compared to the last bit."""
     records = [policy.update(batch, sspo()) for _ in range(updates)]
     return [
         [(record.loss, record.grad_norm, record.learning_rate) for record in records],
@@ -40,12 +40,12 @@ def assert_equal_to_the_bit(found: list[Any], expected: list[Any]) -> None:
 
 
 def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in_background: bool) -> None:
-    """`make(folder)` gives a fresh policy."""
+    """Compares training after a save with training from its checkpoint; `make(folder)` returns a fresh policy."""
     policy = make(folder)
     train(policy, batch)
     if in_background:
         saving = policy.begin_save(checkpoint)
-        expected = train(policy, batch)  # while it is written
+        expected = train(policy, batch)  # while the checkpoint is written
         saving.wait()
     else:
         policy.save(checkpoint)
@@ -53,8 +53,8 @@ def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in
     fresh = make(folder)
     fresh.load(checkpoint)
     assert_equal_to_the_bit(train(fresh, batch), expected)
-    assert len({norm for _, norm, _ in expected[0]}) == 2  # it moved
-    assert len({rate for *_, rate in expected[0]}) == 2  # and so did the learning rate
+    assert len({norm for _, norm, _ in expected[0]}) == 2  # the weights changed
+    assert len({rate for *_, rate in expected[0]}) == 2  # the learning rate changed
 
 
 def main(folder: Path, batch_file: Path, checkpoint: Path) -> None:

@@ -1,4 +1,4 @@
-"""One process of Megatron against the same folder in Transformers: log-probs, gradients, the engine, the export."""
+"""One process of Megatron compared with Transformers on the same folder: log-probs, gradients, engine, export."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def policies(folders, device):
             start = {name: p.detach().clone() for name, p in logical_parameters(modules(made[kind]))}
             made[kind].start = start
         policy = made[kind]
-        policy.set_optimizer(Optimizer(lr=1e-3, clip_grad=1e9), 10)  # never clips: the gradient stays as it was summed
+        policy.set_optimizer(Optimizer(lr=1e-3, clip_grad=1e9), 10)  # so large that the gradient is never clipped
         with torch.no_grad():
             for name, parameter in logical_parameters(modules(policy)):
                 parameter.copy_(policy.start[name])
@@ -42,7 +42,7 @@ def modules(policy):
 
 
 def gradients(policy):
-    """Hugging Face name -> gradient of the last update."""
+    """Returns Hugging Face name -> gradient of the last update."""
     rows = {row.name: row for row in policy.family.rows(policy.folder.config, VOCAB_SIZE)}
     found = {}
     for name, parameter in logical_parameters(modules(policy)):
@@ -148,7 +148,7 @@ def test_the_engine_reports_the_policys_log_probs(policies, folders, kind):
     policy, engine = policies(kind), embedded.engine(folders[kind])
     with torch.no_grad():
         for _, parameter in logical_parameters(modules(policy)):
-            parameter.mul_(1.03)  # so that the engine has to take the policy's weights and not the folder's
+            parameter.mul_(1.03)  # so that the engine has to use the policy's weights and not the folder's
     engine.load_weights(policy.weights(), 0)
     prompts = [Prompt(id=str(n), tokens=tuple(range(n + 2, 2 * n + 5)), answer="") for n in range(4)]
     sampling = replace(policy.run.rollouts.sampling, max_tokens=24)

@@ -1,4 +1,4 @@
-"""A run that resumes is the run that was never interrupted, to the last bit; a bad checkpoint is one sentence."""
+"""Resumed runs equal uninterrupted runs to the last bit; a bad checkpoint is reported in one sentence."""
 
 import os
 import resource
@@ -53,7 +53,7 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
 
 
 def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
-    monkeypatch.setattr(Results, "put", lambda *_: time.sleep(600))  # it cannot be done before it is killed
+    monkeypatch.setattr(Results, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
@@ -63,7 +63,7 @@ def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders
 
 
 def test_a_worker_of_the_writer_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
-    """Megatron's writer would wait for it for ever; the kernel kills one where memory runs out."""
+    """Kills a worker as the kernel does when memory runs out; Megatron's writer would wait for it forever."""
     monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", lambda *_, **__: time.sleep(600))
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
@@ -78,7 +78,7 @@ def test_a_worker_of_the_writer_that_is_killed_is_one_sentence(make, folders, ba
 
 
 def test_a_writer_that_deadlocks_as_it_is_forked_is_forked_again(make, folders, batches, tmp_path, monkeypatch):
-    """A thread of the trainer may hold a lock at that moment; the forked process never gets it."""
+    """Simulates a lock that a thread of the trainer holds during the fork, so that the forked process never gets it."""
     real, deadlocked = saving_module._write, tmp_path / "deadlocked"
 
     def write(*arguments):
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     [({}, 1e-3), ({"lr": 3e-4}, 3e-4), ({"warmup_updates": 0, "schedule": "constant", "lr": 5e-4}, 5e-4)],
 )
 def test_the_schedule_goes_on_as_the_run_says(saved, make, folders, batches, change, rate):
-    # the remedy for a loss that is not finite is to resume with a lower learning rate
+    # after a loss that is not finite, users resume with a lower learning rate
     path, batch = saved("dense", updates=2), read_batch(batches["dense"])
     policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, **change))
     policy.load(path)

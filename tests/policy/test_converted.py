@@ -1,4 +1,4 @@
-"""A converted checkpoint in every layout: the model is Transformers', and what leaves the trainer is to the bit."""
+"""Converted checkpoints in every layout: the logits are Transformers', and exported weights are equal to the bit."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ every_layout = pytest.mark.parametrize(("kind", "name"), converted.LAYOUTS)
 
 @pytest.fixture(scope="module")
 def results(folders, batches, tmp_path_factory):
-    """(kind, layout) -> the folder of what was measured and written there."""
+    """(kind, layout) -> the folder of what was measured and written for it."""
     checkpoints, root = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("converted")
     for kind in converted.EXPERTS + converted.DENSE:
         convert(folders[kind], checkpoints / kind)

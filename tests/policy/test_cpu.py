@@ -1,4 +1,4 @@
-"""The remedies that let Megatron-Core run on CPU leave the rest of torch as it was."""
+"""The patches that let Megatron-Core run on CPU do not change the rest of torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a user can mend is a UserError of one sentence, before anything is trained or moved."""
+"""Errors that a user can fix are a UserError of one sentence, before anything is trained or changed."""
 
 import importlib.util
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_takes_no_step(folders, batches, device, chang
     assert "\n" not in str(raised.value)
     after = weights(policy)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    # and nothing of it is left in the gradients or the moments
+    # the failed update has left nothing in the gradients or the moments
     found = policy.update(batch, sspo())
     expected = Policy(make_run(), folders["moe"], device).update(batch, sspo())
     assert (found.loss, found.grad_norm) == (expected.loss, expected.grad_norm)
@@ -154,7 +154,7 @@ def test_a_missing_psutil_is_found_at_the_start(folders, device, monkeypatch):
 
 
 def test_the_optimizers_own_weights_are_the_loaded_ones(folders, device):
-    """Megatron copies them once, when an optimizer is built: weights that are loaded later would be lost on a step."""
+    """Megatron copies the weights when an optimizer is built; weights that are loaded later would be lost in a step."""
     policy = Policy(make_run(dtype="bfloat16", optimizer=Optimizer(lr=0.0)), folders["dense"], device)
     before = {name: tensor.clone() for name, tensor in policy.weights()}
     policy.optimizer.zero_grad()

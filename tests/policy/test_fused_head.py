@@ -1,4 +1,4 @@
-"""The head from hidden states: gradients in every mode, the gradient into Megatron's buffer, and whole updates."""
+"""The fused head: gradients in every mode, the gradient in Megatron's buffer, and whole updates."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ every_mode = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 
 @pytest.fixture(params=[16, 48, 4096], ids=lambda width: f"blocks of {width}")
 def blocks(request, monkeypatch):
-    """Blocks of columns of which the vocabulary needs many, and one."""
+    """Sets the width of blocks, so that the vocabulary needs several blocks or one."""
     monkeypatch.setitem(fused_head.BLOCK, "cpu", 1)
     monkeypatch.setattr(fused_head, "FEWEST_COLUMNS", request.param)
 
@@ -98,7 +98,7 @@ def test_bfloat16_operands(blocks, budget):
 
 
 def test_where_products_have_no_wider_output_operands_are_converted(blocks, monkeypatch):
-    """As on CUDA before torch 2.8: logits are not rounded."""
+    """Simulates CUDA before torch 2.8, where logits are not rounded either."""
     monkeypatch.setattr(fused_head, "_HAS_WIDE_OUTPUT", False)
     monkeypatch.setattr(fused_head, "_product_dtype", lambda operand: torch.float32)
     given = inputs(37, torch.bfloat16)
@@ -142,7 +142,7 @@ def test_operands_of_two_types_are_refused():
 
 
 class FromLogits(ForwardStep):
-    """The forward step with the model's own output layer."""
+    """A forward step that uses the model's own output layer."""
 
     def __call__(self, microbatches, model):
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The law: one global batch gives the same log-probs, gradient and weights in every layout."""
+"""Layout independence: one global batch gives the same log-probs, gradient and weights in every layout."""
 
 import layouts
 import pytest

@@ -1,4 +1,4 @@
-"""Log-probs and entropy against log_softmax, in value and gradient."""
+"""Log-probs and entropy compared with log_softmax, in values and gradients."""
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ def naive(logits, labels, *, temperature, vocab_size):
 
 
 def gradient(function, logits, labels, upstream, **options):
-    """(log-probs, entropy, gradient at the logits) for the upstream gradients [2, R]."""
+    """Returns (log-probs, entropy, gradient at the logits) for the upstream gradients [2, R]."""
     leaf = logits.clone().requires_grad_()
-    # the backward overwrites what it was given, as it may: a copy
+    # a copy, because the backward pass overwrites its input
     values = function(leaf * 1, labels, **options)
     return *values, torch.autograd.grad(values, leaf, list(upstream.to(values[0].dtype)))[0]
 
@@ -53,7 +53,7 @@ def test_float32_is_as_good_as_float32_can_be():
 
 
 def test_gradient_is_that_of_finite_differences():
-    # not by torch's gradcheck, which runs one graph's backward many times
+    # torch's gradcheck would run one graph's backward pass many times
     logits, labels, upstream = example(rows=5, width=11, dtype=torch.float64)
     labels, options, step = labels % 9, {"temperature": TEMPERATURE, "vocab_size": 9}, 1e-6
 
@@ -81,7 +81,7 @@ def test_columns_of_padding_count_for_nothing(fill):
     expected = gradient(log_probs_and_entropy, logits[:, :97], labels, upstream, **options)
     logits[:, 97:] = fill
     leaf = logits.clone().requires_grad_()
-    copy = leaf.clone()  # not `* 1`: its backward would keep NaN out of sight
+    copy = leaf.clone()  # not `* 1`, whose backward pass would hide NaN
     values = log_probs_and_entropy(copy, labels, **options)
     found = torch.autograd.grad(values, leaf, list(upstream.float()))[0]
     assert torch.equal(values[0], expected[0]) and torch.equal(values[1], expected[1])
@@ -97,7 +97,7 @@ def test_a_shift_of_all_logits_changes_nothing(shift):
     expected = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
     found = gradient(log_probs_and_entropy, logits + shift, labels, upstream, **options)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
-    # the backward has log p from the unshifted logit, of which fp32 keeps 2^-17 around 120
+    # the backward pass does not subtract the maximum, and around 120 float32 has a resolution of 2^-17
     torch.testing.assert_close(found[2], expected[2], rtol=5e-5, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The estimate of a rank's memory, beside what a real update takes in layouts of two processes."""
+"""Compares the estimate of a rank's memory with measurements of a real update in layouts of two processes."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from megatron_sspo.run import Parallel, Rollouts, Run
 from megatron_sspo.weights.random import write_random_weights
 from tests.weights.test_families import QWEN3_30B_A3B
 
-ACTIVATIONS = "activations"  # as they are measured: with the layer at work, or the head
+ACTIVATIONS = "activations"  # the measured number includes the layer or the head in computation
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def measured(model, tmp_path_factory):
 
 
 def served(run: Run) -> Run:
-    """With servers in place of an engine within the trainer."""
+    """Returns the run with servers instead of the embedded engine."""
     return replace(run, rollouts=replace(run.rollouts, engine="sglang"))
 
 
@@ -50,7 +50,7 @@ def test_it_is_near_what_is_measured(measured, layout, rank) -> None:
     found = measured(layout, rank)
     stages = estimate(served(LAYOUTS[layout]), CONFIG.to_dict(), on_cuda=False)
     stage = stages[rank] if len(stages) > 1 else stages[0]
-    for name in ("weights", "gradients", "optimizer"):  # apart from padding, they are known exactly
+    for name in ("weights", "gradients", "optimizer"):  # these are exact apart from padding
         assert getattr(stage, name) == pytest.approx(found[name], rel=0.01), name
     estimated = stage.total - stage.weights - stage.gradients - stage.optimizer
     assert estimated == pytest.approx(found[ACTIVATIONS], rel=0.1)

@@ -1,4 +1,4 @@
-"""The loss hook in a training loop that is not ours."""
+"""The loss hook in a training loop of another project."""
 
 import os
 import re
@@ -72,7 +72,7 @@ def test_a_correction_without_log_probs_of_the_engine_is_refused(device):
 
 @pytest.fixture
 def make_chunk(device, folders):
-    """make_chunk(kind, options) -> a model in DDP, as a loop of one's own has it."""
+    """make_chunk(kind, options) -> a model in DDP, as another training loop has it."""
     return lambda kind, **megatron: Policy(make_run(megatron=megatron), folders[kind], device).chunks[0]
 
 
@@ -130,7 +130,7 @@ def test_padding_does_not_count_in_the_losses_of_routers(make_chunk):
 def test_layouts_that_want_rows_of_one_length_are_refused(make_chunk, monkeypatch, sizes, kind, options, message):
     from megatron.core import parallel_state
 
-    chunk = make_chunk(kind, moe_token_dispatcher_type="allgather")  # Megatron's own, as are lengths that do not vary
+    chunk = make_chunk(kind, moe_token_dispatcher_type="allgather")  # Megatron's default, as are rows of one length
     monkeypatch.setattr(parallel_state, f"get_{sizes}_model_parallel_world_size", lambda: 2)
     with pytest.raises(ValueError, match=message):
         make_hook()(iter([pack_rollouts([ROLLOUT])]), chunk)

@@ -22,7 +22,7 @@ def chunks(device):
     )
     with torch.device("meta"):
         yield build_chunks(family, QWEN3_30B_A3B, config)
-    gc.collect()  # a state dict of it is 57 GB of address space, with which no later test could fork
+    gc.collect()  # its state dict has 57 GB of address space, with which no later test could fork
 
 
 def test_every_parameter_has_one_row_of_its_shape(chunks):

@@ -1,4 +1,4 @@
-"""Routing replay on one process: against Transformers with the same experts, and what is refused."""
+"""Routing replay in one process: compared with Transformers with the same experts, and refused inputs."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
 
 @pytest.fixture(scope="module")
 def routed(batches):
-    """A batch whose tokens have random experts on record."""
+    """A batch whose rollouts have random routes."""
     return read_batch(batches["moe"].with_name("moe routed.jsonl"))
 
 
@@ -30,7 +30,7 @@ def all_old_log_probs(batch):
 
 
 def force(model, routes):
-    """Has every router of the Transformers model choose `routes` [tokens, layers, topk]."""
+    """Makes every router of the Transformers model choose `routes` [tokens, layers, topk]."""
     for number, layer in enumerate(model.model.layers):
 
         def forward(hidden, gate=layer.mlp.gate, chosen=routes[:, number]):
@@ -47,7 +47,7 @@ def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, devi
     for group, wanted_of in zip(found, routed, strict=True):
         for rollout, wanted in zip(group.rollouts, wanted_of.rollouts, strict=True):
             routes = unpack_routes(wanted.routes, SHAPE)
-            force(model, torch.cat([routes, torch.tensor([0, 1]).expand(1, 4, 2)]))  # of the last token, which has none
+            force(model, torch.cat([routes, torch.tensor([0, 1]).expand(1, 4, 2)]))  # the last token has no routes
             with torch.no_grad():
                 expected = log_probs(model, group.prompt, rollout)
             torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
@@ -59,7 +59,7 @@ def test_other_experts_are_another_policy(folders, device, routed):
 
 
 def test_replaying_ones_own_routes_changes_nothing(folders, device, batches):
-    """R2 records the routes of π_old: while the policy has not moved, ρ stays 1 to the bit."""
+    """R2 records the routes of π_old: as long as the policy has not changed, ρ is 1 to the bit."""
     policy = make(folders, device, "R2")
     noted = policy.old_log_probs(read_batch(batches["moe"]))
     assert all(rollout.routes for group in noted for rollout in group.rollouts)
@@ -73,7 +73,7 @@ def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batch
     with torch.no_grad():
         for name, parameter in policy.chunks[0].named_parameters():
             if "router" in name:
-                parameter.copy_(-parameter)  # every token would go to the experts that it liked least
+                parameter.copy_(-parameter)  # without replay, every token would go to its least likely experts
     again = policy.old_log_probs(noted)
     assert [r.routes for g in again for r in g.rollouts] != [r.routes for g in noted for r in g.rollouts]
     policy.run = replace(policy.run, routing_replay="R3")

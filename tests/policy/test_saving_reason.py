@@ -1,4 +1,4 @@
-"""What is said of a checkpoint that cannot be loaded."""
+"""The message about a checkpoint that cannot be loaded."""
 
 import os
 from pathlib import Path

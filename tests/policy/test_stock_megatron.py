@@ -1,4 +1,4 @@
-"""Megatron's own model and its own way to load: nothing of this project between it and a converted checkpoint."""
+"""Loads a converted checkpoint into Megatron's own model, with Megatron's own functions."""
 
 import pytest
 import torch

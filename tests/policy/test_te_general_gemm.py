@@ -1,4 +1,4 @@
-"""Routers run without Transformer Engine, on a machine with a GPU as well."""
+"""Routers run without Transformer Engine, also on a machine with a GPU."""
 
 import subprocess
 import sys

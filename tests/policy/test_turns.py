@@ -1,4 +1,4 @@
-"""The law of observations: a rollout of several turns counts as the single turn of what the policy itself sampled."""
+"""Observations do not count: a rollout of several turns is equal to one turn of the tokens that the policy sampled."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 CASES = cases() | {
     "SSPO, KL, entropy": (sspo(), Penalties(kl_coef=0.1, kl_estimator="k3", entropy_coef=0.02), cases()["GRPO"][2])
 }
-# of each response: tokens, and which of them an environment wrote
+# per response: number of tokens, and the ranges that an environment wrote
 RESPONSES = [(9, ((2, 5), (7, 8))), (6, ((1, 5),)), (4, ()), (0, ())]
 FIELDS = ("rollout_log_probs", "old_log_probs", "reference_log_probs")
 
 
 def acting():
-    """A group in which only some of what follows the prompt is the policy's, with rubbish where it is not."""
+    """A group in which only part of each response is the policy's, with arbitrary values at the other tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(count):
@@ -45,7 +45,7 @@ def acting():
 
 
 def single(rollout):
-    """The same without the observations, as a rollout of one turn."""
+    """Returns the same rollout without the observations, as a single turn."""
 
     def own(values):
         return tuple(value for value, mine in zip(values, rollout.response_mask(), strict=True) if mine)
@@ -90,7 +90,7 @@ def test_loss_gradient_and_metrics(name):
 
 
 def test_the_papers_formula_written_naively():
-    """−Σ_i Â_i (Π_t f(ρ_it; Â_i))^{1/|y_i|} / N over the tokens that the policy sampled, one after the other."""
+    """−Σ_i Â_i (Π_t f(ρ_it; Â_i))^{1/|y_i|} / N, computed token by token over the tokens that the policy sampled."""
     (group,) = with_advantages([acting()], "group_relative")
     batch = microbatch(group)
     log_probs = (-2 * torch.rand(11, generator=torch.Generator().manual_seed(1))).requires_grad_()

@@ -1,4 +1,4 @@
-"""Log-probs and entropy from logits: the formula in float64, hard cases, and two ranks with half of the vocabulary."""
+"""Log-probs and entropy from logits: the formula in float64, hard cases, and two ranks with half of the columns."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def close(found, wanted, tolerance):
 
 @pytest.fixture(params=[64, 1024, 1 << 19])
 def tile(request, monkeypatch):
-    """Tiles of which a matrix needs many, in both directions, and the usual ones."""
+    """Sets small tiles, of which a matrix needs many in both directions, or the usual ones."""
     monkeypatch.setitem(module.TILE, "cpu", request.param)
 
 
@@ -51,7 +51,7 @@ def test_float32_logits_of_a_large_vocabulary(shift, temperature):
 
 
 def test_all_logits_negative_beside_a_ragged_end():
-    # columns beyond V, were they seen as 0, would have all the probability
+    # if columns beyond V were read as 0, they would have all the probability
     logits = torch.full((3, 130), -100.0)
     logits[:, 97:] = 0
     log_probs, entropy = values(logits, torch.tensor([0, 50, 96]), vocab_size=97)
@@ -101,7 +101,7 @@ def test_two_ranks(two_ranks, rows, width, which, implementation):
             assert not found[VOCAB_SIZE:].any()
             found = found[:VOCAB_SIZE]
         elif name == "hidden.grad":
-            found = tensor + second[name]  # shares
+            found = tensor + second[name]  # each rank has a share of the gradient
         else:
             assert torch.equal(tensor, second[name])
             found = tensor

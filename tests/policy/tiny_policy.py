@@ -29,9 +29,9 @@ from megatron_sspo.state import from_row, to_row
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
-VOCAB_SIZE = 97  # odd, so that two tensor ranks pad it
+VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
-CHAT_TEMPLATE = (  # w3 begins a message of the user, and w4 one of the policy
+CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
     "{% for message in messages %}{{ 'w3 ' if message.role == 'user' else 'w4 ' }}{{ message.content }}{{ ' <eos> ' }}"
     "{% endfor %}{% if add_generation_prompt %}w4{% endif %}"
 )
@@ -45,12 +45,12 @@ _SIZES = {
     "max_position_embeddings": 128,
     "bos_token_id": None,
     "eos_token_id": 1,
-    "pad_token_id": None,  # Transformers makes the embedding of a padding token zero, and gradients explode there
+    "pad_token_id": None,  # Transformers sets the embedding of a padding token to zero, where gradients explode
 }
 
 
 def build(kind: str) -> PreTrainedModel:
-    """A model with random weights, far enough from uniform that a misplaced one shows."""
+    """Builds a model with random weights, far enough from uniform that a misplaced one shows."""
     sizes = {**_SIZES, "num_hidden_layers": 2} if kind == "moe_shallow" else _SIZES
     sizes = {**sizes, "num_key_value_heads": 1} if kind in ("one_group", "moe_odd") else sizes
     torch.manual_seed(1 if kind == "mixtral" else 0)  # with 0, rounding decides between two experts of one token
@@ -76,7 +76,7 @@ def build(kind: str) -> PreTrainedModel:
 
 
 def save(kind: str, folder: Path) -> Path:
-    """The model and a tokenizer of one word a token."""
+    """Writes the model and a tokenizer of one word per token."""
     build(kind).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB_SIZE)}, "<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -86,12 +86,12 @@ def save(kind: str, folder: Path) -> Path:
 
 
 def reference(folder: Path) -> PreTrainedModel:
-    """The model as Transformers loads it."""
+    """Loads the model with Transformers."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def log_probs(model: PreTrainedModel, prompt: Prompt, rollout: Rollout) -> torch.Tensor:
-    """log π of what follows a prompt, 0 at what an environment wrote of it, by one forward pass and log_softmax."""
+    """Returns log π of the tokens after a prompt, 0 at those of an environment, by one forward pass and log_softmax."""
     tokens = torch.tensor([prompt.tokens + rollout.tokens])
     rows = slice(len(prompt.tokens) - 1, tokens.shape[1] - 1)
     distribution = torch.log_softmax(model(tokens).logits[0, rows] / TEMPERATURE, dim=-1)
@@ -112,7 +112,10 @@ BATCHES: dict[str, list[tuple[int, list[int]]]] = {
 
 
 def observed(name: str, length: int) -> tuple[tuple[int, int], ...]:
-    """Where an environment wrote a long response: of 16 tokens three turns, of 20 too, and the last turn is a token."""
+    """Returns the parts of a response that an environment wrote: two parts of 16 or more tokens, otherwise none.
+
+    They leave three turns, the last of which is one token.
+    """
     if name not in ("ragged", "routed") or length < 16:
         return ()
     return ((2, 5), (9, length - 1))
@@ -120,9 +123,10 @@ def observed(name: str, length: int) -> tuple[tuple[int, int], ...]:
 
 @torch.no_grad()
 def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
-    """Groups of random responses, the long ones of several turns, with advantages of both signs, old log-probs near the
+    """Writes groups of random responses with advantages of both signs, and returns the path.
 
-    model's, and, where the name says so, random routes."""
+    Long responses have several turns. Old log-probs are near the model's. The batch "routed" has random routes.
+    """
     model, generator = reference(folder), torch.Generator().manual_seed(1)
 
     def integers(count: int) -> tuple[int, ...]:
@@ -154,7 +158,7 @@ def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
             }
             masked = {key: torch.where(own, value, 0.0) if length else value for key, value in values.items()}
             rollout = replace(rollout, **{key: tuple(value.tolist()) for key, value in masked.items()})
-            if name == "routed":  # as an engine reports them: the last token has none
+            if name == "routed":  # as an engine reports routes: the last token has none
                 shape = (prompt_length + length - 1, 4, 8)
                 chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]
                 rollout = replace(rollout, routes=pack_routes(chosen, 8))
@@ -169,13 +173,16 @@ def read_batch(path: Path) -> list[RolloutGroup]:
 
 
 def with_first(batch: list[RolloutGroup], **change: object) -> list[RolloutGroup]:
-    """The batch with its first rollout changed."""
+    """Returns the batch with its first rollout changed."""
     first, *others = batch[0].rollouts
     return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
 
 
 def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
-    """What `Policy` reads of a run. ε of Adam is so large that rounding in a gradient near 0 is no step of size η."""
+    """Returns a run with what `Policy` reads of it.
+
+    Adam's ε is so large that rounding in a gradient near 0 does not become a step of size η.
+    """
     values = {
         "name": "test",
         "model": Model(path="", dtype=dtype),  # pyright: ignore

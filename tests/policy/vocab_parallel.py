@@ -20,7 +20,7 @@ def naive(logits: torch.Tensor, labels: torch.Tensor, temperature: float) -> tup
 
 
 def inputs(num_rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The weight has rows of padding up to the largest size in use; they are large, so that a leak shows."""
+    """Returns tensors by name. The weight is padded to the largest size used, with large values to show a leak."""
     generator = torch.Generator().manual_seed(num_rows)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -33,14 +33,14 @@ def inputs(num_rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def scalar(which: str, log_probs: torch.Tensor, entropy: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """A loss that gives g to the log-probs, to the entropies or, reversed, to both."""
+    """Returns a loss that gives g to the log-probs, to the entropies or, reversed, to both."""
     g = g.to(log_probs.dtype)
     by_log_probs, by_entropy = (log_probs * g).sum(), (entropy * g.flip(0)).sum()
     return {"log-probs": by_log_probs, "entropy": by_entropy, "both": by_log_probs + by_entropy}[which]
 
 
 def expected(num_rows: int, which: str) -> dict[str, torch.Tensor]:
-    """Values and gradients in float64, on one rank."""
+    """Returns values and gradients in float64, on one rank."""
     given = inputs(num_rows, torch.float64)
     hidden = given["hidden"].requires_grad_()
     weight = given["weight"][:VOCAB_SIZE].clone().requires_grad_()
@@ -62,7 +62,7 @@ def run_fused(
     group: Any,
     moves: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The fused head on this rank's `width` rows of the weight, moved from where they are."""
+    """Runs the fused head on this rank's `width` rows of the weight, after adding `moves` to the tensors."""
     from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
@@ -86,7 +86,7 @@ def run_fused(
 def run_logits(
     num_rows: int, width: int, which: str, rank: int, group: Any, move: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """Log-probs of this rank's `width` columns of the logits, moved from where they are."""
+    """Computes log-probs of this rank's `width` columns of the logits, after adding `move` to them."""
     from megatron_sspo.policy.log_probs import log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
@@ -100,11 +100,11 @@ def run_logits(
 
 
 def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: Any, step: float = 1e-6) -> float:
-    """How far the gradients of both ranks are, along a random direction, from the slope of the loss along it.
+    """Returns the difference between both ranks' gradients along a random direction and the slope of the loss along it.
 
     Args:
         evaluate: displacements of this rank's tensors, by name -> the loss, the same on both ranks.
-        gradients: this rank's, by the same names; a replicated tensor's are shares, whose sum is the gradient.
+        gradients: this rank's gradients, by the same names; those of a replicated tensor are shares of a sum.
     """
     import torch.distributed as dist
 
@@ -121,7 +121,7 @@ def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: 
 
 
 def gradcheck(which: str, implementation: str, rank: int, group: Any) -> float:
-    """`finite_difference` of one implementation, with 37 rows and 49 columns a rank."""
+    """Returns `finite_difference` of one implementation, with 37 rows and 49 columns per rank."""
     found = run_logits(37, 49, which, rank, group)
     if implementation == "logits":
 
@@ -141,7 +141,7 @@ def gradcheck(which: str, implementation: str, rank: int, group: Any) -> float:
     return finite_difference(evaluate_fused, gradients, group)
 
 
-# rows, columns of a rank: ragged; a second rank of nothing but padding; no rows
+# (rows, columns of a rank): ragged; a second rank with only padding; no rows
 SHAPES = ((37, 49), (5, 97), (0, 49))
 BUDGETS = {"recompute": 0, "save some": 10_000, "save": 1 << 30}
 

@@ -8,7 +8,7 @@ from tests.weights.tiny_checkpoints import KINDS, save
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
-    """kind -> the folder of that tiny checkpoint. Not to be written into."""
+    """Kind -> the folder of that tiny checkpoint. Tests must not write into it."""
     root = tmp_path_factory.mktemp("checkpoints")
     for kind in KINDS:
         save(kind, root / kind)
@@ -17,7 +17,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def pair(tmp_path):
-    """A Hugging Face folder and the Megatron checkpoint that was made of it, both free to be damaged."""
+    """A Hugging Face folder and the Megatron checkpoint converted from it; tests may damage both."""
     save("qwen3_moe", tmp_path / "hf", max_shard_size="20KB")
     convert(tmp_path / "hf", tmp_path / "megatron")
     return tmp_path / "hf", tmp_path / "megatron"
@@ -25,7 +25,7 @@ def pair(tmp_path):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Every size by which tensors and files are cut, so small that all of them are."""
+    """Makes all sizes by which tensors and files are cut so small that everything is cut."""
     monkeypatch.setattr(plan_module, "FILE_BYTES", 20_000)
     monkeypatch.setattr(plan_module, "PIECE_BYTES", 700)
     monkeypatch.setattr(copy_module, "BLOCK_BYTES", 300)

@@ -1,4 +1,4 @@
-"""What can be wrong with the files of a model: each function damages a folder in place."""
+"""Ways to damage the files of a model: each function damages a folder in place."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def raw(name: str, content: bytes) -> Damage:
 
 
 def special(name: str, make: Callable[[Path], Any]) -> Damage:
-    """Something that is no file stands in the place of one."""
+    """Replaces a file by something that is not a regular file."""
     return lambda folder: _replace(folder, name, make)
 
 
@@ -87,7 +87,7 @@ def placed_in(name: Any) -> Damage:
 
 
 def outside(folder: Path) -> None:
-    """The index names a file that is there, outside of the folder."""
+    """Moves a file out of the folder and lets the index name it there."""
     file = shard(folder)
     file.rename(folder.parent / file.name)
     edit_json(
@@ -153,7 +153,7 @@ _NO_SIZES = (0, -1, 1.5, "16", True, [16], {}, 10**7, 10**30, float("nan"), floa
 _REALS = ("rms_norm_eps", "rope_theta")
 _NO_REALS = (None, 0, -1.0, "1e6", True, [], float("nan"), float("inf"))
 _FLAGS = ("tie_word_embeddings", "norm_topk_prob")
-_HARMLESS = [  # for a mixture of experts in every layer, and for weights of whatever length of context
+_HARMLESS = [  # the weights of a model with experts in every layer do not depend on these
     ("intermediate_size", 10**7),
     ("max_position_embeddings", 10**7),
 ]
@@ -258,7 +258,7 @@ def tensor(key: str, **values: Any) -> Damage:
 
 
 def chunk(key: str, **values: Any) -> Damage:
-    """Sets fields of a piece, which is moved in the list of places with it."""
+    """Sets fields of a piece, and moves its entry in the list of places with it."""
 
     def edit(content: Any) -> None:
         found = content.state_dict_metadata[key].chunks[0]
@@ -279,7 +279,7 @@ def place(key: str, **values: Any) -> Damage:
 
 
 def _second_on_first(content: Any) -> None:
-    """Two pieces of a stacked tensor lie on one another, and the rest of it is nowhere."""
+    """Makes two pieces of a stacked tensor overlap, so that the rest of the tensor is nowhere."""
     chunks = content.state_dict_metadata[QKV].chunks
     info = content.storage_data.pop(MetadataIndex(QKV, chunks[1].offsets))
     del chunks[1]

@@ -1,4 +1,4 @@
-"""What tests do with a Hugging Face folder: read all of it, compare it with another, damage it."""
+"""Reads, compares and damages Hugging Face folders, for tests."""
 
 import json
 
@@ -29,7 +29,7 @@ def change(file, **updates):
 
 
 def edit_json(path, edit):
-    """`edit(content)` changes the content of a file in place."""
+    """Changes the content of a JSON file in place by `edit(content)`."""
     content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))

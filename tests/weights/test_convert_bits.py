@@ -1,4 +1,4 @@
-"""Conversions: to the bit in both directions, with all that belongs to a model."""
+"""Conversions are exact to the bit in both directions, and take along everything that belongs to a model."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Conversions: what is wrong is said before anything is written."""
+"""Conversions report what is wrong before anything is written."""
 
 import shutil
 import subprocess
@@ -201,7 +201,7 @@ def test_a_destination_that_is_not_empty(pair, tmp_path):
 
 
 def run_as_nobody(*arguments):
-    """The command line, as a user without rights; root may write anywhere."""
+    """Runs the command line as a user without rights, because root may write anywhere."""
     program = (
         "import os, sys; from megatron_sspo.__main__ import main; import torch, megatron_sspo.weights.convert\n"
         "from megatron_sspo.cli.parser import parser; from megatron_sspo.launch import local; parser()\n"

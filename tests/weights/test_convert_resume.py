@@ -1,4 +1,4 @@
-"""Conversions that are stopped go on where they were, and nobody takes a half one for a whole."""
+"""Conversions that are stopped can be continued, and an incomplete one is never taken for a complete one."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from megatron_sspo.weights.verify import verify
 
 
 def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
-    """Nothing that was done is lost, and the same command goes on."""
+    """The copied bytes are kept, and the same command continues."""
     write, written = os.pwrite, []
 
     def full(descriptor, data, offset):
@@ -49,7 +49,7 @@ def test_another_conversion_in_the_same_place(pair, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
         convert(pair[0], tmp_path / "out", dtype=torch.bfloat16)
     file = next(iter(pair[0].glob("*.safetensors")))
-    os.utime(file, (0, 0))  # somebody touched the source
+    os.utime(file, (0, 0))  # the source was modified
     with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
         convert(pair[0], tmp_path / "out")
 
@@ -69,13 +69,13 @@ def test_two_at_once(pair, tmp_path, monkeypatch):
 
 
 def notes(partial):
-    """The steps that the journal of an unfinished conversion has noted, a line each."""
+    """Returns the steps that the journal of an unfinished conversion has noted, one per line."""
     lines = (partial / "journal.jsonl").read_text().splitlines() if (partial / "journal.jsonl").exists() else []
     return [line for line in lines if '"tensor"' in line]
 
 
 def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_blocks):
-    """Stopped after every number of writes in turn: the next attempt reads and writes nothing that was noted."""
+    """Stops after different numbers of writes: the next attempt reads and writes nothing that was noted."""
     write = os.pwrite
     for allowed in range(1, 200, 13):
         out = tmp_path / f"out{allowed}"
@@ -105,7 +105,7 @@ def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_bloc
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """Some hundred megabytes of a model, so that a kill finds the conversion at work."""
+    """A model of some hundred megabytes, so that a kill hits the conversion while it runs."""
     folder = tmp_path_factory.mktemp("large")
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -129,7 +129,7 @@ def large(tmp_path_factory):
 
 
 def kill_when_noted(command, partial, num_notes):
-    """Starts a conversion and kills it once it has noted so many steps. Returns whether it was still running."""
+    """Starts a conversion and kills it once `num_notes` steps are noted. Returns whether it was still running."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline and len(notes(partial)) < num_notes:

@@ -1,4 +1,4 @@
-"""Damaged models: every command that reads one refuses it in one sentence, at once, and writes nothing."""
+"""Damaged models: every command that reads one refuses it at once, in one sentence, and writes nothing."""
 
 import shutil
 
@@ -9,7 +9,7 @@ from megatron_sspo.weights.convert import convert
 from tests.weights import damage
 from tests.weights.tiny_checkpoints import save
 
-# `verify` looks at tensors alone, and not at what config.json says of them
+# `verify` reads only tensors, and not what config.json says about them
 _OF_NO_TENSORS = {name for name in damage.ALL if name in damage.CONFIG or "tokenizer.json" in name}
 _OF_NO_TENSORS |= {"config.json is an object", "dtype 'I32'"}
 
@@ -59,7 +59,7 @@ def test_verify(folder, whole, tmp_path, capsys, name):
     assert_refused(capsys, tmp_path, "verify", folder, whole)
 
 
-_FOUND_LATER = "__0_0.distcp is nested"  # records are looked at when they are read
+_FOUND_LATER = "__0_0.distcp is nested"  # records are checked when they are read
 
 
 @pytest.mark.parametrize("name", sorted(damage.MEGATRON.keys() - {_FOUND_LATER}))

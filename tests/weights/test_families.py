@@ -1,4 +1,4 @@
-"""Families: names, fields, and what they refuse."""
+"""Families: names of tensors, fields of config.json, and refused settings."""
 
 import json
 from collections import Counter
@@ -65,7 +65,7 @@ LLAMA3_SCALING = {
 
 
 def published_names():
-    """The tensors of Qwen3-30B-A3B, written out as its index lists them."""
+    """Yields the tensors of Qwen3-30B-A3B, as its index lists them."""
     yield from ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
     for layer in range(48):
         prefix = f"model.layers.{layer}"
@@ -142,7 +142,7 @@ def test_old_and_new_spelling_of_a_config_are_one(checkpoint):
 
 @pytest.mark.parametrize("norm_topk_prob", [True, False])
 def test_router_weights_are_those_of_transformers(norm_topk_prob):
-    """Megatron's own top-k routing with the family's fields, against Transformers' router."""
+    """Compares Megatron's own top-k routing, with the family's fields, with Transformers' router."""
     from megatron.core.transformer.moe.moe_utils import topk_routing_with_score_function
     from transformers import Qwen3MoeConfig
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter

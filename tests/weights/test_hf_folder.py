@@ -1,4 +1,4 @@
-"""Folders: reading slices, damage of every kind, and writing."""
+"""Hugging Face folders: reading slices, damage of every kind, and writing."""
 
 import shutil
 
@@ -15,7 +15,7 @@ from tests.weights.tiny_checkpoints import KINDS, logits, save
 
 @pytest.fixture
 def sharded(tmp_path):
-    """A checkpoint in several files, free to be damaged."""
+    """A checkpoint in several files, which tests may damage."""
     save("llama", tmp_path / "sharded", max_shard_size="10KB")
     return tmp_path / "sharded"
 
@@ -202,7 +202,7 @@ def test_mixed_dtypes_leave_config_as_it_was(checkpoint, tmp_path):
 def test_destination_is_not_empty(checkpoint, tmp_path):
     source = HFFolder(checkpoint("llama"))
     (tmp_path / "new").mkdir()
-    write_folder(tmp_path / "new", stream(source), source=source)  # empty: it may be there
+    write_folder(tmp_path / "new", stream(source), source=source)  # an empty folder may exist
     for target in (tmp_path / "new", tmp_path / "new" / "config.json"):
         with pytest.raises(UserError, match="exists and is not an empty folder"):
             write_folder(target, stream(source), source=source)

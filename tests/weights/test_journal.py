@@ -1,4 +1,4 @@
-"""What a journal believes after a kill, and after a crash of the machine."""
+"""The steps that a journal accepts after a kill of the process, and after a crash of the machine."""
 
 import threading
 
@@ -10,7 +10,7 @@ from megatron_sspo.weights.journal import Journal, Progress
 
 @pytest.fixture
 def boot(tmp_path, monkeypatch):
-    """boot(name): from here on the machine has been booted anew."""
+    """boot(name): simulates a reboot of the machine."""
     path = tmp_path / "boot_id"
 
     def set_boot(name):
@@ -22,7 +22,7 @@ def boot(tmp_path, monkeypatch):
 
 
 def killed(journal):
-    """The state of the file as a kill leaves it: nothing more is written, and nothing flushed."""
+    """Leaves the file as a kill would: nothing more is written or flushed."""
     journal._flush = lambda: None
     with journal._changed:
         journal._write = lambda entry: None

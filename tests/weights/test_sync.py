@@ -1,4 +1,4 @@
-"""What goes to a server, as far as it can be seen without one."""
+"""The content of requests to a server, as far as it can be tested without one."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ from megatron_sspo.weights.sync.tensor import serialize
 
 
 class Theirs:
-    """In the place of SGLang's class."""
+    """A stand-in for SGLang's class."""
 
 
 class Unpickler(pickle.Unpickler):
@@ -38,7 +38,7 @@ def test_buckets_keep_order_and_own_their_tensors():
 
     def stream():
         for number in range(5):
-            memory.fill_(number)  # the next tensor overwrites this one, as a gathering policy may do
+            memory.fill_(number)  # each tensor overwrites the one before, as a gathering policy may do
             yield str(number), memory
 
     found = list(buckets(stream(), 2 * memory.nbytes))

@@ -1,4 +1,4 @@
-"""Rows against cuts written out by hand, and in both directions."""
+"""Rows of the weight table, compared with cuts written out by hand, in both directions."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Records: what torch.load reads of ours, what we find in torch.save's, and what is refused."""
+"""Records: torch.load reads ours, `locate` finds the tensors of torch.save's, and everything else is refused."""
 
 import io
 import os

@@ -5,7 +5,7 @@ from typing import Any
 from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder, rope
 from megatron_sspo.weights.family import Config, Family, number
 
-# The scaling of Llama 3.1: Megatron takes the factor, the rest is written into its RotaryEmbedding.
+# The RoPE scaling of Llama 3.1. Megatron takes only the factor as an argument; it hardcodes the other values.
 _LLAMA3 = {
     "rope_type": ("llama3",),
     "low_freq_factor": (1,),
@@ -15,13 +15,13 @@ _LLAMA3 = {
 
 
 def check(config: Config) -> None:
-    """Refuses what Megatron would compute otherwise."""
+    """Refuses settings that Megatron would compute differently."""
     scaling = _LLAMA3 if _is_llama3(config) else {"rope_type": ("default", "llama3")}
     require_decoder(config, {"mlp_bias": (False, None)}, rope_parameters=scaling)
 
 
 def model_fields(config: Config) -> dict[str, Any]:
-    """Arguments of GPTModel."""
+    """Returns arguments of GPTModel."""
     scaling = (
         {"rope_scaling": True, "rope_scaling_factor": number(rope(config), "factor")} if _is_llama3(config) else {}
     )

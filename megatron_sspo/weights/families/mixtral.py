@@ -17,7 +17,7 @@ from megatron_sspo.weights.table import Row
 
 
 def check(config: Config) -> None:
-    """Refuses what Megatron would compute otherwise."""
+    """Refuses settings that Megatron would compute differently."""
     require_decoder(config, {"sliding_window": (None,), "router_jitter_noise": (0, None)})
     if size(config, "num_experts_per_tok") == 1:
         raise UserError(
@@ -27,12 +27,12 @@ def check(config: Config) -> None:
 
 
 def transformer_fields(config: Config) -> dict[str, Any]:
-    """Arguments of TransformerConfig."""
+    """Returns arguments of TransformerConfig."""
     return {**decoder_fields(config), **expert_fields(config, width_field="intermediate_size", pre_softmax=False)}
 
 
 def rows(config: Config, padded_vocab_size: int) -> list[Row]:
-    """One row per parameter of the model."""
+    """Returns one row per parameter of the model."""
     return decoder_rows(config, padded_vocab_size, _layer_rows)
 
 

@@ -20,7 +20,7 @@ _UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sli
 
 
 def check(config: Config) -> None:
-    """Refuses what Megatron would compute otherwise."""
+    """Refuses settings that Megatron would compute differently."""
     require_decoder(config, _UNIFORM)
     if size(config, "num_experts_per_tok") == 1 and flag(config, "norm_topk_prob"):
         raise UserError(
@@ -30,16 +30,16 @@ def check(config: Config) -> None:
 
 
 def transformer_fields(config: Config) -> dict[str, Any]:
-    """Arguments of TransformerConfig."""
-    # Transformers takes the softmax over all experts, and with norm_topk_prob divides by the sum over the chosen k.
-    # The first alone is Megatron's softmax before top-k; both together are its softmax over the top-k logits.
+    """Returns arguments of TransformerConfig."""
+    # Transformers takes the softmax over all experts; with norm_topk_prob it also divides by the sum over the top k.
+    # Without the division this is Megatron's softmax before top-k, with it Megatron's softmax over the top-k logits.
     pre_softmax = not flag(config, "norm_topk_prob")
     experts = expert_fields(config, width_field="moe_intermediate_size", pre_softmax=pre_softmax)
     return {**decoder_fields(config, qk_layernorm=True), **experts}
 
 
 def rows(config: Config, padded_vocab_size: int) -> list[Row]:
-    """One row per parameter of the model."""
+    """Returns one row per parameter of the model."""
     return decoder_rows(config, padded_vocab_size, _layer_rows)
 
 

@@ -1,1 +1,1 @@
-"""From a stream of Hugging Face-named tensors into SGLang's servers: one file a transport."""
+"""Transports of Hugging Face-named tensors to SGLang's servers: one file per transport."""

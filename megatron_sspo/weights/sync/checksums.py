@@ -1,4 +1,4 @@
-"""Do the servers hold what was sent? Checksums of the stream, tensor by tensor, as SGLang computes its own."""
+"""Checks that servers hold the weights that were sent, by checksums per tensor that SGLang computes too."""
 
 import hashlib
 import re
@@ -11,8 +11,8 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.sync.session import Named, Session
 
-# SGLang keeps some tensors of a checkpoint together in one of its own, in this order, and cuts each of them over tensor
-# ranks along a dimension: (of the checkpoint, of SGLang, place in it, dimension)
+# SGLang fuses some tensors of a checkpoint into one, in this order, and shards each of them over tensor-parallel ranks
+# along a dimension: (name in the checkpoint, name in SGLang, place in the fused tensor, dimension)
 _RULES: tuple[tuple[str, str, int, int | None], ...] = (
     (r"\.q_proj\.", ".qkv_proj.", 0, 0),
     (r"\.k_proj\.", ".qkv_proj.", 1, 0),
@@ -26,19 +26,20 @@ _RULES: tuple[tuple[str, str, int, int | None], ...] = (
     (r"^(model\.embed_tokens|lm_head)\.weight$", r"\1.weight", 0, 0),
 )
 _PARTS = {".qkv_proj.": 3, ".gate_up_proj.": 2, ".experts.w13_weight": 2}
-# What SGLang fills up with zeros: the rows of embeddings; on a CPU also, for each rank, the width of an MLP
+# SGLang pads with zeros to these multiples: the rows of embeddings; on a CPU also the width of an MLP per rank
 _VOCABULARY_MULTIPLE, _CPU_MLP_MULTIPLE = 64, 32
 _SHOWN = 3  # names in a message
 
 
 class Checksums:
-    """Reads a stream of Hugging Face-named tensors as it goes by, and compares.
+    """Computes checksums of a stream of Hugging Face-named tensors, and compares them with those of servers.
 
     Args:
-        config: config.json: how many experts and key-value heads there are.
-        tp_size: tensor-parallel ranks of a server.
-        dtype: that the servers keep weights in; None: as they are sent.
-        on_gpu: where the servers are: what they compute depends on it. None: where this process is.
+        config: the content of config.json, for the numbers of experts and key-value heads.
+        tp_size: the number of tensor-parallel ranks of a server.
+        dtype: the dtype that the servers keep weights in; None if it is the dtype that is sent.
+        on_gpu: whether the servers are on GPUs, where SGLang computes another checksum; None if they are where this
+            process is.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class Checksums:
         on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
         self._digest = digest_on_gpu if on_gpu else digest_on_cpu
         self._mlp_multiple = 1 if on_gpu else _CPU_MLP_MULTIPLE
-        self._parts: dict[str, dict[int, Tensor]] = {}  # of tensors that are not complete: place -> part
+        self._parts: dict[str, dict[int, Tensor]] = {}  # incomplete fused tensors: name -> place -> part
         self._found: list[dict[str, str]] = [{} for _ in range(tp_size)]
 
     def read(self, tensors: Iterable[Named]) -> Iterator[Named]:
-        """The stream itself."""
+        """Yields the stream unchanged and computes its checksums."""
         for name, tensor in tensors:
             self._add(name, tensor.detach())
             yield name, tensor
 
     def compare(self, session: Session) -> None:
-        """Asks all servers.
+        """Compares the checksums with those of all servers.
 
         Raises:
-            UserError: a server holds something else, or nothing that can be compared.
+            UserError: a server holds other weights, or weights that cannot be compared.
         """
         answers = session.post("/weights_checker", {"action": "checksum"})
         for key, answer in answers.items():
@@ -103,14 +104,14 @@ class Checksums:
                 break
         count = _num_parts(fused) * (self._num_experts if ".experts.w" in fused else 1)
         parts = self._parts.setdefault(fused, {})
-        parts[place] = tensor.clone() if count > 1 else tensor  # the stream may use its memory again
+        parts[place] = tensor.clone() if count > 1 else tensor  # the stream may reuse its memory
         if len(parts) == count:
             del self._parts[fused]
             for rank in range(self._tp_size):
                 self._found[rank][fused] = self._digest(self._whole(fused, parts, dimension, rank))
 
     def _whole(self, name: str, parts: Mapping[int, Tensor], dimension: int | None, rank: int) -> Tensor:
-        """A rank's share of a tensor of SGLang's."""
+        """Returns a rank's shard of one of SGLang's tensors."""
         shares = [self._cut(name, place, parts[place], dimension, rank) for place in sorted(parts)]
         if ".experts.w" not in name:
             return torch.cat(shares) if len(shares) > 1 else shares[0]
@@ -127,7 +128,7 @@ class Checksums:
         if ".qkv_proj." in name and place > 0 and self._num_key_value_heads < size:
             heads, copies = self._num_key_value_heads, size // self._num_key_value_heads
             return part.chunk(heads, dimension)[rank // copies]
-        if ".experts.w" in name:  # first cut, then filled up
+        if ".experts.w" in name:  # SGLang shards experts before it pads them
             return _filled_up(part.chunk(size, dimension)[rank], dimension, self._mlp_multiple)
         if ".gate_up_proj." in name or ".down_proj." in name:
             part = _filled_up(part, dimension, self._mlp_multiple * size)
@@ -145,18 +146,18 @@ def _num_parts(name: str) -> int:
 
 
 def digest_on_cpu(tensor: Tensor) -> str:
-    """The first 8 bytes of SHA-256 over the tensor's bytes."""
+    """Returns the first 8 bytes of SHA-256 over the tensor's bytes, in hexadecimal."""
     content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return hashlib.sha256(content.tobytes()).hexdigest()[:16]
 
 
 _WORD = 0xFFFFFFFF
 _SEED = 0x243F6A88
-_TILE = 8192  # words that are added up before they are mixed
+_TILE = 8192  # words that are summed before they are mixed
 
 
 def digest_on_gpu(tensor: Tensor) -> str:
-    """What SGLang's GPU kernel gives: words of 32 bits mixed with their places, summed by tiles, mixed, summed.
+    """Returns SGLang's GPU hash: 32-bit words are mixed with their positions, summed by tile, mixed and summed again.
 
     Source: sglang 0.5.23, kernels/ops/memory/gpu_tensor_hash.py.
     """
@@ -182,7 +183,7 @@ def digest_on_gpu(tensor: Tensor) -> str:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """MurmurHash3's finalizer of 32 bits."""
+    """Applies MurmurHash3's 32-bit finalizer."""
     x = x ^ x >> 16
     x = x * 0x85EBCA6B & _WORD
     x = x ^ x >> 13
@@ -191,7 +192,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix64(x: int) -> int:
-    """SplitMix64's finalizer."""
+    """Applies SplitMix64's finalizer."""
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return x ^ x >> 31

@@ -1,4 +1,4 @@
-"""Weights through a folder that trainer and servers both see: slow, and independent of everything else."""
+"""Weight sync through a folder that trainer and servers both see: slow, but with no other requirement."""
 
 import shutil
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from megatron_sspo.weights.sync.session import Named, Session, consume
 
 
 class DiskTransport:
-    """A Hugging Face folder a sync, of which the servers load the weights; then it is removed.
+    """Writes a Hugging Face folder per sync, lets the servers load its weights, and removes it.
 
     Args:
-        folder: where the folders are made.
-        model_path: config.json and tokenizer.
+        folder: the parent of these folders.
+        model_path: the folder with config.json and tokenizer.
     """
 
     def __init__(self, folder: Path, model_path: Path) -> None:
@@ -45,8 +45,8 @@ class DiskTransport:
         shutil.rmtree(path)
 
     def follow(self, tensors: Iterable[Named]) -> None:
-        """Nothing but the stream."""
+        """Consumes the stream."""
         consume(tensors)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing; this transport holds no resources."""

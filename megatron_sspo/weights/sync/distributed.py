@@ -1,4 +1,4 @@
-"""Weights by broadcast, over a group of the trainer and all ranks of all servers: NCCL on GPUs, gloo on CPUs."""
+"""Weight sync by broadcast in a process group of the trainer and all ranks of all servers: NCCL on GPUs, else gloo."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -17,15 +17,16 @@ _TIMEOUT = timedelta(seconds=300)
 
 
 class DistributedTransport:
-    """Buckets of tensors, flattened to bytes, one broadcast each; rank 0 of the trainer sends.
+    """Broadcasts tensors in buckets, flattened to bytes; rank 0 of the trainer sends.
 
-    The group is made for the servers of a session and kept for as long as they are the same. One that fails takes it
-    with it, and the others miss the rest of the stream: they leave the session too, and wait for another sync.
+    The process group is made for the servers of a session and kept as long as they stay the same. If a server fails,
+    the group is lost and the other servers miss the rest of the stream. They then leave the session too, and wait for
+    another sync.
 
     Args:
-        bucket_bytes: of tensors in one broadcast, unless one tensor is larger.
-        tp_size: tensor-parallel ranks of a server.
-        address: of this host, as the servers reach it.
+        bucket_bytes: the number of bytes at which a bucket is complete.
+        tp_size: the number of tensor-parallel ranks of a server.
+        address: the address at which the servers reach this host.
     """
 
     def __init__(self, *, bucket_bytes: int, tp_size: int, address: str = "127.0.0.1") -> None:
@@ -48,17 +49,17 @@ class DistributedTransport:
         session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
-        """Nothing but the stream."""
+        """Consumes the stream."""
         consume(tensors)
 
     def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the process group."""
         if self._group is not None:
             dist.destroy_process_group(self._group)
         self._group, self._members = None, []
 
     def _broadcast(self, session: Session, bucket: list[Named]) -> None:
-        # one type after the other: the receiver lays the tensors out without gaps, and each must be aligned
+        # sorted by element size: the receiver lays the tensors out without gaps, and each must be aligned
         bucket = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in bucket]).to(self._device)
         content = {
@@ -72,13 +73,13 @@ class DistributedTransport:
         request = session.start("/update_weights_from_distributed", content)
         try:
             dist.broadcast(flat, src=0, group=self._group)
-        except RuntimeError:  # a server has gone; its request says so
+        except RuntimeError:  # a server has ended; its request has the error
             self.close()
         session.finish(request)
         self._check_members(session)
 
     def _make_group(self, session: Session) -> None:
-        """A new group with the servers of the session. On the servers its name can never be used again."""
+        """Makes a new group with the servers of the session. Servers cannot use the name of a group twice."""
         self.close()
         self._name = f"weights-{secrets.token_hex(8)}"
         port = free_port(self._address)
@@ -98,7 +99,7 @@ class DistributedTransport:
         request = session.start_each("/init_weights_update_group", contents)
         try:
             self._group = _join(self._address, port, size, self._name, self._backend)
-        except (RuntimeError, TimeoutError):  # a server has gone; its request says so
+        except (RuntimeError, TimeoutError):  # a server has ended; its request has the error
             self.close()
         session.finish(request)
         self._check_members(session)
@@ -110,7 +111,7 @@ class DistributedTransport:
 
 
 def _join(address: str, port: int, size: int, name: str, backend: str) -> Any:
-    """Rank 0 of a group besides the trainer's own, by the way that SGLang's side takes.
+    """Joins a process group besides the trainer's own as rank 0, with the functions that SGLang uses.
 
     torch.distributed has no public function for a group with processes outside of the default one.
     """

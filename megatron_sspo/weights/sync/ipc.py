@@ -1,4 +1,4 @@
-"""Weights in the GPU memory that trainer and servers share: a request carries a handle of it, and no bytes."""
+"""Weight sync through GPU memory that trainer and servers share: requests carry CUDA IPC handles instead of bytes."""
 
 import base64
 import pickle
@@ -15,19 +15,19 @@ from megatron_sspo.weights.sync.tensor import flatten, in_sglangs_names
 
 
 class IpcTransport:
-    """Buckets of tensors, flattened on every trainer's GPU; each rank of a server reads that on its own GPU.
+    """Flattens tensors in buckets on every trainer process's GPU; each server rank reads the bucket on its own GPU.
 
-    A collective of all trainer processes. It has not been run: it wants CUDA, whose handles have no like on a CPU.
+    A collective of all trainer processes. It has not been run: it needs CUDA, whose handles have no CPU counterpart.
 
     Args:
-        bucket_bytes: of tensors in one request, unless one tensor is larger; that much memory is wanted on every GPU.
+        bucket_bytes: the number of bytes at which a bucket is complete; every GPU needs about that much memory.
     """
 
     def __init__(self, *, bucket_bytes: int) -> None:
         self._bucket_bytes = bucket_bytes
 
     def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
-        """Replaces all weights of the session's servers. Their keys in the session know the GPUs of their ranks.
+        """Replaces all weights of the session's servers, whose keys in the session have the GPU ids of their ranks.
 
         Raises:
             UserError: no trainer process is on a server's GPU.
@@ -49,16 +49,16 @@ class IpcTransport:
         session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
-        """What the other trainer processes do meanwhile."""
+        """Shares this process's copy of each bucket while rank 0 sends. A collective."""
         for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
             flat, _ = self._share(bucket)
             _release(flat)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing; this transport holds no resources."""
 
     def _share(self, bucket: Sequence[Named]) -> tuple[torch.Tensor, dict[str, str]]:
-        """The bucket in this GPU's memory, and the handles of all GPUs by their ids."""
+        """Returns the bucket in this GPU's memory, and the handles of all GPUs by GPU id. A collective."""
         flat, metadata = flatten(bucket)
         uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
         torch.cuda.synchronize()
@@ -67,7 +67,7 @@ class IpcTransport:
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
-    """The handles for the ranks of a server, one on each of its GPUs."""
+    """Returns the handles for the ranks of a server, one per GPU."""
     strange = [device for device in devices if device not in handles]
     if strange or not devices:
         raise UserError(
@@ -78,12 +78,12 @@ def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> lis
 
 
 def payload(flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
-    """What SGLang's `FlattenedTensorBucket` is sent as, with a handle in the place of the bytes.
+    """Returns the body of SGLang's `FlattenedTensorBucket`, with a handle in place of the bytes.
 
     SGLang finds the device by its id, because its number differs between processes that see different GPUs.
 
     Args:
-        reduce: torch's, from a tensor to (function, arguments) that make it in another process.
+        reduce: torch's function from a tensor to (function, arguments), which rebuild it in another process.
     """
     _, arguments = reduce(flat)
     device = str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
@@ -92,7 +92,7 @@ def payload(flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch
     return base64.b64encode(in_sglangs_names(pickled).replace(_OURS, _THEIRS, 1)).decode()
 
 
-_DEVICE = 6  # its place among the arguments of torch's rebuild_cuda_tensor
+_DEVICE = 6  # the position of the device among the arguments of torch's rebuild_cuda_tensor
 
 
 class _Shared:
@@ -118,7 +118,7 @@ def _device() -> torch.device:
 
 
 def _release(flat: torch.Tensor) -> None:
-    """When all servers have read: no process may free its memory before."""
+    """Frees the bucket when all servers have read it; no process may free its memory earlier. A collective."""
     dist.barrier()
     del flat
     torch.cuda.ipc_collect()

@@ -1,4 +1,4 @@
-"""One sync: the servers that are still in it, and why others are not any more."""
+"""One weight sync: the servers that take part, and the errors of those that have left it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -14,38 +14,38 @@ Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
 
 Answers = dict[Any, dict[str, Any] | ServerError]
-_SECONDS = 600.0  # for one request
-_FIRST_SECONDS = 60.0  # for those that come first and move nothing: a server that hangs is to be found soon
-_FLUSH_SECONDS = 60  # that a server waits for what is under way
+_SECONDS = 600.0  # timeout of a request
+_FIRST_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
+_FLUSH_SECONDS = 60  # for which a server waits for running requests
 _FIRST = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
-    """A way for weights to go."""
+    """A way to move weights to servers."""
 
     def send(self, session: "Session", tensors: Iterable[Named], version: int) -> None:
-        """Replaces all weights of the session's servers. Those that fail, or miss some of them, leave the session.
+        """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
 
-        The stream is consumed whatever happens: on other ranks it is a collective.
+        The stream is always consumed, because it is a collective with the other ranks.
         """
         ...
 
     def follow(self, tensors: Iterable[Named]) -> None:
-        """What the other trainer processes do while rank 0 sends. The stream is a collective."""
+        """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
         ...
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases the transport's resources."""
         ...
 
 
 class Session:
-    """What a transport sends to.
+    """The servers of one weight sync, and the requests to them.
 
     Attributes:
-        servers: those that have what was sent so far, by whatever the engine knows them.
-        failures: those that have failed.
-        num_bytes: of tensors that were sent.
+        servers: the servers that have everything that was sent so far, by the engine's keys.
+        failures: the errors of the servers that have failed, by the same keys.
+        num_bytes: the number of bytes of tensors that were sent.
     """
 
     def __init__(self, servers: Mapping[Any, Client], submit: Submit) -> None:
@@ -55,7 +55,7 @@ class Session:
         self._submit = submit
 
     def begin(self) -> None:
-        """Opens an update of weights; first ends one that a trainer that was killed has left open."""
+        """Opens a weight update; if a killed trainer has left one open, ends that first."""
         answers = self.start("/begin_weight_update", {}).result()
         left_open = [key for key, answer in answers.items() if "already open" in str(answer)]
         self._drop_failed({key: answer for key, answer in answers.items() if key not in left_open})
@@ -63,15 +63,15 @@ class Session:
         self.post("/begin_weight_update", {}, to=left_open)
 
     def end(self, version: int) -> None:
-        """Closes it: from here on the servers have these weights."""
+        """Closes the update: from now on the servers have these weights."""
         self.post("/end_weight_update", {})
         self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
 
     def break_off(self) -> None:
-        """Ends an update in the middle: the stream cannot be had again, and who missed some of it needs another.
+        """Ends an incomplete update. The stream cannot be repeated, so servers that missed a part need another sync.
 
-        The servers leave the session, and hand back what they have put back themselves: nothing is generated from what
-        they hold.
+        All servers leave the session. They abort the requests that they have retracted, so that nothing is generated
+        from incomplete weights.
         """
         self.post("/pause_generation", {"mode": "abort"})
         self.post("/end_weight_update", {})
@@ -79,30 +79,30 @@ class Session:
         self.servers.clear()
 
     def flush(self, *, put_back: bool) -> None:
-        """Has the servers forget what they keep of prompts under the old weights.
+        """Flushes the servers' prefix cache, which was computed with the old weights.
 
-        SGLang does so when nothing is under way, and waits for what is, such as somebody's question after its health.
-        For what it has put back itself (`put_back`) it would wait in vain.
+        SGLang flushes when no request is running, so it waits for running ones, such as a health check. It would wait
+        in vain for requests that it has retracted itself (`put_back`), so no wait is requested then.
         """
         self.post("/flush_cache" if put_back else f"/flush_cache?timeout={_FLUSH_SECONDS}", {})
 
     def post(
         self, path: str, content: Mapping[str, Any], *, to: Iterable[Any] | None = None
     ) -> dict[Any, dict[str, Any]]:
-        """The same request to every server, or to some of them; the answers of those that are left."""
+        """Sends the same request to every server, or to those in `to`. Returns the answers of servers that are left."""
         keys = [key for key in (self.servers if to is None else to) if key in self.servers]
         return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
 
     def start(self, path: str, content: Mapping[str, Any]) -> "Future[Answers]":
-        """The same request to every server, under way."""
+        """Starts the same request to every server."""
         return self._submit(_post_all(self.servers, path, dict.fromkeys(self.servers, content)))
 
     def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Future[Answers]":
-        """A request of its own to every server, under way."""
+        """Starts a request to every server, each with its own content."""
         return self._submit(_post_all(self.servers, path, contents))
 
     def finish(self, request: "Future[Answers]") -> dict[Any, dict[str, Any]]:
-        """Waits for a request, and returns the answers. A server that has failed leaves the session."""
+        """Waits for a request and returns the answers. A server that has failed leaves the session."""
         return self._drop_failed(request.result())
 
     def _drop_failed(self, answers: "Answers") -> dict[Any, dict[str, Any]]:
@@ -117,7 +117,7 @@ class Session:
 
 
 async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]) -> Answers:
-    """One request to each server that there is a content for."""
+    """Sends one request to each server that has an entry in `contents`."""
     seconds = _FIRST_SECONDS if path in _FIRST else _SECONDS
 
     async def post(key: Any) -> dict[str, Any] | ServerError:
@@ -131,13 +131,13 @@ async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[
 
 
 def consume(tensors: Iterable[Named]) -> None:
-    """Takes part in a stream without any use for it."""
+    """Takes part in a stream without using its tensors."""
     for _ in tensors:
         pass
 
 
 def buckets(tensors: Iterable[Named], num_bytes: int, *, device: torch.device | str = "cpu") -> Iterator[list[Named]]:
-    """The stream, in lists of at least `num_bytes` each, the last aside. The tensors are on the device, and copies."""
+    """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`."""
     bucket: list[Named] = []
     filled = 0
     for name, tensor in tensors:

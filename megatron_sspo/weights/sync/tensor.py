@@ -1,4 +1,4 @@
-"""Weights in the body of a request: for servers that are few or near."""
+"""Weight sync in the body of requests, for few or nearby servers."""
 
 import base64
 import pickle
@@ -12,11 +12,11 @@ _ALIGNMENT = 16  # bytes
 
 
 class TensorTransport:
-    """Buckets of tensors, flattened to bytes. While one is on its way the next is gathered.
+    """Sends tensors in buckets, flattened to bytes. The next bucket is gathered while one is being sent.
 
     Args:
-        bucket_bytes: of tensors in one request, unless one tensor is larger.
-        tp_size: tensor-parallel ranks of a server, each of which gets a copy.
+        bucket_bytes: the number of bytes at which a bucket is complete.
+        tp_size: the number of tensor-parallel ranks of a server, each of which gets a copy.
     """
 
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
@@ -42,24 +42,24 @@ class TensorTransport:
         session.end(version)
 
     def follow(self, tensors: Iterable[Named]) -> None:
-        """Nothing but the stream."""
+        """Consumes the stream."""
         consume(tensors)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing; this transport holds no resources."""
 
 
 def serialize(bucket: Sequence[Named]) -> bytes:
-    """What SGLang's `FlattenedTensorBucket` is sent as: a pickle of the bytes and of where each tensor is in them.
+    """Returns the body of SGLang's `FlattenedTensorBucket`: a pickle of the bytes and of each tensor's metadata.
 
-    SGLang's class for the latter is named in it and not imported: the trainer has no SGLang.
+    SGLang's class of the metadata is named in the pickle and not imported, because the trainer has no SGLang.
     """
     flat, metadata = flatten(bucket)
     return in_sglangs_names(pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2))
 
 
 def flatten(bucket: Sequence[Named]) -> tuple[torch.Tensor, "list[_Metadata]"]:
-    """The bytes of the tensors one after the other, on their device, and where each of them is."""
+    """Returns the bytes of the tensors, concatenated on their device, and where each tensor is in them."""
     metadata, size = [], 0
     for name, tensor in bucket:
         start = -(-size // _ALIGNMENT) * _ALIGNMENT  # the receiver views the bytes in place
@@ -72,7 +72,7 @@ def flatten(bucket: Sequence[Named]) -> tuple[torch.Tensor, "list[_Metadata]"]:
 
 
 def in_sglangs_names(pickled: bytes) -> bytes:
-    """A pickle that names SGLang's class in the place of ours: protocol 2 writes a name as text, where it is first."""
+    """Replaces our class by SGLang's in a pickle; protocol 2 writes a class name as text at its first use."""
     return pickled.replace(_OURS, _THEIRS, 1)
 
 
