@@ -127,7 +127,9 @@ def _sources(row: Row, stored: Mapping[str, Stored]) -> list[Source]:
     """Returns the rows of Hugging Face tensors that make up a parameter, in order."""
     dtypes = {stored[name].dtype for name in row.hf}
     if len(dtypes) > 1:
-        raise UserError(f"{', '.join(row.hf)} make up one parameter and differ in dtype: convert with --dtype first")
+        raise UserError(
+            f"{', '.join(row.hf)} make up one parameter and differ in dtype: save the model in one dtype first"
+        )
     if row.dim:
         return [Source(stored[row.hf[0]], 0, stored[row.hf[0]].num_rows)]
     return [Source(stored[row.hf[b.source]], b.start, b.stop) for b in row.blocks(0, 1) if b.source is not None]

@@ -76,7 +76,7 @@ class _Opened:
 
     def __init__(self) -> None:
         self.descriptors: OrderedDict[Path, int] = OrderedDict()
-        self.payloads: OrderedDict[tuple[Path, int], int] = OrderedDict()  # (file, record's offset) -> tensor's offset
+        self.records: OrderedDict[tuple[Path, int], torch_record.Located] = OrderedDict()  # by (file, record's offset)
 
 
 class Files:
@@ -100,7 +100,13 @@ class Files:
     def _read_part(self, stored: Stored, part: Part, rows: np.ndarray) -> None:
         offset = part.offset
         if part.record is not None:
-            offset += self._payload(stored, part.file, *part.record)
+            record = self._record(stored, part.file, *part.record)
+            if part.offset + part.num_rows * part.width > record.num_bytes:
+                raise UserError(
+                    f"{stored.name} of {part.file} has the shape {list(record.shape)} there, which is smaller than by "
+                    "the file .metadata; it is damaged, get it again"
+                )
+            offset += record.payload
         if part.width == stored.row_bytes:
             self._fill(stored.name, part.file, offset, rows)
         else:
@@ -120,9 +126,9 @@ class Files:
         except OSError as error:
             raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
 
-    def _payload(self, stored: Stored, file: Path, offset: int, length: int) -> int:
-        """Returns the offset in the file of a record's tensor. The offsets of a thread's last records are cached."""
-        known = self._opened().payloads
+    def _record(self, stored: Stored, file: Path, offset: int, length: int) -> torch_record.Located:
+        """Returns where the tensor of a record is. The last records of a thread are cached."""
+        known = self._opened().records
         if (file, offset) not in known:
             try:
                 record = torch_record.locate(self._descriptor(file), offset, length)
@@ -132,7 +138,7 @@ class Files:
                 ) from error
             if record.dtype != stored.dtype:
                 raise UserError(f"{stored.name} of {file} is {record.dtype}, and {stored.dtype} by the file .metadata")
-            known[file, offset] = record.payload
+            known[file, offset] = record
             if len(known) > _OPEN_FILES:
                 known.popitem(last=False)
         return known[file, offset]
@@ -159,4 +165,4 @@ class Files:
             for descriptor in opened.descriptors.values():
                 os.close(descriptor)
             opened.descriptors.clear()
-            opened.payloads.clear()
+            opened.records.clear()

@@ -38,6 +38,10 @@ class Located:
     shape: tuple[int, ...]
     payload: int
 
+    @property
+    def num_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

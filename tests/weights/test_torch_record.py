@@ -1,14 +1,18 @@
 """Records: torch.load reads ours, `locate` finds the tensors of torch.save's, and everything else is refused."""
 
+import contextlib
 import io
 import os
 import pickle
 import zipfile
 import zlib
 
+import numpy as np
 import pytest
 import torch
 
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.stored import Files, Part, Stored
 from megatron_sspo.weights.torch_record import Frame, locate
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -31,8 +35,7 @@ def located(tmp_path, record, before=13, after=7):
     descriptor = os.open(path, os.O_RDONLY)
     try:
         found = locate(descriptor, before, len(record))
-        num_bytes = torch.Size(found.shape).numel() * found.dtype.itemsize
-        return found, os.pread(descriptor, num_bytes, found.payload)
+        return found, os.pread(descriptor, found.num_bytes, found.payload)
     finally:
         os.close(descriptor)
 
@@ -95,3 +98,15 @@ def test_what_is_no_tensor_is_refused(tmp_path, record):
     with pytest.raises(ValueError):
         located(tmp_path, record)
     assert not os.path.exists("/tmp/megatron_sspo_was_here")
+
+
+def test_a_record_that_is_smaller_than_its_entry_is_refused(tmp_path):
+    """The bytes after the record are those of another, and would be read in its place."""
+    record, path = saved(torch.ones(2, 3)), tmp_path / "file"
+    path.write_bytes(record * 3)
+    for num_rows, is_right in ((2, True), (3, False)):
+        part = Part(path, 0, 0, num_rows, 0, 12, (0, len(record)))
+        into = np.empty((num_rows, 12), dtype=np.uint8)
+        refusal = contextlib.nullcontext() if is_right else pytest.raises(UserError, match=r"the shape \[2, 3\]")
+        with refusal:
+            Files().read(Stored("a.weight", (num_rows, 3), torch.float32, (part,)), 0, num_rows, into)
