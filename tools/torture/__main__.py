@@ -55,16 +55,13 @@ def main() -> int:
             torture.servers.mind()  # they start while the first run is at work
         if "embedded" in kinds:
             torture.reference = _reference(torture, _updates(options, "embedded"))
-        until = torture.began + options.seconds
+        began = time.monotonic()
+        until = began + options.seconds
         while time.monotonic() < until:
             for kind in kinds:
                 if time.monotonic() >= until and phases:
                     break
-                share = (
-                    torture.began + 0.5 * options.seconds
-                    if _is_short(options) and len(kinds) > 1 and not phases
-                    else until
-                )
+                share = began + 0.5 * options.seconds if _is_short(options) and len(kinds) > 1 and not phases else until
                 phases.append(_phase(torture, len(phases) + 1, kind, _updates(options, kind), share))
     finally:
         recorder.close()

@@ -1,8 +1,9 @@
 """What a run has left: processes, and files under names of its own choosing."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -42,9 +43,13 @@ def files_of_run(run: Path) -> list[str]:
 
 
 def _is_wanted(path: Path) -> bool:
-    return path.name == ".metadata"  # torch's index of a checkpoint
+    return path.name in (".metadata", ".run.lock")  # torch's index of a checkpoint; the lock stays, unlocked
 
 
-def shared_memory() -> set[str]:
-    """Names in /dev/shm."""
-    return set(os.listdir("/dev/shm"))
+def shared_memory(users: Iterable[psutil.Process]) -> set[str]:
+    """Returns the names in /dev/shm that none of these processes has mapped."""
+    used: set[str] = set()
+    for process in users:
+        with contextlib.suppress(psutil.Error):
+            used |= {Path(mapping.path).name for mapping in process.memory_maps()}
+    return set(os.listdir("/dev/shm")) - used

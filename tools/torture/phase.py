@@ -77,7 +77,7 @@ class Phase:
     def run(self, until: float) -> PhaseRecord:
         """Makes faults until then, lets the run come to its end, and goes through its books."""
         began = time.monotonic()
-        shared = leftovers.shared_memory()
+        shared = leftovers.shared_memory(())
         try:
             while not self._is_done and time.monotonic() < until:
                 self._fault()
@@ -318,7 +318,7 @@ class Phase:
         record.books = books.audit(journal, scene.run, expected, group_size=4, is_served=is_served)
         if not is_served and torture.reference is not None:
             record.differences = books.differences(scene.run, torture.reference)
-        left = leftovers.listing(torture.tmp) | (leftovers.shared_memory() - shared)
+        left = leftovers.listing(torture.tmp) | (leftovers.shared_memory(torture.processes.alive()) - shared)
         record.files_left = sorted(left) + leftovers.files_of_run(scene.run)
         for path in left:
             with suppress(OSError):
