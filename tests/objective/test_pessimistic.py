@@ -1,4 +1,4 @@
-"""A gate on one side only: vectors, the formula written naively, laws, limits."""
+"""`Pessimistic` gates: vectors, the formula written naively, laws, limits."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def every(gates):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("case", VECTORS, ids=[f"{n}-{case['gate']}" for n, case in enumerate(VECTORS)])
 def test_vectors(case, dtype):
-    """J and every entry of its gradient, each to 1e-10 in float64 and to 1e-5 in float32."""
+    """Compares J and every entry of its gradient, to 1e-10 in float64 and to 1e-5 in float32."""
 
     def flat(name):
         return torch.tensor([value for sequence in case[name] for value in sequence], dtype=torch.float64)
