@@ -44,7 +44,7 @@ def test_by_sign_is_the_gate_of_the_sign() -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_all_objectives_have_one_gradient_on_policy(name) -> None:
-    """At ρ = 1 the gradient is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""
+    """The gradient at ρ = 1 is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""
     segments = Segments.from_lengths([3, 2])
     log_probs = (-torch.rand(5, generator=torch.Generator().manual_seed(0))).requires_grad_()
     advantages = torch.tensor([1.5, -0.5])
