@@ -70,7 +70,7 @@ def test_an_attack_is_contained_and_leaves_nothing(
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}
     result = sandbox.run(PRELUDE + attack.program, json.dumps(targets))
     assert "THROUGH" not in result.stderr + result.stdout, result.stderr[-2000:]
-    assert result.ended in attack.ends, result
+    assert result.end_reason in attack.ends, result
     assert_nothing_runs(sandbox)
     assert host["process"].poll() is None, "the host's process was killed"
     assert sorted(os.listdir(host["folder"])) == files_before
