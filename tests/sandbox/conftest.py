@@ -98,5 +98,5 @@ def assert_nothing_runs(sandbox: Sandbox) -> None:
 def wait_until(condition, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)

@@ -49,7 +49,7 @@ def remote(url: str) -> RemoteSandbox:
     return RemoteSandbox(url, THE_KEY)
 
 
-def test_it_does_what_a_local_one_does(remote: RemoteSandbox) -> None:
+def test_a_remote_sandbox_works_like_a_local_one(remote: RemoteSandbox) -> None:
     assert (remote.limits.wall_seconds, remote.limits.processes) == (2.0, 20)
     result = remote.run("print(input(), open('a').read())", "é\ud800", {"a": "file"})
     assert result.end_reason == "ok" and result.stdout.endswith("file\n")
@@ -67,14 +67,14 @@ def test_it_does_what_a_local_one_does(remote: RemoteSandbox) -> None:
         session.execute("1")
 
 
-def test_it_is_probed(remote: RemoteSandbox, url: str, monkeypatch) -> None:
+def test_a_remote_sandbox_passes_the_probe(remote: RemoteSandbox, url: str, monkeypatch) -> None:
     probe(remote)
     monkeypatch.setenv(KEY, THE_KEY)
     opened = open_sandbox(url=url)
     assert isinstance(opened, RemoteSandbox)
 
 
-def test_episodes_use_it(url: str, monkeypatch) -> None:
+def test_episodes_run_in_a_remote_sandbox(url: str, monkeypatch) -> None:
     monkeypatch.setenv(KEY, THE_KEY)
     task = Prompt(id="a", tokens=(1,), answer="")
     with contextlib.closing(environment(url=url)) as acting, contextlib.closing(acting.open(task)) as episode:
@@ -83,7 +83,7 @@ def test_episodes_use_it(url: str, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "wrong", THE_KEY + "x", "ключ"])
-def test_without_the_key_nothing_is_done(url: str, key: str, monkeypatch) -> None:
+def test_requests_without_the_key_are_refused(url: str, key: str, monkeypatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(UserError, match="key"):
         RemoteSandbox(url, key)
@@ -155,7 +155,7 @@ def test_a_server_that_would_not_be_safe_does_not_start(arguments: tuple[str, ..
         ("http://127.0.0.1:1", "no sandbox can be used at http://127.0.0.1:1"),
     ],
 )
-def test_a_server_that_is_not_there_is_named(url: str, message: str) -> None:
+def test_an_unusable_url_is_named(url: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         RemoteSandbox(url, THE_KEY, request_seconds=5.0)
     assert message in str(caught.value)
@@ -204,7 +204,7 @@ def served(server: HTTPServer) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_session_that_its_code_took_down_makes_room_for_another_when_it_is_closed() -> None:
+def test_closing_an_ended_session_frees_its_place() -> None:
     with served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2, max_sessions=1)) as url:
         remote = RemoteSandbox(url, THE_KEY)
         first = remote.session()
@@ -218,7 +218,7 @@ def test_a_session_that_its_code_took_down_makes_room_for_another_when_it_is_clo
         second.close()
 
 
-def test_a_request_that_breaks_off_is_sent_again() -> None:
+def test_a_failed_request_is_sent_again() -> None:
     server = HTTPServer(("127.0.0.1", 0), Unreliable)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     with served(server) as url:
@@ -226,7 +226,7 @@ def test_a_request_that_breaks_off_is_sent_again() -> None:
         assert [remote.check("", ["pass"]).passed for _ in range(2)] == [True, True]
 
 
-def test_a_server_that_goes_away_is_an_error_and_not_a_verdict() -> None:
+def test_a_lost_server_is_an_error_and_not_a_verdict() -> None:
     with served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2)) as url:
         remote = RemoteSandbox(url, THE_KEY, request_seconds=5.0)
         session = remote.session()

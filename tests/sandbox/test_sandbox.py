@@ -69,7 +69,7 @@ def test_the_limit_on_cpu_seconds_is_a_time_out() -> None:
         slow.close()
 
 
-def test_a_traceback_shows_the_program_and_not_us(sandbox: Sandbox) -> None:
+def test_a_traceback_shows_only_the_program(sandbox: Sandbox) -> None:
     stderr = sandbox.run("def f():\n    return 1 / 0\nf()").stderr
     assert stderr.splitlines()[:3] == [
         "Traceback (most recent call last):",
@@ -86,7 +86,7 @@ def test_output_is_cut_off_and_what_came_before_is_kept(sandbox: Sandbox) -> Non
     assert result.stdout.startswith("first\n") and len(result.stdout) == LIMITS.output_bytes
 
 
-def test_a_deadline_of_its_own(sandbox: Sandbox) -> None:
+def test_seconds_replaces_the_deadline(sandbox: Sandbox) -> None:
     assert sandbox.run("import time; time.sleep(1000)", seconds=0.2).seconds < LIMITS.wall_seconds
 
 
@@ -122,7 +122,7 @@ def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> 
     assert_nothing_runs(patient)
 
 
-def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -> None:
+def test_close_leaves_no_process_file_or_cgroup() -> None:
     made = Sandbox(Limits(wall_seconds=600.0, cpu_seconds=600))
     folder = made._image.folder
     errors: list[Exception] = []
@@ -157,7 +157,7 @@ def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -
 
 
 @pytest.mark.slow
-def test_a_killed_trainer_leaves_no_process_and_its_files_are_swept() -> None:
+def test_a_killed_trainer_leaves_no_process_and_its_files_are_removed() -> None:
     script = (
         "from megatron_sspo.sandbox.sandbox import Sandbox\nfrom megatron_sspo.sandbox.types import Limits\n"
         "sandbox = Sandbox(Limits(wall_seconds=600.0))\nprint(sandbox._image.folder, flush=True)\n"
@@ -199,7 +199,7 @@ def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("victim", ["bwrap", "judge"])
 @pytest.mark.parametrize("how", ["tests", "cases"])
-def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: Sandbox, victim: str, how: str) -> None:
+def test_a_kill_from_outside_is_not_a_verdict(patient: Sandbox, victim: str, how: str) -> None:
     """The sandbox is made again; if each one is killed, the sandbox is broken, and the program does not fail."""
     program = "import time\ntime.sleep(1)\nprint(3)\ndef f(): return 3\n"
     tests, cases = (["assert f() == 3"], ()) if how == "tests" else ((), (Case(stdin="", stdout="3"),))
@@ -235,7 +235,7 @@ def _is_victim(pid: int, victim: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["run", "tests", "cases", "session"])
-def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient: Sandbox, how: str) -> None:
+def test_signals_to_all_processes_of_a_job_do_not_end_a_program(patient: Sandbox, how: str) -> None:
     """A program can still end the processes that it has started with the same signals."""
     program = (
         "import os, signal, sys, time\n"
@@ -270,7 +270,7 @@ def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient:
         session.close()
 
 
-def test_packages_of_this_environment_can_be_had() -> None:
+def test_packages_of_this_environment_are_copied() -> None:
     made = Sandbox(LIMITS, packages=["packaging"])
     try:
         assert (
@@ -306,7 +306,7 @@ def test_arrays_pass_between_a_program_and_its_tests() -> None:
         ({"cgroup": "/tmp"}, "no group with a memory limit can be made in /tmp"),
     ],
 )
-def test_what_cannot_be_used_is_named(options, message: str) -> None:
+def test_an_unusable_option_is_named(options, message: str) -> None:
     with pytest.raises(UserError) as caught:
         Sandbox(**options)
     assert message in str(caught.value)
@@ -316,7 +316,7 @@ def test_what_cannot_be_used_is_named(options, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("wall_seconds", 0), ("memory_bytes", -1), ("processes", 1.5), ("open_files", "9")]
 )
-def test_a_senseless_limit_is_refused(name: str, value) -> None:
+def test_an_invalid_limit_is_refused(name: str, value) -> None:
     with pytest.raises(UserError, match=name):
         Limits(**{name: value})
 
@@ -332,7 +332,7 @@ def test_without_bubblewrap_there_is_no_sandbox_and_the_remedy_is_named(monkeypa
         box.find_bubblewrap()
 
 
-def test_a_cgroup_holds_for_all_processes_together(sandbox: Sandbox) -> None:
+def test_a_cgroup_limits_all_processes_together(sandbox: Sandbox) -> None:
     if not Cgroups().can_limit_memory:
         assert not sandbox.has_total_memory_limit, "docs/sandbox.md: the limit is that of each process"
         return

@@ -77,7 +77,7 @@ def writes(text: str) -> str:
         (writes("[" * 50_000), "wrote an invalid reply"),
     ],
 )
-def test_a_cell_that_takes_the_interpreter_down_ends_the_session(session, code: str, said: str) -> None:
+def test_a_cell_that_ends_the_interpreter_ends_the_session(session, code: str, said: str) -> None:
     session.execute("x = 1")
     observation = session.execute(code, seconds=0.5)
     assert "[the session is over: " in observation and said in observation, observation[-300:]
