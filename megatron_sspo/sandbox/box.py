@@ -60,7 +60,7 @@ def find_bubblewrap() -> str:
     if not found or (int(found[1]), int(found[2])) < _OLDEST_BUBBLEWRAP:
         raise UserError(
             f"the sandbox needs bubblewrap 0.8 or newer, which can keep a program from making user namespaces, and "
-            f"{path} says {done.stdout.strip()!r}: install a newer one"
+            f"{path} is {done.stdout.strip()!r}: install a newer one"
         )
     return path
 

@@ -40,7 +40,7 @@ class RemoteSandbox:
             raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
         if max(self._key) > "\xff" or set("\r\n") & set(self._key):
             raise UserError(
-                f"the key of the sandbox at {url} has characters that an HTTP header cannot hold: see {KEY}"
+                f"the key of the sandbox at {url} has characters that an HTTP header cannot hold: change {KEY}"
             )
         self._request_seconds = request_seconds
         try:

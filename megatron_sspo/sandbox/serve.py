@@ -96,6 +96,7 @@ class _Sessions:
         with self._lock:
             if name not in self._sessions:
                 raise BadRequest("there is no such session, or it was ended because it was not used")
+            self._sessions[name].last_use = time.monotonic()  # its request may wait long for a slot
             return self._sessions[name]
 
     def end(self, name: str) -> None:
@@ -119,7 +120,7 @@ class _Sessions:
 class _OpenSession:
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._last_use = time.monotonic()
+        self.last_use = time.monotonic()
         self._lock = threading.Lock()
         self._number = 0
         self._answer: dict[str, Any] = {}
@@ -130,12 +131,12 @@ class _OpenSession:
             if number != self._number:
                 self._answer = {"observation": self.session.execute(code, seconds), "is_alive": self.session.is_alive}
                 self._number = number
-            self._last_use = time.monotonic()
+            self.last_use = time.monotonic()
             return self._answer
 
     def is_idle(self, since: float) -> bool:
-        """Returns whether no cell runs and none has ended after `since`, a time of `time.monotonic`."""
-        return not self._lock.locked() and self._last_use < since
+        """Returns whether no cell runs and the session was not used after `since`, a time of `time.monotonic`."""
+        return not self._lock.locked() and self.last_use < since
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import open_sandbox, probe
 from megatron_sspo.sandbox.remote import KEY, RemoteSandbox
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.serve import SandboxServer
+from megatron_sspo.sandbox.serve import SandboxServer, _Sessions
 from megatron_sspo.sandbox.types import Case, SandboxBroken
 from megatron_sspo.types import Prompt
 from tests.sandbox.conftest import LIMITS
@@ -216,6 +217,15 @@ def test_closing_an_ended_session_frees_its_place() -> None:
         first.close()
         assert second.execute("1") == "1\n"
         second.close()
+
+
+def test_a_session_whose_request_waits_for_a_slot_is_not_idle() -> None:
+    sessions = _Sessions(1)
+    sessions.open("a", Mock())
+    session = sessions.get("a")
+    session.last_use = 0.0
+    assert session.is_idle(1.0)
+    assert not sessions.get("a").is_idle(1.0)
 
 
 def test_a_failed_request_is_sent_again() -> None:

@@ -79,7 +79,7 @@ def attach(value: Any, peer: Requester, number: int) -> Any:
 def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
     handle = handle_of(value)
     if handle is None:
-        raise TypeError(f"the object of type {type(value).__name__} has not been made by its program")
+        raise TypeError(f"the object of type {type(value).__name__} was not made by the program")
     return handle.peer.request(operation, value, *arguments, **keywords)
 
 

@@ -283,7 +283,7 @@ class Record:
             except StopIteration:
                 continue
             if has_more:
-                self.failures.append("the program's result is not as long as what it is compared with")
+                self.failures.append("the program's result differs in length from the value that it is compared with")
 
 
 def _is_finite(value: Any) -> bool:
