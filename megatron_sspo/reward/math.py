@@ -50,7 +50,7 @@ class MathReward:
         pairs = [
             (prompt.answer.strip(), answer) if answer else None for prompt, answer in zip(prompts, answers, strict=True)
         ]
-        verdicts = self._judge(pair for pair in pairs if pair is not None)
+        verdicts = self._compare_pairs(pair for pair in pairs if pair is not None)
         return [
             {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(response)}
             for pair, response in zip(pairs, responses, strict=True)
@@ -61,7 +61,7 @@ class MathReward:
         if self._pool is not None:
             self._pool.close()
 
-    def _judge(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], bool]:
+    def _compare_pairs(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], bool]:
         verdicts: dict[tuple[str, str], bool] = {}
         undecided: list[tuple[str, str]] = []
         for pair in dict.fromkeys(pairs):

@@ -96,7 +96,7 @@ class ChangedArguments:
             values: list[Any] = []
             for thunk, log in zip(thunks, logs, strict=True):
                 try:
-                    with self._judge_side.replayed(log):
+                    with self._judge_side.replay(log):
                         values.append(plain_copy(thunk()))
                 except ReplayMismatch:
                     return True

@@ -126,9 +126,9 @@ class Rewriter(ItemCounter):
         self.generic_visit(node)
         if is_counted:
             self._blocks.pop()
-        return [*before, node, *self._after(node)]
+        return [*before, node, *self._statements_after(node)]
 
-    def _after(self, node: ast.stmt) -> list[ast.AST]:
+    def _statements_after(self, node: ast.stmt) -> list[ast.AST]:
         if not isinstance(node, (ast.With, ast.AsyncWith)):
             return []
         texts = [ast.unparse(item.context_expr) for item in node.items]

@@ -83,7 +83,7 @@ class JudgeSide(Peer):
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
             if self.files is not None and self.files.has_any:
-                with self.files.hidden((arguments, keywords)):
+                with self.files.hide((arguments, keywords)):
                     value = super().request(operation, *arguments, **keywords)
             else:
                 value = super().request(operation, *arguments, **keywords)
@@ -94,7 +94,7 @@ class JudgeSide(Peer):
             self.is_broken = True
             raise
         except wire.Unsendable as error:
-            raise self.unsendable(str(error)) from None
+            raise self.handle_unsendable(str(error)) from None
         except Exception as error:
             if log is not None:
                 log.append((operation, None, error))
@@ -103,7 +103,7 @@ class JudgeSide(Peer):
             self.log = log
 
     @contextlib.contextmanager
-    def replayed(self, log: list[Any]) -> Iterator[None]:
+    def replay(self, log: list[Any]) -> Iterator[None]:
         """Answers requests from a log instead of the program, inside this context."""
         self._replay = iter(log)
         try:
@@ -119,7 +119,7 @@ class JudgeSide(Peer):
             raise error
         return value
 
-    def raised(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one of the program's; one that would silently end a loop is replaced."""
         if errors.stops_iteration(error):
             error = errors.ProgramStopped(f"the program raised {type(error).__name__}")
@@ -127,7 +127,7 @@ class JudgeSide(Peer):
             self.raised_by_program.append(error)
         return error
 
-    def unsendable(self, text: str) -> BaseException:
+    def handle_unsendable(self, text: str) -> BaseException:
         """Reports a value that cannot be passed, and returns an exception; a test may take it for the program's own."""
         self._report(f"a value could not be passed between the test and the program: {text}")
         return TypeError(text)

@@ -46,7 +46,7 @@ class OwnFiles:
             self._written.add(path)
 
     @contextlib.contextmanager
-    def hidden(self, passed: Any) -> Iterator[None]:
+    def hide(self, passed: Any) -> Iterator[None]:
         """Removes the files while the program runs, except those whose path is among the passed values."""
         if self._written:
             texts = list(_texts(passed))

@@ -6,7 +6,7 @@ from megatron_sspo.sandbox.inside.flow import Flow
 from megatron_sspo.sandbox.inside.sites import Site
 from megatron_sspo.sandbox.inside.trees import COMPREHENSIONS, last_name, record_call
 
-_OVER_ITEMS = (
+_ITERATING_FUNCTIONS = (
     "map",
     "filter",
     "enumerate",
@@ -20,9 +20,9 @@ _OVER_ITEMS = (
     "zip",
     "len",
 )
-_OF_ARRAYS = ("all", "any", "sum", "norm", "alltrue", "max", "min", "mean")
-_PAIRS_OF_ARRAYS = ("allclose", "array_equiv", "isclose", "assert_allclose", "assert_array_equal", "assert_equal")
-_PAIRS_OF_ARRAYS += ("assert_almost_equal", "assert_array_almost_equal", "assert_array_less")
+_ARRAY_REDUCTIONS = ("all", "any", "sum", "norm", "alltrue", "max", "min", "mean")
+_ARRAY_COMPARISONS = ("allclose", "array_equiv", "isclose", "assert_allclose", "assert_array_equal", "assert_equal")
+_ARRAY_COMPARISONS += ("assert_almost_equal", "assert_array_almost_equal", "assert_array_less")
 
 
 class ItemCounter(ast.NodeTransformer):
@@ -41,14 +41,14 @@ class ItemCounter(ast.NodeTransformer):
                 return ast.copy_location(record_call("zip", known, *node.args), node)
         if self._check is not None and node.args:
             if (
-                name in _PAIRS_OF_ARRAYS
+                name in _ARRAY_COMPARISONS
                 and len(node.args) > 1
                 and not any(isinstance(a, ast.Starred) for a in node.args)
             ):
                 self.generic_visit(node)
                 node.args[:2] = [ast.Starred(record_call("check_emptiness", *node.args[:2]), ast.Load())]
                 return node
-            if name in ("all", "any") or (isinstance(node.func, ast.Attribute) and name in _OF_ARRAYS):
+            if name in ("all", "any") or (isinstance(node.func, ast.Attribute) and name in _ARRAY_REDUCTIONS):
                 return self._count_argument(node)
             if (
                 name == "issubset"
@@ -58,7 +58,7 @@ class ItemCounter(ast.NodeTransformer):
                 self.generic_visit(node)
                 node.func.value = self._wrap(node.func.value, "count_size")
                 return node
-        elif self._check is not None and isinstance(node.func, ast.Attribute) and name in _OF_ARRAYS:
+        elif self._check is not None and isinstance(node.func, ast.Attribute) and name in _ARRAY_REDUCTIONS:
             is_counted = self._flow.uses_results_or_changed(node.func.value)
             self.generic_visit(node)
             if is_counted:
@@ -70,7 +70,7 @@ class ItemCounter(ast.NodeTransformer):
         argument = node.args[0]
         if isinstance(argument, COMPREHENSIONS) or not self._flow.uses_results_or_changed(argument):
             return self.generic_visit(node)
-        if isinstance(argument, ast.Call) and last_name(argument.func) in _OVER_ITEMS:
+        if isinstance(argument, ast.Call) and last_name(argument.func) in _ITERATING_FUNCTIONS:
             node.args[0] = self._count_base(argument)
             return self.generic_visit(node)
         self.generic_visit(node)
@@ -110,7 +110,7 @@ class ItemCounter(ast.NodeTransformer):
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.args
-            and name in (*_OVER_ITEMS, "range")
+            and name in (*_ITERATING_FUNCTIONS, "range")
         ):
             if name == "range" and not (len(node.args) == 1 and ast.unparse(node.args[0]).startswith("len(")):
                 return node

@@ -64,9 +64,9 @@ class Peer:
                     found = self.checked_decode(error)
                     if not isinstance(found, BaseException):
                         raise wire.Broken("the program broke the protocol")
-                    raise self.raised(found)
+                    raise self.convert_error(found)
                 case ["unsendable", str(text)]:
-                    raise self.unsendable(text)
+                    raise self.handle_unsendable(text)
                 case _:
                     raise wire.Broken("the program broke the protocol")
 
@@ -91,7 +91,7 @@ class Peer:
                 try:
                     self._shared.apply(changes)
                     for number in dropped:
-                        self._shared.forget(number)
+                        self._shared.remove(number)
                 except Exception as error:
                     raise wire.Broken(f"the program broke the protocol: {error}") from error
                 return body
@@ -146,11 +146,11 @@ class Peer:
     def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
         """Handles a change that the other side made to a container of this side, before it is applied."""
 
-    def raised(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one that the other side raised."""
         return error
 
-    def unsendable(self, text: str) -> BaseException:
+    def handle_unsendable(self, text: str) -> BaseException:
         """Returns the exception to raise for a value that could not be passed."""
         return TypeError(text)
 
@@ -200,11 +200,11 @@ class Peer:
 
     def _encode_container(self, value: Any, tag: str, handle: Any) -> Any:
         if handle is not None:
-            return self._shared.encode(value, tag) if self._shared.holds(value) else ["exported", handle.number]
+            return self._shared.encode(value, tag) if self._shared.contains(value) else ["exported", handle.number]
         is_plain = type(value).__name__ in (tag, "ndarray") and type(value).__module__ in (
             *("builtins", "collections", "numpy"),
         )
-        if is_plain or self._shared.holds(value):
+        if is_plain or self._shared.contains(value):
             return self._shared.encode(value, tag)
         return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
 

@@ -48,9 +48,9 @@ class Record:
         for site in self._sites:
             if self._is_vacuous(site) and not self._is_excused(site):
                 return f"test {site.text}, line {site.line}: the {site.kind} has checked nothing"
-        return self._silent_text()
+        return self._unchecked_test()
 
-    def _silent_text(self) -> str:
+    def _unchecked_test(self) -> str:
         texts: dict[int, list[Site]] = {}
         for site in self._sites:
             if site.kind == "check" and site.is_real and (not site.owner or site.owner in self._flow.loaded):
@@ -79,7 +79,7 @@ class Record:
         """Evaluates the condition of an assert statement."""
         site = self._sites[number]
         value, log = self._evaluate(site, thunk)
-        if self._has_passed(site, value):
+        if self._record_result(site, value):
             self._arguments.recheck_condition(thunk, log)
         return value
 
@@ -101,14 +101,14 @@ class Record:
             value, log = self._evaluate(site, compare)
         finally:
             self._is_comparing = was_comparing
-        if self._has_passed(site, value):
+        if self._record_result(site, value):
             logs = log[:length], log[length:]
             self._arguments.recheck_sides((left, right), sides, logs, (left_depends, right_depends))
         return value
 
     def check_value(self, number: int, value: Any) -> Any:
         """Records the value of an assert statement's condition that cannot be put into a lambda."""
-        self._has_passed(self._sites[number], value)
+        self._record_result(self._sites[number], value)
         return value
 
     def check_call(self, number: int, thunk: Thunk) -> Any:
@@ -144,7 +144,7 @@ class Record:
         site.was_empty = bool(counts) and not any(counts)
         return value, log
 
-    def _has_passed(self, site: Site, value: Any) -> bool:
+    def _record_result(self, site: Site, value: Any) -> bool:
         if not value:
             self._fail(site, "")
             return False

@@ -83,7 +83,7 @@ class SharedContainers:
         self._add(number, value, tag)
         return ["new", number, tag, self._content(value, tag), derived]
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Returns whether the other side has this container already."""
         return id(value) in self._numbers
 
@@ -135,11 +135,11 @@ class SharedContainers:
         for number in list(self._entries):
             entry = self._entries[number]
             if sys.getrefcount(entry.container) <= _REFERENCES_OF_UNUSED:
-                self.forget(number)
+                self.remove(number)
                 dropped.append(number)
         return dropped
 
-    def forget(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Removes a container that one of the sides has dropped."""
         entry = self._entries.pop(number, None)
         if entry is not None:
@@ -166,7 +166,7 @@ class SharedContainers:
         """Removes the containers of a message that could not be sent."""
         for number, entry in list(self._entries.items()):
             if entry.synced_items is None:
-                self.forget(number)
+                self.remove(number)
         self._unsynced.clear()
 
     # ------------------------------------------------------------------ content
