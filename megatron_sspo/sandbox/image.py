@@ -8,8 +8,6 @@ There is no shell and no other program. Python is copied because interpreters ar
 cannot read (a home folder or an environment), and because binding single files is slow.
 """
 
-import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -17,12 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.sandbox.seccomp import seccomp_filter
 
 PYTHON = "/python/bin/python3"
@@ -68,8 +66,8 @@ class Image:
     """
 
     def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
-        _remove_stale()
-        self.folder, self._lock = _make_folder()
+        self._scratch = ScratchFolder(_PREFIX, mode=0o755)
+        self.folder = self._scratch.path
         try:
             self._fill(python, packages)
         except OSError as error:
@@ -94,10 +92,7 @@ class Image:
 
     def close(self) -> None:
         """Removes the folder."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()
 
     def _fill(self, python: str, packages: Sequence[str]) -> None:
         self._python = python = python or _base_interpreter()
@@ -216,31 +211,3 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
         ) from error
     found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)
     return {Path(path) for path in found}
-
-
-def _make_folder() -> tuple[Path, int]:
-    """Makes a folder and locks it; the lock tells `_remove_stale` and the system's /tmp cleaners that it is in use."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with contextlib.suppress(FileNotFoundError):  # removed by a `_remove_stale` before it was locked: try again
-            folder.chmod(0o755)
-            lock = os.open(folder, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            if os.fstat(lock).st_nlink:
-                return folder, lock
-            os.close(lock)
-
-
-def _remove_stale() -> None:
-    """Removes the folders that killed processes of this user have left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if status.st_uid != os.geteuid() or folder.is_symlink():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
