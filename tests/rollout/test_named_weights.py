@@ -100,7 +100,7 @@ def test_a_tied_output_layer_may_be_sent_if_it_is_the_embedding(folders, first):
                 engine.load_weights(stream, 0)
 
 
-def test_a_tied_output_layer_does_not_stand_for_the_embedding(folders):
+def test_a_tied_output_layer_does_not_replace_the_embedding(folders):
     engine, weights = fresh(folders, "llama_tied")
     weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
     with pytest.raises(UserError, match=r"1 missing \(model\.embed_tokens\.weight\)"):
