@@ -86,8 +86,8 @@ class Published:
             return found
         if not files:
             raise UserError(
-                f"{folder} has no file of the split {split!r}: it should be named {split}.jsonl, {split}.parquet or "
-                f"{split}-*.parquet, or name the file itself as the option path"
+                f"{folder} has no file of the split {split!r}: name it {split}.jsonl, {split}.parquet or "
+                f"{split}-*.parquet, or set the option path to the file itself"
             )
         return files
 
@@ -97,8 +97,8 @@ class Published:
         if missing := [column for column in self.columns if column not in record.values]:
             raise UserError(
                 f"{record.place}: there is no column {missing[0]!r}: the set {self.name} has the columns of "
-                f"{self.repository}, {' and '.join(self.columns)}; a file of another form is a source of its own, with "
-                "the options question and answer"
+                f"{self.repository}, {' and '.join(self.columns)}; to read a file with other columns, name it as the "
+                "source and set the options question and answer"
             )
         wanted = self.columns + self.metadata
         return replace(record, values={name: value for name, value in record.values.items() if name in wanted})

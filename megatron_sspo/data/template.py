@@ -60,7 +60,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     if system:
         if messages[0]["role"] == "system":
             raise UserError(
-                f"{row.id} has a system message of its own: leave the option system empty, or drop that one"
+                f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
             )
         messages = [{"role": "system", "content": system}, *messages]
     from jinja2 import TemplateError

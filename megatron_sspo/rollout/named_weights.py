@@ -55,7 +55,7 @@ class NamedWeights:
             if name in loaded:
                 repeated.append(name)
             elif tensor.shape != slot.shape:
-                misshapen.append(f"{name} {list(tensor.shape)} where {list(slot.shape)} is due")
+                misshapen.append(f"{name} {list(tensor.shape)}, expected {list(slot.shape)}")
             elif self._alias_differs(name, tensor, loaded):
                 untied.append(name)
             else:
@@ -67,7 +67,7 @@ class NamedWeights:
             "unknown": unknown,
             "repeated": repeated,
             "of a wrong shape": misshapen,
-            "unlike the tensor that the model ties it to": untied,
+            "different from the tensor that the model ties it to": untied,
         }
         if any(faults.values()):
             found = "; ".join(_listed(names, fault) for fault, names in faults.items() if names)
