@@ -118,8 +118,7 @@ class ServerProcess:
         if self._process is None:
             return
         children = _children(self._process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        serve.kill_group(self._process.pid)
         for child in children:  # the watcher has a process group of its own, and would stay behind if it is stopped
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGCONT)
