@@ -24,7 +24,7 @@ KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
 TMP = "MEGATRON_SSPO_SERVER_TMP"  # the server's TMPDIR, which is removed when the server ends
 _SHARED_MEMORY = "/dev/shm/sglang_loads_*"
-_KILL_SECONDS = 10.0  # for which the death of killed processes is awaited: some wait for a device
+KILL_SECONDS = 10.0  # time limit for the death of killed processes, some of which wait for a device
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -72,7 +72,7 @@ def kill_group(leader: int) -> None:
     """Kills a process group, and waits for the death of its processes, so that `clean_up` finds their files unused."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
-    deadline = time.monotonic() + _KILL_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     while leader in _living_groups() and time.monotonic() < deadline:
         time.sleep(0.02)
 

@@ -16,7 +16,6 @@ from megatron_sspo.rollout import serve
 
 _MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
 _MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
-_KILL_SECONDS = 30.0  # a killed process in an uninterruptible system call must not block the trainer
 _PORT_TAKEN = "address already in use"  # SGLang logs this and keeps running
 
 
@@ -123,7 +122,7 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_KILL_SECONDS)
+            self._process.wait(timeout=serve.KILL_SECONDS)
         self._process = None
         if self._tmp is not None:
             serve.clean_up(str(self._tmp.path))  # the process's own watcher may be dead, too

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import serve, servers
+from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.own_servers import build_servers
 from megatron_sspo.rollout.servers import ServerProcess, command_line, find_python
 from megatron_sspo.rollout.sglang_options import Options
@@ -87,7 +87,7 @@ def test_a_process_that_cannot_be_killed_does_not_block_the_trainer(tmp_path, mo
     process = ServerProcess(python, "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret")
     process.start()
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    monkeypatch.setattr(servers, "_KILL_SECONDS", 0.1)
+    monkeypatch.setattr(serve, "KILL_SECONDS", 0.1)
     started = time.monotonic()
     process.stop()
     assert time.monotonic() - started < 3
