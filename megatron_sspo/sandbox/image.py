@@ -29,7 +29,7 @@ PYTHON = "/python/bin/python3"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 _PREFIX = "megatron-sspo-sandbox-"
-_LEFT_OUT = shutil.ignore_patterns(
+_EXCLUDED = shutil.ignore_patterns(
     "site-packages",
     "dist-packages",
     "test",
@@ -46,7 +46,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     "*.opt-*.pyc",
     "*.a",
 )
-_FACTS = """
+_INSPECT = """
 import json, sys, sysconfig
 paths = sysconfig.get_paths()
 print(json.dumps({
@@ -68,15 +68,15 @@ class Image:
     """
 
     def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
-        _sweep()
+        _remove_stale()
         self.folder, self._lock = _make_folder()
         try:
             self._fill(python, packages)
         except OSError as error:
             self.close()
             raise UserError(
-                f"the sandbox's Python cannot be copied to {self.folder}: {error}; give room in the folder that "
-                "TMPDIR names, or name another one"
+                f"the sandbox's Python cannot be copied to {self.folder}: {error}; free some space in "
+                "TMPDIR, or set TMPDIR to another folder"
             ) from error
         except BaseException:
             self.close()
@@ -101,11 +101,11 @@ class Image:
 
     def _fill(self, python: str, packages: Sequence[str]) -> None:
         self._python = python = python or _base_interpreter()
-        facts = _facts_of(python)
-        own = f"{sys.version_info.major}.{sys.version_info.minor}"
-        if packages and facts["version"] != own:
+        facts = _inspect_interpreter(python)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if packages and facts["version"] != version:
             raise UserError(
-                f"the sandbox's packages are copied from this Python {own}, and {python} is {facts['version']}: "
+                f"the sandbox's packages are copied from this Python {version}, and {python} is {facts['version']}: "
                 "leave one of the two options empty"
             )
         self.seccomp.write_bytes(seccomp_filter())
@@ -174,20 +174,20 @@ def _base_interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def _facts_of(python: str) -> dict[str, Any]:
+def _inspect_interpreter(python: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", _FACTS], capture_output=True, encoding="utf-8", timeout=60, check=True, env={}
+            [python, "-I", "-S", "-c", _INSPECT], capture_output=True, encoding="utf-8", timeout=60, check=True, env={}
         )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UserError(
-            f"the sandbox's Python {python} does not run ({error}): name another by the option python"
+            f"the sandbox's Python {python} does not run ({error}): set the option python to another one"
         ) from error
 
 
 def _copy_tree(source: Path, destination: Path) -> None:
-    shutil.copytree(source, destination, ignore=_LEFT_OUT, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    shutil.copytree(source, destination, ignore=_EXCLUDED, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
 def _copy_distribution(name: str, destination: Path) -> None:
@@ -211,7 +211,7 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
         )
     except OSError as error:
         raise UserError(
-            f"the sandbox asks ldd for the libraries that its Python loads, and it does not run: {error}; "
+            f"ldd, which lists the libraries that the sandbox's Python loads, does not run: {error}; "
             "install the C library's tools (Debian: apt-get install libc-bin)"
         ) from error
     found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)
@@ -219,10 +219,10 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
 
 
 def _make_folder() -> tuple[Path, int]:
-    """Makes a folder and locks it; the lock tells `_sweep` and the system's cleaners of /tmp that it is in use."""
+    """Makes a folder and locks it; the lock tells `_remove_stale` and the system's /tmp cleaners that it is in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with contextlib.suppress(FileNotFoundError):  # removed by a `_sweep` before it was locked: try again
+        with contextlib.suppress(FileNotFoundError):  # removed by a `_remove_stale` before it was locked: try again
             folder.chmod(0o755)
             lock = os.open(folder, os.O_RDONLY)
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -231,7 +231,7 @@ def _make_folder() -> tuple[Path, int]:
             os.close(lock)
 
 
-def _sweep() -> None:
+def _remove_stale() -> None:
     """Removes the folders that killed processes of this user have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
