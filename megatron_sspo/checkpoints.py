@@ -54,8 +54,8 @@ class Checkpoints:
         """
         self.wait()
         started = time.perf_counter()
-        with self._watchdog.patience():
-            temporary = agree.on_main(lambda: self._begin(state, extra))
+        with self._watchdog.allow_silence():
+            temporary = agree.run_on_rank_0(lambda: self._begin(state, extra))
             saving = policy.begin_save(temporary / "trainer")
         self.newest = state.update
         self._in_progress = _InProgress(saving, temporary, state.update, started, time.perf_counter() - started)
@@ -74,7 +74,7 @@ class Checkpoints:
         one = self._in_progress
         if one is not None:
             began = time.perf_counter()
-            with self._watchdog.patience():
+            with self._watchdog.allow_silence():
                 one.saving.wait()
             one.waited += time.perf_counter() - began
             self._in_progress = None
@@ -93,9 +93,9 @@ class Checkpoints:
             return temporary
 
     def _finish(self, one: "_InProgress") -> None:
-        with self._watchdog.patience():
-            parts = agree.gather(one.saving.checksums())
-            agree.on_main(lambda: self._publish(one.temporary, parts))
+        with self._watchdog.allow_silence():
+            parts = agree.all_gather_objects(one.saving.checksums())
+            agree.run_on_rank_0(lambda: self._publish(one.temporary, parts))
         self._on_saved(one.update, one.waited, time.perf_counter() - one.started)
 
     def _publish(self, temporary: Path, parts: list[dict[str, Entry]]) -> None:

@@ -83,8 +83,8 @@ class Job:
             self._device, self._watchdog = stack.enter_context(joined(run, log, local.report_hang))
             check_ranks(run, model_config(run), self.folder)
             self.is_main = agree.is_main()
-            agree.on_main(lambda: self._lock(stack))
-            found = agree.on_main(lambda: checkpoints(self.folder / "checkpoints"))
+            agree.run_on_rank_0(lambda: self._lock(stack))
+            found = agree.run_on_rank_0(lambda: checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
             if self._newest is not None and local.is_launched() and not local.is_child():
                 check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
@@ -126,12 +126,12 @@ class Job:
         )
         if self._newest is not None:
             self.state, extra = read_checkpoint(self._newest, LOOP_STATE)
-            with self._watchdog.patience():
+            with self._watchdog.allow_silence():
                 self.policy.load(self._newest / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
             self.checkpoints.newest = self.state.update
-        agree.on_main(lambda: self._open_records(stack))
+        agree.run_on_rank_0(lambda: self._open_records(stack))
         self.display.say(
             f"[bold]{run.name}[/bold]: {run.model.path}, {count(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
@@ -141,7 +141,7 @@ class Job:
             self._warm_start()
             self._evaluate()
         self.display.begin(run.name, run.num_updates, self.state.update)
-        self._watchdog.forget_silences()
+        self._watchdog.reset_longest_silence()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is not None:  # no collectives here: the other ranks may be inside a different one
@@ -192,14 +192,14 @@ class Job:
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()
-        if not agree.on_main(self._is_evaluated) and not self._evaluate(until_asked=True):
+        if not agree.run_on_rank_0(self._is_evaluated) and not self._evaluate(until_asked=True):
             self._leave()
             return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # exported by an earlier attempt
             shutil.rmtree(replaced, ignore_errors=True)
             model.rename(replaced)
-        with self._watchdog.patience():
+        with self._watchdog.allow_silence():
             self.policy.export(model)
         if self.is_main:
             shutil.rmtree(replaced, ignore_errors=True)
@@ -300,7 +300,7 @@ class Job:
             with naming_the_file(destination):
                 write_random_weights(model_path, destination, self.run.seed)
 
-        agree.on_main(write)
+        agree.run_on_rank_0(write)
         return destination
 
     def _warm_start(self) -> None:

@@ -8,7 +8,7 @@ import sys
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when its parent ends. On other systems than Linux, checks the parent once.
 
     The kernel watches the thread that started this process, so that thread has to live as long as the parent.

@@ -35,7 +35,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: the first check that fails.
     """
-    found = agree.gather({"host": socket.gethostname(), "versions": versions()})
+    found = agree.all_gather_objects({"host": socket.gethostname(), "versions": versions()})
     hosts = [rank["host"] for rank in found]
     _compare([rank["versions"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
@@ -85,11 +85,11 @@ def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
                 marker.touch()
             except OSError as error:
                 message = f"cannot write into {folder} ({error.strerror}): choose another place with --set output=..."
-        name, message = agree.from_main((marker.name, message))
+        name, message = agree.broadcast_from_rank_0((marker.name, message))
         if message:
             raise UserError(message)
         missing = [str(path) for path in (folder / name, Path(run.model.path)) if not _is_seen(path)]
-        for rank, paths in enumerate(agree.gather(missing)):
+        for rank, paths in enumerate(agree.all_gather_objects(missing)):
             if paths:
                 path = str(folder) if paths[0].endswith(name) else paths[0]
                 raise UserError(

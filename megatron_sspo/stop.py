@@ -51,7 +51,7 @@ class Stop:
         self._longest, self._looked = self.longest, time.monotonic()
         is_main = agree.is_main()
         seconds = self._looked - self._asked if self._signal else 0.0
-        found = agree.gather((is_main and self._file.exists(), int(self._signal), seconds))
+        found = agree.all_gather_objects((is_main and self._file.exists(), int(self._signal), seconds))
         by_file, number, seconds = (max(values) for values in zip(*found, strict=True))
         if by_file:
             self.reason, self.exit_code = f"{self._file} was made", BY_FILE

@@ -19,10 +19,10 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, and trains in this process, or starts the run's processes if it has several."""
     from megatron_sspo.launch import local
     from megatron_sspo.preflight import preflight
-    from megatron_sspo.processes.output import outlive_full_disk
+    from megatron_sspo.processes.output import survive_full_disk
     from megatron_sspo.recipe import load_recipe
 
-    outlive_full_disk()
+    survive_full_disk()
     run = load_recipe(options.recipe, options.set)
     if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
         preflight(run, resume=options.resume)

@@ -13,7 +13,7 @@ from typing import Any
 
 from megatron_sspo import stop
 from megatron_sspo.errors import UserError
-from megatron_sspo.parent import die_with
+from megatron_sspo.parent import exit_with_parent
 from megatron_sspo.ports import free_port
 
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
@@ -64,7 +64,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
                     _command(arguments),
                     env={**environment, **_place(rank)},
                     pass_fds=[theirs],
-                    preexec_fn=partial(die_with, os.getpid()),
+                    preexec_fn=partial(exit_with_parent, os.getpid()),
                 )
             )
         return _wait(processes, ours)

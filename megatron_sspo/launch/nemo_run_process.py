@@ -10,7 +10,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
-from megatron_sspo.parent import die_with
+from megatron_sspo.parent import exit_with_parent
 
 
 def run_module(module: str, arguments: Sequence[str], job: slurm.Job, *, executor: str, dry_run: bool) -> int:
@@ -35,7 +35,7 @@ def run_module(module: str, arguments: Sequence[str], job: slurm.Job, *, executo
     environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
     environment.setdefault("PYTHON", sys.executable)
     environment.setdefault("COLUMNS", "200")  # the width to which NeMo-Run wraps what it prints, scripts included
-    end_with_this_process = partial(die_with, os.getpid())
+    end_with_this_process = partial(exit_with_parent, os.getpid())
     return subprocess.run(
         command, cwd=job.project, env=environment, preexec_fn=end_with_this_process, check=False
     ).returncode

@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from megatron_sspo import stop
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.board import Board
+from megatron_sspo.processes.board import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
@@ -36,8 +36,8 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
     """
     device = initialize(run.parallel, run.seed, timeout=run.distributed_timeout)
     watchdog = Watchdog(
-        Ranks.gathered(dist.get_rank()),
-        Board() if dist.get_world_size() > 1 else None,
+        Ranks.gather(dist.get_rank()),
+        ControlStore() if dist.get_world_size() > 1 else None,
         log=log,
         timeout=run.distributed_timeout,
         stop_timeout=run.stop_timeout,
@@ -87,7 +87,9 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     if not dist.is_initialized():
         store = meet(rank, world_size, timeout)
         backend = "nccl" if on_cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=agree.PATIENCE)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=agree.COLLECTIVE_TIMEOUT
+        )
         agree.make_control_group()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor,
@@ -96,7 +98,7 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
         expert_tensor_parallel_size=parallel.expert_tensor,
-        distributed_timeout_minutes=round(agree.PATIENCE.total_seconds() / 60),
+        distributed_timeout_minutes=round(agree.COLLECTIVE_TIMEOUT.total_seconds() / 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed + 1, force_reset_rng=True)
     return device

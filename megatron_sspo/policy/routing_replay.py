@@ -39,7 +39,7 @@ class RoutingReplay:
         routers = [[m for m in chunk.modules() if isinstance(m, TopKRouter)] for chunk in self._chunks]
         self._routers: list[list[Any]] = [[router.router_replay for router in found] for found in routers]
         numbers: list[list[Any]] = [[router.layer_number for router in found] for found in routers]
-        layers = sorted({number for rank in agree.gather(numbers) for chunk in rank for number in chunk})
+        layers = sorted({number for rank in agree.all_gather_objects(numbers) for chunk in rank for number in chunk})
         self._layers = [[layers.index(number) for number in chunk] for chunk in numbers]
         config = self._chunks[0].config
         self.shape = RouterShape(len(layers), config.moe_router_topk, config.num_moe_experts)
@@ -113,7 +113,7 @@ class RoutingReplay:
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
                 for number, positions, rows in self._by_sequence(sequences, microbatch):
                     mine.append((number, positions, layers, routes[rows].to(small)))
-        everyone = agree.gather(mine)
+        everyone = agree.all_gather_objects(mine)
         whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=small) for length in lengths]
         for number, positions, layers, routes in (part for rank in everyone for part in rank):
             inside = positions < lengths[number]  # the rest is padding

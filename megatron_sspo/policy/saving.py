@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.manifest import Entry, checksums_of_rank
-from megatron_sspo.parent import die_with
+from megatron_sspo.parent import exit_with_parent
 from megatron_sspo.processes import agree
 
 _STALLED_SECONDS = 600.0  # without growth of the files, after which a writer counts as hung
@@ -63,7 +63,7 @@ class Saving:
         Raises:
             UserError: a part could not be written, or its writer hangs.
         """
-        if not all(agree.gather(self._is_ready())):
+        if not all(agree.all_gather_objects(self._is_ready())):
             return False
         self._finish()
         return True
@@ -237,7 +237,7 @@ def writers_that_die_with_this_process() -> Iterator[None]:
 def _after_fork() -> None:
     global _writers_parent
     if _writers_parent:
-        die_with(_writers_parent)
+        exit_with_parent(_writers_parent)
         _writers_parent = os.getpid()  # for the processes that this one forks
 
 

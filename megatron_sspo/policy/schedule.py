@@ -137,7 +137,7 @@ class Schedule:
                 found[index] = tuple(
                     next(own) if is_own else 0.0 for is_own in share.sequences[index][1].response_mask()
                 )
-        by_index = {index: values for part in agree.gather(found) for index, values in part.items()}
+        by_index = {index: values for part in agree.all_gather_objects(found) for index, values in part.items()}
         return [by_index[index] for index in range(len(share.sequences))]
 
     def recorded_routes(self, share: Share) -> list[str]:

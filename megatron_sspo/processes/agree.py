@@ -11,7 +11,7 @@ from megatron_sspo.errors import UserError
 T = TypeVar("T")
 
 # Long enough for any wait: the watchdog ends a run that hangs, because it sees whether the run makes progress.
-PATIENCE = timedelta(days=1)
+COLLECTIVE_TIMEOUT = timedelta(days=1)
 
 # Parts of the error messages of gloo and NCCL when a peer has ended.
 _BROKEN_CONNECTION = (
@@ -19,7 +19,7 @@ _BROKEN_CONNECTION = (
     *("ncclRemoteError", "remote process exited", "communicator was aborted"),
 )
 
-_control: Any = None  # a gloo group of all ranks if the default group uses NCCL; None: the default group
+_control_group: Any = None  # a gloo group of all ranks if the default group uses NCCL; None: the default group
 
 
 def make_control_group() -> None:
@@ -28,8 +28,10 @@ def make_control_group() -> None:
     With NCCL, a rank that waits for an object would occupy its GPU, and NCCL's own watchdog would end the job during a
     long generation. So objects are sent by gloo, between the hosts' memories.
     """
-    global _control
-    _control = dist.new_group(backend="gloo", timeout=PATIENCE) if dist.get_backend() == "nccl" else None
+    global _control_group
+    _control_group = (
+        dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT) if dist.get_backend() == "nccl" else None
+    )
 
 
 def is_main() -> bool:
@@ -37,42 +39,42 @@ def is_main() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def from_main(value: T) -> T:
+def broadcast_from_rank_0(value: T) -> T:
     """Returns rank 0's value on every rank. A collective."""
     if not dist.is_initialized():
         return value
     held = [value]
-    dist.broadcast_object_list(held, src=0, group=_control)
+    dist.broadcast_object_list(held, src=0, group=_control_group)
     return held[0]
 
 
-def gather(value: T) -> list[T]:
+def all_gather_objects(value: T) -> list[T]:
     """Returns the values of all ranks, in the order of ranks, on every rank. A collective."""
     if not dist.is_initialized():
         return [value]
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value, group=_control)
+    dist.all_gather_object(found, value, group=_control_group)
     return found
 
 
 def barrier() -> None:
     """Waits until every rank calls this function. A collective."""
     if dist.is_initialized():
-        dist.barrier(group=_control)
+        dist.barrier(group=_control_group)
 
 
-def on_main(action: Callable[[], T]) -> T:
+def run_on_rank_0(action: Callable[[], T]) -> T:
     """Runs `action` on rank 0 only, and returns its result, or raises its UserError, on every rank. A collective.
 
     Rule of this package: a branch that decides whether or which collective comes next depends only on values that are
     equal on all ranks. A value that only rank 0 has, because it comes from a file, a clock, a signal or a server, goes
     through this function:
 
-        if not agree.on_main(self._is_evaluated):
+        if not agree.run_on_rank_0(self._is_evaluated):
             self._evaluate()  # a collective: all ranks call it, or none does
 
-    A value that may differ between ranks goes through `gather` and is then combined. A value that all ranks compute
-    from the configuration and the checkpoint needs no agreement.
+    A value that may differ between ranks goes through `all_gather_objects` and is then combined. A value that all ranks
+    compute from the configuration and the checkpoint needs no agreement.
 
     A rank never decides by its own look at a shared folder, because two nodes may see it differently for some seconds.
 
@@ -85,7 +87,7 @@ def on_main(action: Callable[[], T]) -> T:
             value = action()
         except UserError as error:
             message = str(error)
-    message, value = from_main((message, value))
+    message, value = broadcast_from_rank_0((message, value))
     if message:
         raise UserError(message)
     return value  # pyright: ignore[reportReturnType]
@@ -102,6 +104,6 @@ def raise_first(error: UserError | None) -> None:
     Raises:
         UserError: a rank has an error.
     """
-    for message in gather(str(error) if error is not None else ""):
+    for message in all_gather_objects(str(error) if error is not None else ""):
         if message:
             raise UserError(message) from error

@@ -15,39 +15,41 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 _CONNECT_SECONDS = timedelta(seconds=60)
-_ANSWER_SECONDS = 2.0
-_PREFIX = "megatron_sspo/board"
+_REPLY_SECONDS = 2.0
+_PREFIX = "megatron_sspo/control"
 
 
-class Board:
+class ControlStore:
     """Messages between ranks through the TCPStore of the process group, over separate connections.
 
-    If the store's process is stopped (SIGSTOP), calls to the store block without end. So `exchange` must run in a
-    thread that no other thread waits for; the other methods have a timeout.
+    If the store's process is stopped (SIGSTOP), calls to the store block without end. So `exchange_status` must run in
+    a thread that no other thread waits for; the other methods have a timeout.
     """
 
     def __init__(self) -> None:
         self._store = _connect()
-        self._ending = _connect()  # a second connection, for calls that must not wait for `exchange`
+        self._ending = _connect()  # a second connection, for calls that must not wait for `exchange_status`
         self.ended: tuple[str, str] | None = None  # (kind, reason), after a rank has ended the run
 
-    def exchange(self, rank: int, neighbour: int, *, has_progressed: bool, is_asked: bool) -> "Answer":
+    def exchange_status(
+        self, rank: int, neighbour: int, *, has_progressed: bool, is_stop_requested: bool
+    ) -> "RanksStatus":
         """Sends this rank's status and returns the combined status of all ranks.
 
         Raises:
             RuntimeError: the store does not exist any more.
         """
-        self._store.add(f"sign/{rank}", 1)
-        answer = Answer(
+        self._store.add(f"heartbeat/{rank}", 1)
+        status = RanksStatus(
             progress=self._store.add("progress", int(has_progressed)),
-            sign=self._store.add(f"sign/{neighbour}", 0),
-            is_asked=self._store.add("asked", int(is_asked)) > 0,
-            dumps_asked_for=self._store.add("dumps_asked_for", 0),
+            heartbeat=self._store.add(f"heartbeat/{neighbour}", 0),
+            is_stop_requested=self._store.add("stop_requested", int(is_stop_requested)) > 0,
+            dump_requests=self._store.add("dump_requests", 0),
         )
         if self._store.add("ended", 0) and self.ended is None:
             kind, _, why = self._store.get("reason").decode().partition(" ")
             self.ended = kind, why
-        return answer
+        return status
 
     def end(self, kind: str, why: str) -> bool:
         """Ends the run with a reason that all ranks read; returns whether this rank is the first to end it."""
@@ -62,15 +64,15 @@ class Board:
             self._ending.add("ended", 1)
             return True
 
-        return _within(_ANSWER_SECONDS, claim, otherwise=True)  # without a store each rank acts as the first
+        return _within(_REPLY_SECONDS, claim, otherwise=True)  # without a store each rank acts as the first
 
-    def ask_for_dumps(self) -> None:
+    def request_dumps(self) -> None:
         """Requests that every rank writes its stacks."""
-        _within(_ANSWER_SECONDS, lambda: self._ending.add("dumps_asked_for", 1), otherwise=0)
+        _within(_REPLY_SECONDS, lambda: self._ending.add("dump_requests", 1), otherwise=0)
 
     def count_dump(self) -> None:
         """Counts this rank as one that has written its stacks."""
-        _within(_ANSWER_SECONDS, lambda: self._ending.add("dumps", 1), otherwise=0)
+        _within(_REPLY_SECONDS, lambda: self._ending.add("dumps", 1), otherwise=0)
 
     def await_dumps(self, count: int, seconds: float) -> None:
         """Waits until `count` ranks have written their stacks, at most `seconds`."""
@@ -83,7 +85,7 @@ class Board:
 
     def release(self) -> None:
         """Ends the wait of all ranks in `await_release`."""
-        _within(_ANSWER_SECONDS, lambda: self._ending.add("released", 1), otherwise=0)
+        _within(_REPLY_SECONDS, lambda: self._ending.add("released", 1), otherwise=0)
 
     def await_release(self, seconds: float) -> None:
         """Waits until the rank that ended the run has reported the reason, or the store is gone, at most `seconds`."""
@@ -97,20 +99,20 @@ class Board:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class RanksStatus:
     """The combined status of all ranks.
 
     Attributes:
         progress: a counter that any rank increases when it makes progress.
-        sign: the neighbour's counter, which grows as long as the neighbour is alive.
-        is_asked: whether any rank was asked to end.
-        dumps_asked_for: how often stacks were requested.
+        heartbeat: the neighbour's counter, which grows as long as the neighbour is alive.
+        is_stop_requested: whether any rank got a stop request.
+        dump_requests: how often stacks were requested.
     """
 
     progress: int
-    sign: int
-    is_asked: bool
-    dumps_asked_for: int
+    heartbeat: int
+    is_stop_requested: bool
+    dump_requests: int
 
 
 def _within(seconds: float, action: Callable[[], T], *, otherwise: T) -> T:
@@ -121,7 +123,7 @@ def _within(seconds: float, action: Callable[[], T], *, otherwise: T) -> T:
         with contextlib.suppress(RuntimeError):
             results.put(action())
 
-    threading.Thread(target=run, name="watchdog-board", daemon=True).start()
+    threading.Thread(target=run, name="watchdog-store", daemon=True).start()
     try:
         return results.get(timeout=seconds)
     except queue.Empty:

@@ -11,7 +11,7 @@ _ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
 _CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
-def outlive_closed_output() -> None:
+def survive_closed_output() -> None:
     """Makes this process survive a closed standard output or error, as behind `| head -1` or a closed terminal.
 
     Later output is discarded there; a run's log file still has it. If descriptors 0 to 2 were closed at the start, they
@@ -27,7 +27,7 @@ def outlive_closed_output() -> None:
     sys.stderr = _Stream.replacing(sys.stderr, 2)
 
 
-def outlive_full_disk() -> None:
+def survive_full_disk() -> None:
     """Makes this process survive a full disk under its standard output; a run's log file has the same output."""
     _Stream.ignored = (*_CLOSED, errno.ENOSPC, errno.EDQUOT)
 
@@ -60,7 +60,7 @@ class _Stream(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            self._give_up(error)
+            self._discard_output(error)
             return len(text)
 
     def flush(self) -> None:
@@ -68,9 +68,9 @@ class _Stream(io.TextIOWrapper):
         try:
             super().flush()
         except OSError as error:
-            self._give_up(error)
+            self._discard_output(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _discard_output(self, error: OSError) -> None:
         if error.errno not in self.ignored:
             raise error
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -4,9 +4,9 @@ import os
 import resource
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.output import outlive_closed_output
+from megatron_sspo.processes.output import survive_closed_output
 
-FEWEST_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
+MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
 
 def prepare_process() -> None:
@@ -17,11 +17,13 @@ def prepare_process() -> None:
     Raises:
         UserError: the working folder does not exist any more.
     """
-    outlive_closed_output()
+    survive_closed_output()
     try:
         os.getcwd()
     except OSError as error:
-        raise UserError("the folder that this command was started in has gone: change into one that exists") from error
+        raise UserError(
+            "the working directory of this command does not exist any more: change to an existing one"
+        ) from error
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -34,8 +36,8 @@ def check_open_files() -> None:
         UserError: the limit is too low.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit != resource.RLIM_INFINITY and limit < FEWEST_FILES:
+    if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
         raise UserError(
-            f"a process may open {limit} files at a time, and a run needs {FEWEST_FILES}: raise the limit, such as by "
+            f"the limit on open files is {limit}, but a run needs {MIN_OPEN_FILES}: raise it, for example with "
             "`ulimit -n 4096`"
         )

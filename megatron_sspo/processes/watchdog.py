@@ -17,23 +17,23 @@ from types import FrameType
 from typing import Any
 
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.board import Answer, Board
+from megatron_sspo.processes.board import ControlStore, RanksStatus
 
 HUNG = 87  # exit code of a run that hangs
 _FAILED = 2  # exit code of a rank that ends because another rank has failed
-_LOOK_SECONDS = 0.25
-_FROZEN_SECONDS = 8.0  # a process that gives no sign of life for so long counts as frozen
+_CHECK_SECONDS = 0.25
+_FROZEN_SECONDS = 8.0  # a process that does not respond for so long counts as frozen
 _GRACE_SECONDS = 5.0  # time for the failed rank to end, and for the launcher to see which rank failed
-_LAST_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
+_SHUTDOWN_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
 
-_beats = itertools.count(1)
-_beat = 0
+_progress_marks = itertools.count(1)
+_last_mark = 0
 
 
-def beat() -> None:
+def mark_progress() -> None:
     """Counts as progress of this rank. Call it where the main thread waits for a server that answers or for a disk."""
-    global _beat
-    _beat = next(_beats)
+    global _last_mark
+    _last_mark = next(_progress_marks)
 
 
 @dataclass
@@ -42,12 +42,12 @@ class _Clock:
 
     progress: float  # the last time when any rank made progress
     own_progress: float
-    neighbour: float  # the last time when the neighbouring rank gave a sign of life
-    board: float  # the last time when the board answered
-    board_lost: float | None = None  # when the connection to the board broke
-    asked: float | None = None  # when the first stop signal came
+    neighbour: float  # the last time when the neighbouring rank sent a heartbeat
+    store: float  # the last time when the store answered
+    store_lost: float | None = None  # when the connection to the store broke
+    stop_requested_at: float | None = None  # when the first stop signal came
     longest_silence: float = 0.0  # the longest time without progress of any rank that was followed by progress
-    patient_until: float = 0.0
+    silence_allowed_until: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +65,22 @@ class Ranks:
     pids: tuple[int, ...] = field(default_factory=lambda: (os.getpid(),))
 
     @classmethod
-    def gathered(cls, rank: int) -> "Ranks":
+    def gather(cls, rank: int) -> "Ranks":
         """Returns the ranks of the initialized process group. A collective."""
-        places = agree.gather((socket.gethostname(), os.getpid()))
+        places = agree.all_gather_objects((socket.gethostname(), os.getpid()))
         return cls(rank=rank, hosts=tuple(host for host, _ in places), pids=tuple(pid for _, pid in places))
 
-    def on_this_host(self) -> list[int]:
+    def others_on_this_host(self) -> list[int]:
         """Returns the other ranks of this rank's host."""
         mine = self.hosts[self.rank]
         return [rank for rank, host in enumerate(self.hosts) if host == mine and rank != self.rank]
 
 
 class Watchdog:
-    """A context manager around a run on one rank; its thread watches the main thread and, by a board, the other ranks.
+    """A context manager around a run on one rank; its thread watches the main thread and, by a store, the other ranks.
 
-    A rank makes progress when the Python stack of its main thread changes or when it calls `beat`. A rank that waits
-    for another rank makes no progress. The run hangs if no rank makes progress:
+    A rank makes progress when the Python stack of its main thread changes or when it calls `mark_progress`. A rank that
+    waits for another rank makes no progress. The run hangs if no rank makes progress:
 
     * for `timeout` seconds;
     * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence so far if that is longer: a step
@@ -94,7 +94,7 @@ class Watchdog:
 
     Args:
         ranks: the place of this process among the ranks of the run.
-        board: the messages between the ranks; None for a single process.
+        store: the messages between the ranks; None for a single process.
         log: the run's log file.
         timeout: the seconds without progress after which the run ends.
         stop_timeout: the seconds from a stop signal to the end of a run that hangs.
@@ -106,7 +106,7 @@ class Watchdog:
     def __init__(
         self,
         ranks: Ranks,
-        board: Board | None,
+        store: ControlStore | None,
         *,
         log: Path,
         timeout: float,
@@ -114,173 +114,175 @@ class Watchdog:
         signals: tuple[signal.Signals, ...],
         report: Callable[[int, str], None],
     ) -> None:
-        self._ranks, self._board, self._log = ranks, board, log
+        self._ranks, self._store, self._log = ranks, store, log
         self._timeout, self._stop_timeout, self._signals, self._report = timeout, stop_timeout, signals, report
         now = time.monotonic()
         self._clock = _Clock(now, now, now, now)
-        self._place: Any = None  # the main thread's stack at the last look
-        self._looked = now
+        self._main_stack: Any = None  # the main thread's stack at the last check
+        self._last_check = now
         self._interval = max(1.0, len(ranks.pids) / 256)  # longer with more ranks, because rank 0 answers them all
         self._main = threading.main_thread().ident or 0
         self._is_closed = threading.Event()
         self._threads = [threading.Thread(target=self._watch, name="watchdog", daemon=True)]
-        if board is not None:
-            self._threads.append(threading.Thread(target=self._exchange, name="watchdog-board", daemon=True))
-        self._has_woken_others = False
-        self._dumped = -math.inf  # when stacks were last written
+        if store is not None:
+            self._threads.append(threading.Thread(target=self._exchange_status, name="watchdog-store", daemon=True))
+        self._has_dumped_all_ranks = False
+        self._last_dump = -math.inf  # when stacks were last written
 
     def __enter__(self) -> "Watchdog":
-        self._wakeup, self._signalled = os.pipe()
+        self._wakeup, self._wakeup_writer = os.pipe()
         os.set_blocking(self._wakeup, False)
-        os.set_blocking(self._signalled, False)
+        os.set_blocking(self._wakeup_writer, False)
         # The C handler writes a signal's number at once; the Python handler runs only when a collective returns.
-        signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_wakeup)
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        self._notice_stop()
+        self._skip_suspension()
         self._is_closed.set()
         signal.set_wakeup_fd(-1)
-        if error is not None and self._board is not None:
-            self._board.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
+        if error is not None and self._store is not None:
+            self._store.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
         for thread in self._threads:
             thread.join(5.0)
         if not self._threads[0].is_alive():  # otherwise the thread could read another file with the same descriptor
             os.close(self._wakeup)
-            os.close(self._signalled)
+            os.close(self._wakeup_writer)
 
-    def forget_silences(self) -> None:
+    def reset_longest_silence(self) -> None:
         """Resets the longest silence, because silences during the start of a run say nothing about its steps."""
         self._clock.longest_silence = 0.0
 
     @contextlib.contextmanager
-    def patience(self) -> Iterator[None]:
+    def allow_silence(self) -> Iterator[None]:
         """Counts as progress for up to `timeout` seconds. For work that is silent for long, such as a checkpoint."""
-        self._clock.patient_until = time.monotonic() + self._timeout
+        self._clock.silence_allowed_until = time.monotonic() + self._timeout
         try:
             yield
         finally:
-            self._clock.patient_until = 0.0
+            self._clock.silence_allowed_until = 0.0
 
     # ------------------------------------------------------------------ the two threads
 
     def _watch(self) -> None:
-        while not self._is_closed.wait(_LOOK_SECONDS):
-            self._notice_stop()
-            self._hear_signals()
-            self._look_at_main_thread()
-            if self._board is None:
-                self._note_progress(self._clock.own_progress)
-            if (kind_and_why := self._verdict()) and not self._is_closed.is_set():
+        while not self._is_closed.wait(_CHECK_SECONDS):
+            self._skip_suspension()
+            self._read_signals()
+            self._check_main_thread()
+            if self._store is None:
+                self._record_progress(self._clock.own_progress)
+            if (kind_and_why := self._reason_to_end()) and not self._is_closed.is_set():
                 self._end(*kind_and_why)
 
-    def _exchange(self) -> None:
-        """Sends this rank's progress and reads the others'. It has its own thread, because the board may not answer."""
-        assert self._board is not None
+    def _exchange_status(self) -> None:
+        """Sends this rank's progress and reads the others'. It has its own thread, because the store may not status."""
+        assert self._store is not None
         rank, neighbour = self._ranks.rank, (self._ranks.rank + 1) % len(self._ranks.pids)
-        told, clock = 0.0, self._clock
-        last = Answer(progress=-1, sign=-1, is_asked=False, dumps_asked_for=0)
-        while not self._is_closed.wait(1.0 if clock.asked else self._interval):
-            has_progressed, told = clock.own_progress > told, clock.own_progress
-            is_asked = clock.asked is not None
+        sent, clock = 0.0, self._clock
+        last = RanksStatus(progress=-1, heartbeat=-1, is_stop_requested=False, dump_requests=0)
+        while not self._is_closed.wait(1.0 if clock.stop_requested_at else self._interval):
+            has_progressed, sent = clock.own_progress > sent, clock.own_progress
+            is_stop_requested = clock.stop_requested_at is not None
             try:
-                answer = self._board.exchange(rank, neighbour, has_progressed=has_progressed, is_asked=is_asked)
+                status = self._store.exchange_status(
+                    rank, neighbour, has_progressed=has_progressed, is_stop_requested=is_stop_requested
+                )
             except RuntimeError:  # a broken connection cannot be used again
-                clock.board_lost = time.monotonic()
+                clock.store_lost = time.monotonic()
                 return
-            clock.board = now = time.monotonic()
-            if answer.progress != last.progress:
-                self._note_progress(now)
-            if answer.sign != last.sign:
+            clock.store = now = time.monotonic()
+            if status.progress != last.progress:
+                self._record_progress(now)
+            if status.heartbeat != last.heartbeat:
                 clock.neighbour = now
-            if answer.is_asked and clock.asked is None:
-                clock.asked = now
-            if answer.dumps_asked_for > last.dumps_asked_for and not self._has_woken_others:
-                self._has_woken_others = True
+            if status.is_stop_requested and clock.stop_requested_at is None:
+                clock.stop_requested_at = now
+            if status.dump_requests > last.dump_requests and not self._has_dumped_all_ranks:
+                self._has_dumped_all_ranks = True
                 self._dump()
                 self._continue_stopped()
-            last = answer
+            last = status
 
-    def _notice_stop(self) -> None:
+    def _skip_suspension(self) -> None:
         """Excludes from all waits the time in which this process was stopped, as in a job that Slurm suspends."""
         now, clock = time.monotonic(), self._clock
-        seconds, self._looked = now - self._looked, now
+        seconds, self._last_check = now - self._last_check, now
         if seconds < _FROZEN_SECONDS:
             return
-        for name in ("progress", "own_progress", "neighbour", "board"):
+        for name in ("progress", "own_progress", "neighbour", "store"):
             setattr(clock, name, getattr(clock, name) + seconds)
-        clock.asked = clock.asked + seconds if clock.asked is not None else None
-        self._say(f"rank {self._ranks.rank} was stopped for {seconds:.0f} s, and goes on from here:")
+        clock.stop_requested_at = clock.stop_requested_at + seconds if clock.stop_requested_at is not None else None
+        self._log_line(f"rank {self._ranks.rank} was stopped for {seconds:.0f} s, and continues here:")
         self._dump()
 
-    def _hear_signals(self) -> None:
+    def _read_signals(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            if set(os.read(self._wakeup, 1024)) & set(self._signals) and self._clock.asked is None:
-                self._clock.asked = time.monotonic()
+            if set(os.read(self._wakeup, 1024)) & set(self._signals) and self._clock.stop_requested_at is None:
+                self._clock.stop_requested_at = time.monotonic()
 
-    def _look_at_main_thread(self) -> None:
+    def _check_main_thread(self) -> None:
         now = time.monotonic()
-        place = (_beat, tuple(_places(sys._current_frames().get(self._main))))
-        if place != self._place or now < self._clock.patient_until:
-            self._place, self._clock.own_progress = place, now
+        stack = (_last_mark, tuple(_positions(sys._current_frames().get(self._main))))
+        if stack != self._main_stack or now < self._clock.silence_allowed_until:
+            self._main_stack, self._clock.own_progress = stack, now
 
-    def _note_progress(self, when: float) -> None:
+    def _record_progress(self, when: float) -> None:
         silence = when - self._clock.progress
         if silence > 0:
             self._clock.longest_silence = max(self._clock.longest_silence, silence)
             self._clock.progress = when
 
-    # ------------------------------------------------------------------ verdicts
+    # ------------------------------------------------------------------ decisions
 
-    def _verdict(self) -> tuple[str, str] | None:
-        """Returns (kind, reason) if the run has to end, otherwise None."""
+    def _reason_to_end(self) -> tuple[str, str] | None:
+        """Returns (kind, reason) if the run must end, otherwise None."""
         clock, now = self._clock, time.monotonic()
-        if self._board is not None and self._board.ended is not None:
-            return self._board.ended
-        if clock.board_lost is not None and now - clock.board_lost > _GRACE_SECONDS:
+        if self._store is not None and self._store.ended is not None:
+            return self._store.ended
+        if clock.store_lost is not None and now - clock.store_lost > _GRACE_SECONDS:
             return "failed", "rank 0 has ended"
-        silence = now - max(clock.progress, clock.own_progress if self._board is None else 0.0)
+        silence = now - max(clock.progress, clock.own_progress if self._store is None else 0.0)
         if silence > self._timeout:
             return "hung", f"no rank has made progress for {silence:.0f} s (distributed_timeout={self._timeout:g})"
-        if clock.asked is None:
+        if clock.stop_requested_at is None:
             return None
-        waited = now - clock.asked
-        limit = max(self._stop_timeout - _LAST_SECONDS, 1.0)
-        frozen = self._frozen(now)
-        if frozen and not self._has_woken_others:
-            self._wake_others(frozen)
+        waited = now - clock.stop_requested_at
+        limit = max(self._stop_timeout - _SHUTDOWN_SECONDS, 1.0)
+        frozen = self._describe_frozen_rank(now)
+        if frozen and not self._has_dumped_all_ranks:
+            self._dump_all_ranks(frozen)
         if frozen and waited > limit:
-            return "hung", f"{frozen}, {waited:.0f} s after the run was asked to end"
+            return "hung", f"{frozen}, {waited:.0f} s after the stop request"
         if min(silence, waited) > max(limit, 2 * clock.longest_silence):
-            return "hung", f"no rank has made progress for {silence:.0f} s after the run was asked to end"
+            return "hung", f"no rank has made progress for {silence:.0f} s after the stop request"
         return None
 
-    def _frozen(self, now: float) -> str:
-        """Returns a message that names the process without a sign of life; "" if there is none."""
-        if self._board is None:
+    def _describe_frozen_rank(self, now: float) -> str:
+        """Returns a message that names a process that does not respond; "" if all do."""
+        if self._store is None:
             return ""
-        patience = _FROZEN_SECONDS + 2 * self._interval
-        if now - self._clock.board > patience:
-            return "rank 0 gives no sign of life"
-        if now - self._clock.neighbour > patience:
+        limit = _FROZEN_SECONDS + 2 * self._interval
+        if now - self._clock.store > limit:
+            return "rank 0 does not respond"
+        if now - self._clock.neighbour > limit:
             rank = (self._ranks.rank + 1) % len(self._ranks.pids)
-            return f"rank {rank} on {self._ranks.hosts[rank]} gives no sign of life"
+            return f"rank {rank} on {self._ranks.hosts[rank]} does not respond"
         return ""
 
-    def _wake_others(self, frozen: str) -> None:
+    def _dump_all_ranks(self, frozen: str) -> None:
         """Makes all ranks write their stacks, and sends SIGCONT to the ranks of this host, one of which is stopped."""
-        self._has_woken_others = True
-        self._say(f"{frozen}: every rank writes its stack, and stopped processes are continued")
+        self._has_dumped_all_ranks = True
+        self._log_line(f"{frozen}: every rank writes its stack, and stopped processes are continued")
         self._dump()
-        self._continue_stopped()  # before the call to the board, whose process may be the stopped one
-        if self._board is not None:
-            self._board.ask_for_dumps()
+        self._continue_stopped()  # before the call to the store, whose process may be the stopped one
+        if self._store is not None:
+            self._store.request_dumps()
 
     def _continue_stopped(self) -> None:
-        for rank in self._ranks.on_this_host():
+        for rank in self._ranks.others_on_this_host():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._ranks.pids[rank], signal.SIGCONT)
 
@@ -288,25 +290,25 @@ class Watchdog:
         """Ends this process; the rank that found the reason first waits until the others have written their stacks."""
         if kind == "failed":
             time.sleep(_GRACE_SECONDS)
-            self._say(f"rank {self._ranks.rank} ends, because {why}")
+            self._log_line(f"rank {self._ranks.rank} ends, because {why}")
             os._exit(_FAILED)
         self._dump()
         self._continue_stopped()
-        is_first = self._board is None or self._board.end(kind, why)
-        if not is_first and self._board is not None:
-            self._board.await_release(2 * _LAST_SECONDS)
+        is_first = self._store is None or self._store.end(kind, why)
+        if not is_first and self._store is not None:
+            self._store.await_release(2 * _SHUTDOWN_SECONDS)
             os._exit(HUNG)
-        if self._board is not None:
-            self._board.await_dumps(len(self._ranks.pids), _LAST_SECONDS / 2 + self._interval)
-        message = f"the run hangs: {why}; {self._where()}; the stacks of all ranks are in {self._log}"
-        self._say(message)
+        if self._store is not None:
+            self._store.await_dumps(len(self._ranks.pids), _SHUTDOWN_SECONDS / 2 + self._interval)
+        message = f"the run hangs: {why}; {self._describe_position()}; the stacks of all ranks are in {self._log}"
+        self._log_line(message)
         self._report(HUNG, message)  # does not return if a launcher ends all ranks now
-        if self._board is not None:  # the first rank ends last: the other ranks wait for it in `await_release`
-            self._board.release()
+        if self._store is not None:  # the first rank ends last: the other ranks wait for it in `await_release`
+            self._store.release()
             time.sleep(1.0)
         os._exit(HUNG)
 
-    def _where(self) -> str:
+    def _describe_position(self) -> str:
         frame = sys._current_frames().get(self._main)
         if frame is None:
             return f"rank {self._ranks.rank} has ended its main thread"
@@ -321,9 +323,9 @@ class Watchdog:
     def _dump(self) -> None:
         """Writes the stacks of this rank, the main thread's first, to the log and to standard error."""
         now = time.monotonic()
-        if now - self._dumped < _FROZEN_SECONDS:
+        if now - self._last_dump < _FROZEN_SECONDS:
             return
-        self._dumped = now
+        self._last_dump = now
         rank, host = self._ranks.rank, self._ranks.hosts[self._ranks.rank]
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         lines = [f"--- stack of rank {rank} (process {os.getpid()} on {host})\n"]
@@ -331,12 +333,12 @@ class Watchdog:
         for ident in sorted(frames, key=lambda ident: ident != self._main):
             if not names.get(ident, "").startswith("watchdog"):
                 lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frames[ident])]
-        self._say("".join(lines).rstrip())
-        if self._board is not None:
-            count = self._board.count_dump  # may block for some seconds
+        self._log_line("".join(lines).rstrip())
+        if self._store is not None:
+            count = self._store.count_dump  # may block for some seconds
             threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
 
-    def _say(self, text: str) -> None:
+    def _log_line(self, text: str) -> None:
         line = f"{text}\n"
         with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as file:  # one write: lines stay whole
             file.write(line)
@@ -344,7 +346,7 @@ class Watchdog:
             print(line, end="", file=sys.stderr, flush=True)
 
 
-def _places(frame: FrameType | None) -> Iterator[tuple[int, int]]:
+def _positions(frame: FrameType | None) -> Iterator[tuple[int, int]]:
     """Yields the code and the current instruction of each function of a stack."""
     while frame is not None:
         yield id(frame.f_code), frame.f_lasti

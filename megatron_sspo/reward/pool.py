@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from megatron_sspo.parent import die_with
+from megatron_sspo.parent import exit_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -236,7 +236,7 @@ _WORKER_PROGRAM = "from megatron_sspo.reward.pool import _worker_main; _worker_m
 def _worker_main() -> None:
     """Runs a worker process: reads a job, then items, and replies to each until the parent closes the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with(parent)  # only the parent enforces deadlines
+    exit_with_parent(parent)  # only the parent enforces deadlines
     for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)

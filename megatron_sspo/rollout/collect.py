@@ -84,12 +84,12 @@ def gather_groups(
                     break
         except NeedsWeights:
             has_weights = False
-        if engine.replicated or agree.from_main(has_weights):
+        if engine.replicated or agree.broadcast_from_rank_0(has_weights):
             break
         sync()
     if engine.replicated:  # by index, not by id: a stream that begins a new epoch may draw a prompt twice
         found = {rank + index * world_size: group for index, group in found.items()}
-    shares = agree.gather(found)
+    shares = agree.all_gather_objects(found)
     groups: dict[int, RolloutGroup] = {index: group for share in shares for index, group in share.items()}
     return [groups.get(index) for index in range(len(pending.prompts))]
 

@@ -16,7 +16,7 @@ import torch
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.watchdog import beat
+from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.reading import read_json
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
@@ -296,7 +296,7 @@ class SGLangEngine:
         future = self._submit(work)
         try:
             while not concurrent.futures.wait([future], timeout=_RESTART_POLL_SECONDS).done:
-                beat()  # the coroutine has a timeout of its own
+                mark_progress()  # the coroutine has a timeout of its own
                 if restart_failed:
                     self._restart_failed()
             return future.result()

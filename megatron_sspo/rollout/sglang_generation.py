@@ -13,7 +13,7 @@ from typing import Any
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.watchdog import beat
+from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.engine import NeedsWeights, Sampling
 from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.served_episodes import ServedEpisodes
@@ -230,7 +230,7 @@ class ServedGeneration:
                 while True:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
-                beat()  # the pool detects a server that hangs
+                mark_progress()  # the pool detects a server that hangs
                 self._restart_failed()
                 if not found and not self._requests.pool.ready():
                     self._await_any()

@@ -15,7 +15,7 @@ from typing import Any
 
 from megatron_sspo import stop
 from megatron_sspo.errors import naming_the_file
-from megatron_sspo.parent import die_with
+from megatron_sspo.parent import exit_with_parent
 from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.progress import Progress
@@ -197,7 +197,7 @@ def _begin(parent: int, blocked: Iterable[int]) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    die_with(parent)
+    exit_with_parent(parent)
 
 
 def _how(code: int) -> str:

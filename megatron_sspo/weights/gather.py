@@ -96,7 +96,7 @@ class Gather:
 def _owners(shards: Mapping[str, Shard]) -> dict[tuple[str, Shard], int]:
     """Returns the lowest rank that holds each shard. A collective."""
     owners: dict[tuple[str, Shard], int] = {}
-    for rank, held in enumerate(agree.gather(dict(shards))):
+    for rank, held in enumerate(agree.all_gather_objects(dict(shards))):
         for name, shard in held.items():
             owners.setdefault((name, shard), rank)
     return owners

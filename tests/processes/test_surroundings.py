@@ -46,7 +46,7 @@ def test_a_file_does_not_get_the_number_of_a_closed_stream(tmp_path: Path, close
 def test_a_folder_that_has_gone(tmp_path: Path) -> None:
     done = run(tmp_path, f'mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; "$@"')
     assert done.returncode == 2
-    assert done.stderr.endswith(b"has gone: change into one that exists\n")
+    assert done.stderr.endswith(b"does not exist any more: change to an existing one\n")
 
 
 @pytest.mark.parametrize(("encoding", "said"), [("ascii", "Δé".encode()), ("latin-1", b"\\u0394\xe9")])
@@ -59,4 +59,4 @@ def test_the_limit_on_open_files(tmp_path: Path) -> None:
     assert run(tmp_path, 'ulimit -Sn 64; "$@"').returncode == 0  # the hard limit is higher
     done = run(tmp_path, 'ulimit -n 64; "$@"')
     assert done.returncode == 2
-    assert done.stderr.startswith(b"a process may open 64 files at a time, and a run needs 256: raise the limit")
+    assert done.stderr.startswith(b"the limit on open files is 64, but a run needs 256: raise it")

@@ -70,7 +70,7 @@ def test_a_signal_to_one_process_ends_a_run_that_hangs_in_a_collective(tmp_path:
     log = tmp_path / "log.txt"
     with ranks("sleep_on_rank_1", log, timeout=1000) as processes:
         processes[0].send_signal(signal.SIGTERM)
-        assert_hung(ends(processes), log, "after the run was asked to end")
+        assert_hung(ends(processes), log, "after the stop request")
     assert "in sleep_on_rank_1" in log.read_text() and "time.sleep(1000)" in log.read_text()
 
 
@@ -100,7 +100,7 @@ def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: 
     assert [code for code, _, _ in found] == [0, 0], found
     assert all("clean" in out for _, out, _ in found)
     text = log.read_text()
-    assert "gives no sign of life" in text
+    assert "does not respond" in text
     assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
 
 

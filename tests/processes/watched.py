@@ -10,8 +10,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.board import Board
-from megatron_sspo.processes.watchdog import Ranks, Watchdog, beat
+from megatron_sspo.processes.board import ControlStore
+from megatron_sspo.processes.watchdog import Ranks, Watchdog, mark_progress
 
 scenario, log, timeout, stop_timeout = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -35,12 +35,12 @@ def fail_on_rank_1() -> None:
 
 def work_until_asked() -> None:
     """Makes steps of a tenth of a second with a collective each, like a run's updates, until a stop signal."""
-    while not any(agree.gather(bool(asked))):
+    while not any(agree.all_gather_objects(bool(asked))):
         time.sleep(0.1)
 
 
 def wait_with_beats() -> None:
-    """Waits longer than the timeout in one place while another thread calls `beat`, as for servers that work."""
+    """Waits longer than the timeout in one place while another thread calls `mark_progress`, as for busy servers."""
     import threading
 
     done = threading.Event()
@@ -48,7 +48,7 @@ def wait_with_beats() -> None:
 
         def serve() -> None:
             for _ in range(30):
-                beat()
+                mark_progress()
                 time.sleep(0.2)
             done.set()
 
@@ -58,15 +58,15 @@ def wait_with_beats() -> None:
 
 
 def wait_patiently() -> None:
-    with watchdog.patience():
+    with watchdog.allow_silence():
         time.sleep(6)
 
 
 dist.init_process_group("gloo", timeout=timedelta(days=1))
 agree.make_control_group()
 watchdog = Watchdog(
-    Ranks.gathered(rank),
-    Board() if world_size > 1 else None,
+    Ranks.gather(rank),
+    ControlStore() if world_size > 1 else None,
     log=log,
     timeout=timeout,
     stop_timeout=stop_timeout,

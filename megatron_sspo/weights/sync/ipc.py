@@ -63,7 +63,7 @@ class IpcTransport:
         uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
         torch.cuda.synchronize()
         mine = (uuid, payload(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
-        return flat, dict(agree.gather(mine))
+        return flat, dict(agree.all_gather_objects(mine))
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
