@@ -4,7 +4,7 @@ import os
 import sys
 
 from megatron_sspo.cli.parser import parser
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.processes.surroundings import prepare_process
 
 
@@ -12,7 +12,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        with naming_the_file():
+        with os_errors_as_user_errors():
             prepare_process()
             options = parser().parse_args(arguments)
             code = options.run(options, arguments)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import naming_the_file
+from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.saving import Saving
@@ -15,7 +15,7 @@ from megatron_sspo.processes.watchdog import Watchdog
 from megatron_sspo.state import State, begin_checkpoint, describe_checkpoint, finish_checkpoint
 
 
-class Checkpoints:
+class CheckpointWriter:
     """The checkpoints of a run. Every rank calls the same methods. A checkpoint gets its final name when complete.
 
     Args:
@@ -64,21 +64,21 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Finishes the checkpoint in progress if it is written. A collective; it raises what `save` raises."""
-        one = self._in_progress
-        if one is not None and one.saving.is_done():
+        pending = self._in_progress
+        if pending is not None and pending.saving.is_done():
             self._in_progress = None
-            self._finish(one)
+            self._finish(pending)
 
     def wait(self) -> None:
         """Waits for the checkpoint in progress and finishes it. A collective; it raises what `save` raises."""
-        one = self._in_progress
-        if one is not None:
+        pending = self._in_progress
+        if pending is not None:
             began = time.perf_counter()
             with self._watchdog.allow_silence():
-                one.saving.wait()
-            one.waited += time.perf_counter() - began
+                pending.saving.wait()
+            pending.waited += time.perf_counter() - began
             self._in_progress = None
-            self._finish(one)
+            self._finish(pending)
 
     def close(self) -> None:
         """Cancels the save in progress and leaves its temporary folder. Not a collective, so safe after an error."""
@@ -87,19 +87,19 @@ class Checkpoints:
         self._in_progress = None
 
     def _begin(self, state: State, extra: dict[str, Any]) -> Path:
-        with naming_the_file(self._folder):
+        with os_errors_as_user_errors(self._folder):
             temporary = begin_checkpoint(self._folder, state.update)
             describe_checkpoint(temporary, state, extra)
             return temporary
 
-    def _finish(self, one: "_InProgress") -> None:
+    def _finish(self, pending: "_InProgress") -> None:
         with self._watchdog.allow_silence():
-            parts = agree.all_gather_objects(one.saving.checksums())
-            agree.run_on_rank_0(lambda: self._publish(one.temporary, parts))
-        self._on_saved(one.update, one.waited, time.perf_counter() - one.started)
+            parts = agree.all_gather_objects(pending.saving.checksums())
+            agree.run_on_rank_0(lambda: self._publish(pending.temporary, parts))
+        self._on_saved(pending.update, pending.waited, time.perf_counter() - pending.started)
 
     def _publish(self, temporary: Path, parts: list[dict[str, Entry]]) -> None:
-        with naming_the_file(self._folder):
+        with os_errors_as_user_errors(self._folder):
             entries = {f"trainer/{name}": entry for part in parts for name, entry in part.items()}
             entries |= checksums(temporary, [name for name in files_of(temporary) if name not in entries])
             write_manifest(temporary, Manifest(files=dict(sorted(entries.items())), run=self._run))

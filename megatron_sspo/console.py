@@ -33,7 +33,7 @@ class Display:
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Prints one line with the time since the start. `text` may contain rich markup."""
         self._write(f"{time.monotonic() - self._started:7.1f} s  {Text.from_markup(text).plain}")
         self.console.print(
@@ -86,15 +86,15 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints a log record as one line."""
-        self._display.say(escape(record.getMessage()))
+        self._display.log(escape(record.getMessage()))
 
 
-def count(number: int, noun: str, plural: str = "s") -> str:
+def pluralize(number: int, noun: str, plural: str = "s") -> str:
     """Returns a number with its noun: "1 process", "2 processes"."""
     return f"{number:,} {noun}{plural if number != 1 else ''}"
 
 
-def summary(row: Mapping[str, float]) -> str:
+def format_update(row: Mapping[str, float]) -> str:
     """Returns the log line of an update."""
     seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
     return (

@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 @contextmanager
-def naming_the_file(place: Path | None = None) -> Iterator[None]:
+def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
     """Turns an OSError raised inside into a UserError that names the file.
 
     Args:

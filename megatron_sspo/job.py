@@ -13,12 +13,12 @@ from typing import Any
 import torch.distributed as dist
 
 from megatron_sspo import sinks
-from megatron_sspo.checkpoints import Checkpoints
-from megatron_sspo.console import Display, count, summary
+from megatron_sspo.checkpoints import CheckpointWriter
+from megatron_sspo.console import Display, format_update, pluralize
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import open_environment
-from megatron_sspo.errors import naming_the_file
+from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
 from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
 from megatron_sspo.evaluation.table import before_and_after
@@ -33,7 +33,7 @@ from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.preflight_ranks import check_ranks
 from megatron_sspo.processes import agree
 from megatron_sspo.resolve import call_with_options, resolve
-from megatron_sspo.resources import model_config
+from megatron_sspo.resources import read_model_config
 from megatron_sspo.resuming import check_files, differences
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.open_engine import open_engine
@@ -42,7 +42,7 @@ from megatron_sspo.run_lock import RunLock
 from megatron_sspo.state import (
     LOOP_STATE,
     State,
-    checkpoints,
+    list_checkpoints,
     read_checkpoint,
     write_atomically,
     write_rows,
@@ -68,7 +68,7 @@ class Job:
         self.folder = resume or Path(run.output) / run.name
         model_path = Path(run.model.path)
         self.tokenizer = load_tokenizer(model_path)
-        self.prompts = self._stream(run.prompts)
+        self.prompts = self._prompt_stream(run.prompts)
         self._sets = held_out_streams(run, self.tokenizer)
         self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
         self._build_reward = resolve("reward", run.reward, "reward")
@@ -77,21 +77,21 @@ class Job:
         self.state = State()
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []  # on rank 0
-        self._sinks: sinks.Sinks | None = None  # on rank 0
+        self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(joined(run, log, local.report_hang))
-            check_ranks(run, model_config(run), self.folder)
+            check_ranks(run, read_model_config(run), self.folder)
             self.is_main = agree.is_main()
             agree.run_on_rank_0(lambda: self._lock(stack))
-            found = agree.run_on_rank_0(lambda: checkpoints(self.folder / "checkpoints"))
+            found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
             if self._newest is not None and local.is_launched() and not local.is_child():
                 check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
             self.policy = Policy(run, self._initial_weights(model_path), self._device)
             self.stop = Stop(self.folder)
             stack.callback(self.stop.close)
-            self.checkpoints = Checkpoints(
+            self.checkpoints = CheckpointWriter(
                 self.folder / "checkpoints",
                 describe(run),
                 kept=run.checkpoints_kept,
@@ -132,8 +132,8 @@ class Job:
             self.cycles.restore(extra["cycles"])
             self.checkpoints.newest = self.state.update
         agree.run_on_rank_0(lambda: self._open_records(stack))
-        self.display.say(
-            f"[bold]{run.name}[/bold]: {run.model.path}, {count(run.parallel.num_processes, 'process', 'es')}, "
+        self.display.log(
+            f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
         )
         self._report_prompts()
@@ -148,7 +148,7 @@ class Job:
             self._open.__exit__(kind, error, trace)
             return
         with self._open:
-            self._leave() if self.stop.exit_code else self._finish()
+            self._stop_early() if self.stop.exit_code else self._finish()
 
     def _lock(self, stack: ExitStack) -> None:
         """Locks the run's folder against other runs."""
@@ -157,28 +157,30 @@ class Job:
     def _open_records(self, stack: ExitStack) -> None:
         """Opens what rank 0 writes: configuration, metrics, log. Removes metrics of updates after the checkpoint."""
         run = self.run
-        with naming_the_file(self.folder):
+        with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.display.log_to(self.folder / "log.txt")
             if self._newest is not None:
                 for line in differences(read_manifest(self._newest).run, describe(run)):
-                    self.display.say(f"resumed with another configuration: {line}")
+                    self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS):
-                sinks.keep_until(self.folder / name, self.state.update if self._newest else -1)
+                sinks.truncate_after(self.folder / name, self.state.update if self._newest else -1)
             first = self.state.update + 1 if self._newest else 0
-            self._sinks = sinks.Sinks(self.folder, run.tracking, run.name, describe(run), first_step=first)
-            stack.callback(self._sinks.close)
+            self._metrics_writer = sinks.MetricsWriter(
+                self.folder, run.tracking, run.name, describe(run), first_step=first
+            )
+            stack.callback(self._metrics_writer.close)
             if (self.folder / sinks.EVALUATIONS).exists():
                 self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
 
-    def _leave(self) -> None:
+    def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
         self.display.end()
         if self.checkpoints.newest != self.state.update and self.state.update:
             self._save()
         self.checkpoints.wait()
-        self.display.say(
+        self.display.log(
             f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
             f"go on with --resume {self.folder}"
         )
@@ -192,8 +194,8 @@ class Job:
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()
-        if not agree.run_on_rank_0(self._is_evaluated) and not self._evaluate(until_asked=True):
-            self._leave()
+        if not agree.run_on_rank_0(self._is_evaluated) and not self._evaluate(may_stop=True):
+            self._stop_early()
             return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
         if self.is_main and model.exists():  # exported by an earlier attempt
@@ -205,7 +207,7 @@ class Job:
             shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
             self._print_table()
-            self.display.say(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
+            self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
@@ -233,16 +235,16 @@ class Job:
             **update_metrics(record),
             **self.cycles.metrics(),
             **self.engine.metrics(),
-            **self._metrics_of_the_reward(),
-            **self._metrics_of_the_environment(),
+            **self._reward_metrics(),
+            **self._environment_metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
-        if self._sinks is not None:
-            self._sinks.write(sinks.METRICS, row)
+        if self._metrics_writer is not None:
+            self._metrics_writer.write(sinks.METRICS, row)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if not self.state.batches:
-            self.display.say(summary(row))
+            self.display.log(format_update(row))
         self.checkpoints.poll()
         if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
             self._evaluate()
@@ -254,12 +256,12 @@ class Job:
 
     # ------------------------------------------------------------------ parts
 
-    def _metrics_of_the_reward(self) -> dict[str, float]:
+    def _reward_metrics(self) -> dict[str, float]:
         """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
 
-    def _metrics_of_the_environment(self) -> dict[str, float]:
+    def _environment_metrics(self) -> dict[str, float]:
         """Returns the environment's own metrics for this rank's share of the rollouts."""
         metrics = self.environment.metrics() if self.environment is not None else {}
         return {f"environment/{name}": value for name, value in metrics.items()}
@@ -268,24 +270,24 @@ class Job:
         """Reports dropped prompts, and prompts both trained on and evaluated; lists the former in the run's folder."""
         prompts, dropped = self.prompts.prompts, self.prompts.dropped
         if dropped:
-            self.display.say(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
+            self.display.log(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
             if self.is_main:
-                with naming_the_file(self.folder):
+                with os_errors_as_user_errors(self.folder):
                     write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
         for name, stream in self._sets.items():
             if stream.dropped:
-                self.display.say(
+                self.display.log(
                     f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
                 )
         trained = {prompt.tokens for prompt in prompts}
         for name, held_out in self.held_out.items():
             if shared := sum(prompt.tokens in trained for prompt in held_out):
-                self.display.say(
+                self.display.log(
                     f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are trained on as well: "
                     "prompts.without leaves them out"
                 )
 
-    def _stream(self, prompts: Prompts) -> PromptStream:
+    def _prompt_stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
 
     def _initial_weights(self, model_path: Path) -> Path:
@@ -297,7 +299,7 @@ class Job:
         def write() -> None:
             if self._newest is None:  # an attempt that ended before its first checkpoint may have used another seed
                 shutil.rmtree(destination, ignore_errors=True)
-            with naming_the_file(destination):
+            with os_errors_as_user_errors(destination):
                 write_random_weights(model_path, destination, self.run.seed)
 
         agree.run_on_rank_0(write)
@@ -307,18 +309,18 @@ class Job:
         options = self.run.warm_start
         if options is None:
             return
-        prompts = self._stream(options.prompts)
+        prompts = self._prompt_stream(options.prompts)
         self.display.begin("warm start", options.updates)
 
         def report(number: int, record: UpdateRecord) -> None:
             self.display.advance(f"warm start, loss {record.loss:.3f}")
             if number % max(1, options.updates // 10) == 0:
-                self.display.say(f"warm start {number}/{options.updates}  loss {record.loss:.4f}")
+                self.display.log(f"warm start {number}/{options.updates}  loss {record.loss:.4f}")
 
         warm_start(self.policy, options, prompts, self.tokenizer, report)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
-    def _evaluate(self, *, until_asked: bool = False) -> bool:
+    def _evaluate(self, *, may_stop: bool = False) -> bool:
         """Evaluates all sets and writes their row; returns False if a stop request ended the evaluation early."""
         options = self.run.evaluation
         if options is None:
@@ -327,7 +329,7 @@ class Job:
         row: dict[str, float] = {"update": self.state.update}
         answers: list[dict[str, Any]] = []
         for name, held_out in sets_of(self.run).items():
-            if until_asked and self.stop.is_agreed():
+            if may_stop and self.stop.is_requested():
                 return False
             store = AnswerStore(self.tokenizer)
             numbers = evaluate(
@@ -346,12 +348,12 @@ class Job:
             shown = "  ".join(
                 f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))
             )
-            self.display.say(f"evaluation  {name}: {shown}")
+            self.display.log(f"evaluation  {name}: {shown}")
         self.engine.release_memory()
         self._evaluations.append(row)
-        if self._sinks is not None:
-            self._sinks.write(sinks.EVALUATIONS, row)
-            with naming_the_file(self.folder):
+        if self._metrics_writer is not None:
+            self._metrics_writer.write(sinks.EVALUATIONS, row)
+            with os_errors_as_user_errors(self.folder):
                 write_rows(self.folder / "evaluation_responses.jsonl", answers)
         return True
 
@@ -359,13 +361,13 @@ class Job:
         self.checkpoints.save(self.policy, self.state, {"prompts": self.prompts.state(), "cycles": self.cycles.state()})
 
     def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:
-        behind, to_leave = "", self.stop.longest + seconds
+        in_background, to_stop = "", self.stop.longest_interval + seconds
         if self.run.checkpoint_in_background:
-            behind = f", {seconds - waited:.1f} s of it in the background"
-            to_leave += seconds  # a stop waits for the checkpoint in progress, and then writes another
-        self.display.say(
-            f"checkpoint of update {update} in {seconds:.1f} s{behind}; a run that is asked to stop leaves within "
-            f"{to_leave:.0f} s, by what was longest so far"
+            in_background = f", {seconds - waited:.1f} s of it in the background"
+            to_stop += seconds  # a stop waits for the checkpoint in progress, and then writes another
+        self.display.log(
+            f"checkpoint of update {update} in {seconds:.1f} s{in_background}; a stop request takes at most "
+            f"{to_stop:.0f} s (from the longest update so far)"
         )
 
     def _print_table(self) -> None:

@@ -27,7 +27,7 @@ def train(run: Run, *, resume: Path | None = None) -> int:
     with Job(run, resume) as job:
         policy, state = job.policy, job.state
 
-        while not job.stop.is_agreed() and state.update < run.num_updates:
+        while not job.stop.is_requested() and state.update < run.num_updates:
             if not state.batches:
                 with job.phase("sync"):
                     job.sync()

@@ -16,7 +16,7 @@ from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Run, check
-from megatron_sspo.state import checkpoints
+from megatron_sspo.state import list_checkpoints
 from megatron_sspo.tokenizer import load_tokenizer
 from megatron_sspo.warm_start import demonstration
 from megatron_sspo.weights.family import load_family
@@ -42,7 +42,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         UserError: the first check that fails.
     """
     check(run)
-    config = resources.model_config(run)
+    config = resources.read_model_config(run)
     with warnings.catch_warnings():  # megatron-core warns of optional packages when it is imported
         warnings.simplefilter("ignore")
         from megatron_sspo.policy.check import check_policy
@@ -98,5 +98,5 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
         raise UserError(
             f"{folder} holds a run already: go on with --resume {folder}, or choose another with --set name=..."
         )
-    found = checkpoints(folder / "checkpoints")
+    found = list_checkpoints(folder / "checkpoints")
     return check_resumable(run, folder, found[-1]) if found else None

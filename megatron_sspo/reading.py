@@ -26,7 +26,7 @@ def open_file(path: Path | str) -> BinaryIO:
     Raises:
         OSError: the file does not exist, must not be read, or is not a regular file.
     """
-    check_ordinary(path)
+    check_regular_file(path)
     return open(open_descriptor(path), "rb")
 
 
@@ -34,20 +34,20 @@ def open_descriptor(path: Path | str) -> int:
     """Opens a regular file for reading and returns its file descriptor; raises what `open_file` raises."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _refuse_special(os.fstat(descriptor), path)
+        _check_regular(os.fstat(descriptor), path)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def check_ordinary(path: Path | str) -> None:
+def check_regular_file(path: Path | str) -> None:
     """Checks, without opening it, that a path is a regular file.
 
     Raises:
         OSError: the file does not exist or is not a regular file.
     """
-    _refuse_special(os.stat(path), path)
+    _check_regular(os.stat(path), path)
 
 
 def is_inside(name: str) -> bool:
@@ -56,7 +56,7 @@ def is_inside(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
-def _refuse_special(status: os.stat_result, path: Path | str) -> None:
+def _check_regular(status: os.stat_result, path: Path | str) -> None:
     for is_kind, name in _KINDS:
         if is_kind(status.st_mode):
             raise OSError(errno.EINVAL, f"it is {name} and no file", str(path))
@@ -113,16 +113,16 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: the text is not standard JSON, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_dict_without_duplicates)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"it has {name} for a number")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)

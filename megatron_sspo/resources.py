@@ -17,12 +17,12 @@ from megatron_sspo.reading import read_json
 from megatron_sspo.rollout.serve import KEY
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 from megatron_sspo.run import Run
-from megatron_sspo.units import in_units
+from megatron_sspo.units import format_bytes
 
 _ANSWER_SECONDS = 10.0
 
 
-def model_config(run: Run) -> dict[str, Any]:
+def read_model_config(run: Run) -> dict[str, Any]:
     """Returns the content of the model's config.json. A run's checkpoint has this file in its folder `trainer`.
 
     Raises:
@@ -79,8 +79,8 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise UserError(
-            f"{place} has {in_units(free)} free, and a checkpoint and the finished model take "
-            f"{in_units(needed)}: make room, or choose another disk with --set output=..."
+            f"{place} has {format_bytes(free)} free, and a checkpoint and the finished model take "
+            f"{format_bytes(needed)}: make room, or choose another disk with --set output=..."
         )
 
 
@@ -108,15 +108,15 @@ def check_servers(urls: Sequence[str]) -> None:
     if not urls:
         return
     clients = [Client(url, os.environ.get(KEY, "")) for url in urls]
-    for error in asyncio.run(_ask(clients)):
+    for error in asyncio.run(_probe_servers(clients)):
         if error is not None:
             raise UserError(
                 f"a rollout server does not answer: {error}; start it, or mend rollouts.options.urls or {KEY}"
             )
 
 
-async def _ask(clients: Sequence[Client]) -> list[ServerError | None]:
-    async def ask(client: Client) -> ServerError | None:
+async def _probe_servers(clients: Sequence[Client]) -> list[ServerError | None]:
+    async def probe(client: Client) -> ServerError | None:
         try:
             await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
         except ServerError as error:
@@ -125,7 +125,7 @@ async def _ask(clients: Sequence[Client]) -> list[ServerError | None]:
             await client.close()
         return None
 
-    return await asyncio.gather(*map(ask, clients))
+    return await asyncio.gather(*map(probe, clients))
 
 
 _WORDS = {

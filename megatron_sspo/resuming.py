@@ -55,7 +55,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
         )
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
-    sinks.whole_rows(folder / sinks.EVALUATIONS)
+    sinks.read_complete_rows(folder / sinks.EVALUATIONS)
     return Resumable(extra["prompts"], differences(manifest.run, describe(run)))
 
 

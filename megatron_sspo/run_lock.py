@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 _LOCK, _HOLDER = ".run.lock", ".run.holder"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-_BEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
+_HEARTBEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
 
 _held: set[int] = set()  # file descriptors of this process's locks
 
@@ -63,11 +63,11 @@ class RunLock:
         self._folder, self._watch_seconds = folder, watch_seconds
         self._what, self._option = what, option
         self._descriptor = -1
-        self._note: Path | None = None  # the holder file, only without flock
+        self._holder_file: Path | None = None  # the holder file, only without flock
         self._ended = threading.Event()
 
     def __enter__(self) -> "RunLock":
-        with naming_the_file():
+        with os_errors_as_user_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / _LOCK
             self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -76,73 +76,74 @@ class RunLock:
             except BlockingIOError:
                 holder = _read(path)
                 self._close()
-                raise self._refusal(holder) from None
+                raise self._lock_held_error(holder) from None
             except OSError as error:
                 self._close()
                 if error.errno not in _NO_FLOCK:
                     raise
-                self._take_note(self._folder / _HOLDER)
+                self._acquire_holder_file(self._folder / _HOLDER)
             else:
                 os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, json.dumps(_myself()).encode(), 0)
+                os.pwrite(self._descriptor, json.dumps(_this_process()).encode(), 0)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
-        if self._note is not None and _read(self._note).get("token") == self._token:
-            self._note.unlink(missing_ok=True)
+        if self._holder_file is not None and _read(self._holder_file).get("token") == self._token:
+            self._holder_file.unlink(missing_ok=True)
         elif self._descriptor >= 0:
             # emptied, not removed: otherwise two processes could each lock a different file of this name
             os.ftruncate(self._descriptor, 0)
         self._close()
 
-    def _take_note(self, note: Path) -> None:
+    def _acquire_holder_file(self, file: Path) -> None:
         while True:
             try:
-                self._open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                self._open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
-                known = _read(note)
-                if self._is_alive(note, known):
-                    raise self._refusal(known) from None
-                self._remove_of_the_dead(note, known)
+                holder = _read(file)
+                if self._is_alive(file, holder):
+                    raise self._lock_held_error(holder) from None
+                self._remove_stale(file, holder)
                 continue
-            self._note, self._token = note, secrets.token_hex(8)
-            self._beat(0)
-            threading.Thread(target=self._beat_on, daemon=True).start()
+            self._holder_file, self._token = file, secrets.token_hex(8)
+            self._write_heartbeat(0)
+            threading.Thread(target=self._write_heartbeats, daemon=True).start()
             return
 
-    def _is_alive(self, note: Path, known: dict[str, Any]) -> bool:
-        if known.get("host") == socket.gethostname() and known.get("boot") == _boot():
-            return known.get("started") == _started(known.get("pid")) is not None
+    def _is_alive(self, file: Path, holder: dict[str, Any]) -> bool:
+        if holder.get("host") == socket.gethostname() and holder.get("boot") == _boot_id():
+            return holder.get("started") == _start_time(holder.get("pid")) is not None
         deadline = time.monotonic() + self._watch_seconds
         while time.monotonic() < deadline:
             time.sleep(min(0.2, self._watch_seconds / 10))
-            if (now := _read(note)) and now != known:
+            if (now := _read(file)) and now != holder:
                 return True
         return False
 
-    def _remove_of_the_dead(self, note: Path, known: dict[str, Any]) -> None:
+    def _remove_stale(self, file: Path, holder: dict[str, Any]) -> None:
         """Removes a dead holder's file.
 
         Only one of several processes succeeds with the rename. If it has renamed a file that a faster process has
         written since, it puts that file back.
         """
-        mine = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
+        mine = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
         with contextlib.suppress(FileNotFoundError):
-            note.rename(mine)
-            if _read(mine).get("token") != known.get("token"):
+            file.rename(mine)
+            if _read(mine).get("token") != holder.get("token"):
                 with contextlib.suppress(FileExistsError):
-                    os.link(mine, note)
+                    os.link(mine, file)
             mine.unlink()
 
-    def _beat_on(self) -> None:
+    def _write_heartbeats(self) -> None:
         count = 0
-        while not self._ended.wait(_BEAT_SECONDS):
+        while not self._ended.wait(_HEARTBEAT_SECONDS):
             count += 1
-            self._beat(count)
+            self._write_heartbeat(count)
 
-    def _beat(self, count: int) -> None:
-        text = json.dumps({**_myself(), "token": self._token, "beat": f"{count:015}"})  # always of the same length
+    def _write_heartbeat(self, count: int) -> None:
+        # the text always has the same length
+        text = json.dumps({**_this_process(), "token": self._token, "beat": f"{count:015}"})
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, text.encode(), 0)
 
@@ -156,7 +157,7 @@ class RunLock:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _refusal(self, holder: dict[str, Any]) -> UserError:
+    def _lock_held_error(self, holder: dict[str, Any]) -> UserError:
         who = f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
         return UserError(
             f"{self._folder} is the folder of {self._what} that {who} writes at this moment: wait for its end, stop "
@@ -164,9 +165,9 @@ class RunLock:
         )
 
 
-def _myself() -> dict[str, Any]:
+def _this_process() -> dict[str, Any]:
     pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "boot": _boot(), "started": _started(pid)}
+    return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "started": _start_time(pid)}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -178,11 +179,11 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
-def _started(pid: Any) -> str | None:
+def _start_time(pid: Any) -> str | None:
     """Returns when a process of this machine started, in ticks since boot; None if no live process has this pid."""
     try:
         text = Path(f"/proc/{int(pid)}/stat").read_bytes().decode(errors="replace")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file, shown
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, shown
 from megatron_sspo.reading import read_bytes, read_text
 from megatron_sspo.run import Tracking
 from megatron_sspo.state import write_atomically
@@ -21,15 +21,17 @@ _MOST_UPDATES = 10**15  # a larger number in a row is an error
 
 def check(tracking: Tracking) -> None:
     """Raises UserError if the run asks for a tracker that is not installed."""
-    for asked, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
-        spec = importlib.util.find_spec(module) if asked else None
-        if asked and (spec is None or spec.origin is None):  # no origin: a mere folder, such as W&B leaves behind
+    for is_requested, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
+        spec = importlib.util.find_spec(module) if is_requested else None
+        if is_requested and (
+            spec is None or spec.origin is None
+        ):  # no origin: a mere folder, such as W&B leaves behind
             raise UserError(
                 f"tracking asks for {module}, which is not installed: pip install 'megatron-sspo[tracking]'"
             )
 
 
-class Sinks:
+class MetricsWriter:
     """The writer of metrics rows. Only rank 0 has one.
 
     Args:
@@ -59,7 +61,7 @@ class Sinks:
             UserError: the file cannot be written.
         """
         path = self.folder / file_name
-        with naming_the_file(path), path.open("a", encoding="utf-8") as file:
+        with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -97,13 +99,13 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
     Raises:
         UserError: the file does not exist, or a line is not JSON or not a row.
     """
-    with naming_the_file():
+    with os_errors_as_user_errors():
         if not path.exists():
             raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
-    lines = _lines(path)
+    lines = _read_lines(path)
     if may_be_cut and len(lines) > 1 and not lines[-1].endswith(b"\n"):
         del lines[-1]
-    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
+    return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def check_rows(path: Path, update: int) -> None:
@@ -112,7 +114,7 @@ def check_rows(path: Path, update: int) -> None:
     Raises:
         UserError: the file is missing, a line cannot be read, or a row is missing.
     """
-    found = {row["update"] for row in whole_rows(path)}
+    found = {row["update"] for row in read_complete_rows(path)}
     if missing := [number for number in range(1, update + 1) if number not in found]:
         raise UserError(
             f"{path} has no row of update {missing[0]}, and the checkpoint is of update {update}: bring the file back, "
@@ -120,7 +122,7 @@ def check_rows(path: Path, update: int) -> None:
         )
 
 
-def whole_rows(path: Path) -> list[dict[str, float]]:
+def read_complete_rows(path: Path) -> list[dict[str, float]]:
     """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist.
 
     Raises:
@@ -128,11 +130,11 @@ def whole_rows(path: Path) -> list[dict[str, float]]:
     """
     if not path.exists():
         return []
-    lines = [line for line in _lines(path) if line.endswith(b"\n")]
-    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1)]
+    lines = [line for line in _read_lines(path) if line.endswith(b"\n")]
+    return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
-def keep_until(path: Path, update: int) -> None:
+def truncate_after(path: Path, update: int) -> None:
     """Removes the rows of updates after `update`, and an incomplete last line, from a metrics file.
 
     Raises:
@@ -140,16 +142,16 @@ def keep_until(path: Path, update: int) -> None:
     """
     if not path.exists():
         return
-    kept = [row for row in whole_rows(path) if row["update"] <= update]
+    kept = [row for row in read_complete_rows(path) if row["update"] <= update]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def _lines(path: Path) -> list[bytes]:
+def _read_lines(path: Path) -> list[bytes]:
     """Returns the lines as bytes with their ends, so that the parser can name a line that is not UTF-8."""
     return list(io.BytesIO(read_bytes(path)))
 
 
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, float]:
+def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
     where = f"{path}, line {number}"
     try:
         row = json.loads(line.decode("utf-8"))

@@ -99,7 +99,7 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
         _remove(final)
     temporary.rename(final)
     _flush(final.parent)
-    for old in checkpoints(final.parent)[:-kept]:
+    for old in list_checkpoints(final.parent)[:-kept]:
         _remove(old)
     return final
 
@@ -123,7 +123,7 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(unnamed)
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Returns the complete checkpoints of a run, oldest first.
 
     Raises:

@@ -28,9 +28,9 @@ class Stop:
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
         self._signal = 0
-        self._asked = 0.0
-        self._looked: float | None = None
-        self._longest = 0.0
+        self._signal_time = 0.0
+        self._last_check: float | None = None
+        self._longest_interval = 0.0
         self.reason, self.exit_code = "", 0
         self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
@@ -40,17 +40,17 @@ class Stop:
             signal.signal(number, handler)
 
     @property
-    def longest(self) -> float:
-        """The longest time so far between two calls of `is_agreed`, in seconds: a bound on the delay of a request."""
-        return max(self._longest, time.monotonic() - self._looked) if self._looked is not None else 0.0
+    def longest_interval(self) -> float:
+        """The longest time so far between two calls of `is_requested`, in seconds: a bound on a request's delay."""
+        return max(self._longest_interval, time.monotonic() - self._last_check) if self._last_check is not None else 0.0
 
-    def is_agreed(self) -> bool:
+    def is_requested(self) -> bool:
         """Returns, the same on all ranks, whether any rank got a stop request; removes the file. A collective."""
         from megatron_sspo.processes import agree  # imports torch, which the command line starts without
 
-        self._longest, self._looked = self.longest, time.monotonic()
+        self._longest_interval, self._last_check = self.longest_interval, time.monotonic()
         is_main = agree.is_main()
-        seconds = self._looked - self._asked if self._signal else 0.0
+        seconds = self._last_check - self._signal_time if self._signal else 0.0
         found = agree.all_gather_objects((is_main and self._file.exists(), int(self._signal), seconds))
         by_file, number, seconds = (max(values) for values in zip(*found, strict=True))
         if by_file:
@@ -63,4 +63,4 @@ class Stop:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if not self._signal:
-            self._signal, self._asked = number, time.monotonic()
+            self._signal, self._signal_time = number, time.monotonic()

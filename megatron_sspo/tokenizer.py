@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.reading import read_json
 from megatron_sspo.weights.companions import check_companions
 
 
-@naming_the_file()
+@os_errors_as_user_errors()
 def load_tokenizer(model_path: Path) -> Any:
     """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
 

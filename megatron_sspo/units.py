@@ -3,7 +3,7 @@
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def in_units(num_bytes: float) -> str:
+def format_bytes(num_bytes: float) -> str:
     """Formats a number of bytes in the unit that gives a value below 1000: 950 bytes, 1.2 MB, 31.4 GB."""
     power = 0
     while power + 1 < len(_UNITS) and abs(num_bytes) >= 999.95:  # one decimal would show this as 1000.0

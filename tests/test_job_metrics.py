@@ -17,6 +17,6 @@ class Plain:
 def test_a_reward_with_metrics_and_one_without() -> None:
     job: Any = Job.__new__(Job)
     job.reward = Counting()
-    assert job._metrics_of_the_reward() == {"reward/code/time": 0.25}
+    assert job._reward_metrics() == {"reward/code/time": 0.25}
     job.reward = Plain()
-    assert job._metrics_of_the_reward() == {}
+    assert job._reward_metrics() == {}

@@ -82,7 +82,7 @@ def test_a_second_process_is_refused_and_told_who_has_the_folder(tmp_path: Path,
             pass
 
 
-def test_a_killed_process_holds_nothing_though_its_child_lives(tmp_path: Path, flock: str) -> None:
+def test_a_killed_process_loses_the_lock_although_its_child_lives(tmp_path: Path, flock: str) -> None:
     with holder(tmp_path / "run", flock) as process:
         process.kill()
         process.wait()
@@ -90,7 +90,7 @@ def test_a_killed_process_holds_nothing_though_its_child_lives(tmp_path: Path, f
             RunLock(tmp_path / "run").__enter__()
 
 
-def test_one_after_the_other(tmp_path: Path, flock: str) -> None:
+def test_the_lock_is_free_again_after_each_holder(tmp_path: Path, flock: str) -> None:
     for _ in range(3):
         with RunLock(tmp_path / "a" / "run"):
             assert list((tmp_path / "a" / "run").iterdir())
@@ -101,35 +101,37 @@ def test_one_after_the_other(tmp_path: Path, flock: str) -> None:
 
 
 @pytest.mark.parametrize("flock", ["without"], indirect=True)
-class TestNotes:
+class TestHolderFiles:
     """Detection of dead holders without flock."""
 
-    def note(self, folder: Path, **fields: object) -> Path:
+    def write_holder(self, folder: Path, **fields: object) -> Path:
         path = folder / ".run.holder"
-        path.write_text(json.dumps({**run_lock._myself(), "token": "t", "beat": "0", **fields}))
+        path.write_text(json.dumps({**run_lock._this_process(), "token": "t", "beat": "0", **fields}))
         return path
 
     @pytest.mark.parametrize(
         "changes", [{"pid": 2**22 + 1}, {"started": "1"}, {"boot": "another"}, {"host": "another"}]
     )
-    def test_the_dead(self, tmp_path: Path, flock: str, changes: dict[str, object]) -> None:
+    def test_a_dead_holder_loses_the_lock(self, tmp_path: Path, flock: str, changes: dict[str, object]) -> None:
         """A pid that is free or now belongs to another process, an earlier boot, another machine without new counts."""
-        self.note(tmp_path, **changes)
+        self.write_holder(tmp_path, **changes)
         with RunLock(tmp_path, watch_seconds=0.5):
             assert json.loads((tmp_path / ".run.holder").read_text())["pid"] == os.getpid()
         assert not list(tmp_path.glob(".run.holder*"))
 
     @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{"])
-    def test_notes_that_say_nothing(self, tmp_path: Path, flock: str, content: bytes) -> None:
+    def test_an_unreadable_holder_file_does_not_hold_the_lock(self, tmp_path: Path, flock: str, content: bytes) -> None:
         (tmp_path / ".run.holder").write_bytes(content)
         with RunLock(tmp_path, watch_seconds=0.5):
             pass
 
-    def test_the_living_of_another_machine(self, tmp_path: Path, flock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = self.note(tmp_path, host="another", pid=7)
+    def test_a_live_holder_on_another_machine_keeps_the_lock(
+        self, tmp_path: Path, flock: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = self.write_holder(tmp_path, host="another", pid=7)
 
         def sleep(seconds: float) -> None:
-            self.note(tmp_path, host="another", pid=7, beat="1")
+            self.write_holder(tmp_path, host="another", pid=7, beat="1")
 
         monkeypatch.setattr(run_lock.time, "sleep", sleep)
         with pytest.raises(UserError, match="process 7 on another writes"):
@@ -147,7 +149,7 @@ def test_folders_that_cannot_be_locked(tmp_path: Path) -> None:
             RunLock(folder).__enter__()
 
 
-def test_the_lock_is_on_the_disk_of_a_run_whose_folder_is_no_evaluation(tmp_path: Path) -> None:
+def test_the_lock_file_has_the_name_of_a_runs_lock(tmp_path: Path) -> None:
     """`evaluate --output` recognizes its own folders by the name of their lock file."""
     with RunLock(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".run.lock"]

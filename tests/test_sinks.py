@@ -15,7 +15,7 @@ ROW = {"update": 3, "reward/mean": 0.1, "policy/loss": -1 / 3}
 
 
 def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
-    out = sinks.Sinks(tmp_path, Tracking(), "name", {}, first_step=0)
+    out = sinks.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
     out.write(sinks.METRICS, ROW)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(ROW) + "\n", "before close: it is on disk"
     out.write(sinks.METRICS, {"update": 4})
@@ -29,11 +29,11 @@ def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
 def test_tensorboard_gets_the_same_numbers_where_asked(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     sinks.check(Tracking(tensorboard=True))
-    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=0)
+    out = sinks.MetricsWriter(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=0)
     out.write(sinks.METRICS, ROW)
     out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.5})  # a kill follows; the newest checkpoint is of update 3
     out.close()
-    out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=4)
+    out = sinks.MetricsWriter(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=4)
     out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.25})
     out.close()
     events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -48,7 +48,7 @@ def test_all_attempts_at_a_run_are_one_run_of_weights_and_biases(tmp_path: Path,
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **options: asked.append(options)))
     for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
         folder.mkdir(exist_ok=True)
-        sinks.Sinks(folder, Tracking(wandb_project="x"), "name", {}, first_step=0)
+        sinks.MetricsWriter(folder, Tracking(wandb_project="x"), "name", {}, first_step=0)
     first, second, other = (options["id"] for options in asked)
     assert first == second != other and all(options["resume"] == "allow" for options in asked)
 
@@ -80,18 +80,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    sinks.keep_until(path, 3)
+    sinks.truncate_after(path, 3)
     assert not path.exists()
     rows = [f'{{"update": {number}, "x": 0.1}}\n' for number in range(5)]
     path.write_text("".join(rows) + '{"update": 5, "x"')
-    sinks.keep_until(path, 3)
+    sinks.truncate_after(path, 3)
     assert path.read_text() == "".join(rows[:4])
-    sinks.keep_until(path, -1)
+    sinks.truncate_after(path, -1)
     assert path.read_text() == ""
     path.write_text('{"update": 1}\n\0\0\n')
     with pytest.raises(UserError, match="line 2 is not JSON"):
-        sinks.keep_until(path, 3)
+        sinks.truncate_after(path, 3)
     path.write_text('{"update": 1}\n{}\n')
     with pytest.raises(UserError, match="line 2 has no update"):
-        sinks.keep_until(path, 3)
+        sinks.truncate_after(path, 3)
     assert path.read_text() == '{"update": 1}\n{}\n'

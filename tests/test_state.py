@@ -16,10 +16,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.state import (
     State,
     begin_checkpoint,
-    checkpoints,
     describe_checkpoint,
     finish_checkpoint,
     from_row,
+    list_checkpoints,
     read_checkpoint,
     to_row,
     write_atomically,
@@ -118,10 +118,10 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
 def test_the_newest_are_kept_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for update in (999_998, 999_999, 1_000_000, 1_000_001):
         save(tmp_path, update, kept=3)
-    assert [path.name for path in checkpoints(tmp_path)] == ["update-999999", "update-1000000", "update-1000001"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["update-999999", "update-1000000", "update-1000001"]
     assert (tmp_path / "update-1000001" / "trainer" / "shard").read_text() == "1000001"
     save(tmp_path, 1_000_001, kept=3)
-    assert len(checkpoints(tmp_path)) == 3, "the same update again replaces"
+    assert len(list_checkpoints(tmp_path)) == 3, "the same update again replaces"
 
 
 def test_an_unfinished_checkpoint_is_no_checkpoint_and_is_made_anew(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_an_unfinished_checkpoint_is_no_checkpoint_and_is_made_anew(tmp_path: Pa
     left = begin_checkpoint(tmp_path, 2)
     (left / "trainer" / "half").write_text("x")
     (tmp_path / "update-000003.old").mkdir()
-    assert [path.name for path in checkpoints(tmp_path)] == ["update-000001"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["update-000001"]
     assert not list((begin_checkpoint(tmp_path, 2) / "trainer").iterdir())
-    assert checkpoints(tmp_path / "nowhere") == []
+    assert list_checkpoints(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize("part", ["state.json", "batches.jsonl", "trainer"])
@@ -209,7 +209,7 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(t
     describe_checkpoint(temporary, State(update=2), {})
     with pytest.raises(KeyboardInterrupt):
         finish_checkpoint(temporary, kept=1)
-    assert [path.name for path in checkpoints(tmp_path)] == ["update-000002"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["update-000002"]
 
 
 def test_a_checkpoint_has_its_name_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:

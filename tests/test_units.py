@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_sspo.units import in_units
+from megatron_sspo.units import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from megatron_sspo.units import in_units
     ],
 )
 def test_units(num_bytes: int, text: str) -> None:
-    assert in_units(num_bytes) == text
+    assert format_bytes(num_bytes) == text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ def existing_file(path: str | Path) -> Path:
         UserError: there is no such file.
     """
     path = Path(path)
-    with naming_the_file():
+    with os_errors_as_user_errors():
         is_file = path.is_file()
     if not is_file:
         raise UserError(f"there is no file {path}: check the path, which is relative to {Path.cwd()}")

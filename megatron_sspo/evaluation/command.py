@@ -73,10 +73,10 @@ def evaluate_model(
         check_held_out(run, prompts)
         check_environments(run, tokenizer)
         with Record(output, model=label, weights=fingerprint(folder)) as record:
-            display.say(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
+            display.log(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
             for name, stream in streams.items():
                 if stream.dropped:
-                    display.say(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")
+                    display.log(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")
             stores = {
                 name: record.open_set(
                     name, streams[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
@@ -171,7 +171,7 @@ def _generate_answers(
             shown = "  ".join(
                 f"{key} {value:.3f}" for key, value in metrics.items() if not key.endswith(("low", "high"))
             )
-            display.say(f"{name}: {shown}  ({time.monotonic() - started:.0f} s)")
+            display.log(f"{name}: {shown}  ({time.monotonic() - started:.0f} s)")
 
 
 def _folder_names(path: Path) -> list[str]:

@@ -4,14 +4,14 @@ import hashlib
 import json
 from pathlib import Path
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.reading import read_json
-from megatron_sspo.state import checkpoints
+from megatron_sspo.state import list_checkpoints
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 
 
-@naming_the_file()
+@os_errors_as_user_errors()
 def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`. For a run's folder these are its final model or, without one, its newest checkpoint.
 
@@ -27,7 +27,7 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
         raise UserError(f"there is no folder {path}: name a Hugging Face folder, a checkpoint, or the folder of a run")
     if _is_run(path):
         run = path
-        found = [path / "model"] if (path / "model").is_dir() else checkpoints(path / "checkpoints")
+        found = [path / "model"] if (path / "model").is_dir() else list_checkpoints(path / "checkpoints")
         if not found:
             raise UserError(f"the run {path} has no model and no checkpoint yet: wait for its first one")
         path = found[-1]
@@ -38,7 +38,7 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
     return open_folder(path, companions)
 
 
-@naming_the_file()
+@os_errors_as_user_errors()
 def fingerprint(folder: ModelFolder) -> str:
     """Returns a hash of the configuration and of the weight files' names, sizes and modification times.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from megatron_sspo.console import Display
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.errors import UserError, naming_the_file, shown
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, shown
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import MEASURE, Result
@@ -42,7 +42,7 @@ class Record:
         UserError: the folder holds other files or answers of another model, or another process writes to it.
     """
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:
         self.folder = folder
         self._model = {"name": model, "weights": weights}
@@ -66,7 +66,7 @@ class Record:
     def __exit__(self, *exception: object) -> None:
         os.close(self._lock)
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "AnswerFiles":
@@ -99,7 +99,7 @@ class Record:
         (self.folder / name).mkdir(exist_ok=True)
         return AnswerFiles(self.folder / name, prompts, tokenizer, samples)
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def finish_set(self, name: str, title: str, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a set to results.json."""
         path = self.folder / _RESULTS
@@ -141,7 +141,7 @@ class AnswerFiles(AnswerStore):
         UserError: a complete line cannot be read.
     """
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def __init__(self, folder: Path, prompts: Sequence[Prompt], tokenizer: Any, samples: int) -> None:
         super().__init__(tokenizer)
         self.samples = samples
@@ -156,11 +156,11 @@ class AnswerFiles(AnswerStore):
         total = num_prompts * (2 if self.samples else 1)
         done = self._num_done
         if 0 < done < total:
-            display.say(f"{name}: {done} of {total} are answered already")
+            display.log(f"{name}: {done} of {total} are answered already")
         display.begin(name, total, done)
         self._display, self._name, self._total = display, name, total
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def save(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
         """Appends groups to their file and flushes it to disk."""
         before = self._num_done
@@ -172,7 +172,7 @@ class AnswerFiles(AnswerStore):
             os.fsync(file.fileno())
         self._show_progress(before, self._num_done)
 
-    @naming_the_file()
+    @os_errors_as_user_errors()
     def sort(self, prompts: Sequence[Prompt]) -> None:
         """Rewrites the files with their lines in the order of the prompts."""
         for kind in ("greedy", "sampled"):
@@ -187,13 +187,13 @@ class AnswerFiles(AnswerStore):
         for _ in range(before, now):
             self._display.advance(self._name)
         if not self._display.console.is_terminal and 10 * before // self._total < 10 * now // self._total:
-            self._display.say(f"{self._name}: {now} of {self._total} answered")
+            self._display.log(f"{self._name}: {now} of {self._total} answered")
 
     def _path(self, kind: Kind) -> Path:
         return self._folder / f"{kind}.jsonl"
 
 
-@naming_the_file()
+@os_errors_as_user_errors()
 def read_result(folder: Path) -> Result:
     """Reads the metrics of an evaluation.
 

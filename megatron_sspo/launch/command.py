@@ -86,12 +86,12 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
 
     from megatron_sspo.launch.report import report
     from megatron_sspo.preflight import preflight
-    from megatron_sspo.resources import check_memory, memory_of_rank, model_config
+    from megatron_sspo.resources import check_memory, memory_of_rank, read_model_config
 
     if job is not None:
         slurm.check_size(job, run.parallel.num_processes)
     remarks = preflight(run, resume=resume, elsewhere=job is not None)
-    config = model_config(run)
+    config = read_model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     if options.check:
         print(report(run, config, on_cuda=on_cuda), flush=True)

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -18,7 +18,7 @@ def check_output(path: Path) -> None:
         UserError: the suffix is not a picture format, the folder does not exist or is not writable, or the path exists
             and is not a regular file.
     """
-    with naming_the_file():
+    with os_errors_as_user_errors():
         if path.suffix not in _FORMATS:
             raise UserError(f"{path} has no suffix of a picture: name a file of {', '.join(_FORMATS)} with --output")
         if not path.parent.is_dir():
@@ -54,7 +54,7 @@ def write_picture(figure: Any, path: Path, *, dpi: int) -> None:
         UserError: the file cannot be written.
     """
     partial = path.with_name(f".{path.stem[:40]}.{os.getpid()}.partial")
-    with naming_the_file():
+    with os_errors_as_user_errors():
         try:
             figure.savefig(partial, dpi=dpi, format=path.suffix.removeprefix("."))
             os.replace(partial, path)

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.console import count
+from megatron_sspo.console import pluralize
 from megatron_sspo.plots.curves import COLOURS, FAINT, INK, plain
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.sweep.results import Results, read_results
@@ -120,8 +120,10 @@ def _draw_matrix(axis: Any, results: Results, scores: Any, setting: str) -> None
 def _footnote(results: Results, scores: Any, setting: str) -> str:
     settings = common_settings(results, scores, setting)
     counts = {len(scores[value].get(one, ())) for value in results.values for one in settings} or {0}
-    seeds = f"{min(counts)} to {max(counts)} seeds" if len(counts) > 1 else count(max(counts), "seed")
-    left_out = f"   Not finished, and left out: {count(len(results.unfinished), 'run')}." if results.unfinished else ""
+    seeds = f"{min(counts)} to {max(counts)} seeds" if len(counts) > 1 else pluralize(max(counts), "seed")
+    left_out = (
+        f"   Not finished, and left out: {pluralize(len(results.unfinished), 'run')}." if results.unfinished else ""
+    )
     return f"Interquartile means over {seeds}; 95 % intervals by stratified bootstrap.{left_out}"
 
 

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 
-from megatron_sspo.console import Display, count
+from megatron_sspo.console import Display, pluralize
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight import preflight
 from megatron_sspo.rollout.own_servers import visible_gpus
@@ -64,8 +64,8 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
     display = Display(silent=False)
     display.log_to(folder / LOGS / "sweep.txt")
     progress = Progress(folder, {name: run.num_updates for name, run in prepared.runs.items()}, display)
-    all_runs = count(len(prepared.runs), "run")
-    progress.say(f"{all_runs}, {len(prepared.runs) - len(unfinished)} of them finished, in {folder}")
+    all_runs = pluralize(len(prepared.runs), "run")
+    progress.log(f"{all_runs}, {len(prepared.runs) - len(unfinished)} of them finished, in {folder}")
     gpus = visible_gpus()
 
     def surroundings(place: int, cell: Cell) -> dict[str, str]:
@@ -78,7 +78,7 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
     finally:
         progress.close()
     if not code:
-        progress.say(f"megatron-sspo table {shlex.quote(str(folder))} and megatron-sspo plot have the results")
+        progress.log(f"megatron-sspo table {shlex.quote(str(folder))} and megatron-sspo plot have the results")
     return code
 
 
@@ -89,4 +89,4 @@ def _show(prepared: Prepared, options: argparse.Namespace) -> None:
         print(shlex.join(["megatron-sspo", *train_arguments(prepared.folder, prepared.sweep, cell)]))
     if options.on != "local" and unfinished:
         jobs.show(prepared, unfinished, options)
-    print(f"{len(unfinished)} of {count(len(prepared.runs), 'run')} to go, into {prepared.folder}", flush=True)
+    print(f"{len(unfinished)} of {pluralize(len(prepared.runs), 'run')} to go, into {prepared.folder}", flush=True)

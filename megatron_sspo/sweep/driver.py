@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo import stop
-from megatron_sspo.errors import naming_the_file
+from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.parent import exit_with_parent
 from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
 from megatron_sspo.sweep.grid import Cell, Sweep
@@ -87,7 +87,7 @@ class Driver:
                 self._kill()
         if self._has_left or self._waiting:
             name = signal.Signals(self._asked).name
-            self._progress.say(f"{name} came, and the runs have left: the same command goes on")
+            self._progress.log(f"{name} came, and the runs have left: the same command goes on")
             return stop.BY_SIGNAL
         return int(self._has_failed)
 
@@ -101,7 +101,7 @@ class Driver:
             # Signals are blocked until the process is in the list and runs its own program, so that they reach it.
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
-                with naming_the_file(log), log.open("ab") as output:
+                with os_errors_as_user_errors(log), log.open("ab") as output:
                     process = subprocess.Popen(
                         command,
                         env={**os.environ, **self._surroundings(place, cell)},
@@ -117,7 +117,7 @@ class Driver:
                 self._running.append(attempt)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            self._progress.say(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
+            self._progress.log(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
 
     def _settle(self, attempt: _Attempt) -> None:
         """Counts a run whose process has ended as finished, failed or stopped, or retries it."""
@@ -129,7 +129,7 @@ class Driver:
             self._has_failed = True
         elif self._asked:
             self._has_left = True
-            self._progress.say(f"{name}: has left")
+            self._progress.log(f"{name}: has left")
         else:
             self._retry(attempt, f"{_how(code)}: {_last_line(attempt.log)}")
 
@@ -138,7 +138,7 @@ class Driver:
         got_further = newest_checkpoint(self._folder / name) != attempt.checkpoint
         self._failures[name] = 0 if got_further else self._failures.get(name, 0) + 1
         if self._failures[name] < _MOST_FAILURES:
-            self._progress.say(f"{name}: {why}; it is tried again")
+            self._progress.log(f"{name}: {why}; it is tried again")
             self._waiting.appendleft(attempt.cell)
         else:
             self._progress.failed(name, f"{why}; log: {attempt.log}")

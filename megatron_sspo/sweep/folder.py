@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megatron_sspo import sinks
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.reading import read_json
-from megatron_sspo.state import checkpoints, write_atomically
+from megatron_sspo.state import list_checkpoints, write_atomically
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.values import Value
 
@@ -73,7 +73,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
         "runs": list(sweep.order),
         "config": sweep.run,
     }
-    with naming_the_file(folder):
+    with os_errors_as_user_errors(folder):
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
@@ -116,7 +116,7 @@ def status(folder: Path) -> Status:
 
 def newest_checkpoint(folder: Path) -> str:
     """Returns the name of a run's newest checkpoint; "" if there is none."""
-    found = checkpoints(folder / "checkpoints")
+    found = list_checkpoints(folder / "checkpoints")
     return found[-1].name if found else ""
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.state import write_atomically
@@ -125,7 +125,7 @@ def _check_sizes(job: slurm.Job, prepared: Prepared, options: argparse.Namespace
 def _write_arguments(prepared: Prepared) -> None:
     """Writes the name of each run and its training arguments to a file named by its number, NUL after each word."""
     folder, sweep = prepared.folder / _ARRAY, prepared.sweep
-    with naming_the_file(folder):
+    with os_errors_as_user_errors(folder):
         folder.mkdir(exist_ok=True)
         for number, cell in enumerate(sweep.cells()):
             sets = [part for text in sweep.assignments_of(cell) for part in ("--set", text)]

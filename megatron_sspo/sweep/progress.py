@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from megatron_sspo.console import Display, count
+from megatron_sspo.console import Display, pluralize
 from megatron_sspo.sweep.folder import status
 
 _LOOK_SECONDS = 1.0  # between two reads of the runs' folders
@@ -47,23 +47,23 @@ class Progress:
         if self._live is not None:
             self._live.stop()
         for name, why in self._failed.items():
-            self.say(f"{name} {why}")
-        self.say(self.line())
+            self.log(f"{name} {why}")
+        self.log(self.line())
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Prints one line above the table, with the time since the start."""
-        self._display.say(escape(text))
+        self._display.log(escape(text))
 
     def finished(self, name: str) -> None:
         """Counts a run that is finished."""
         self._finished.add(name)
         self._done[name] = status(self._folder / name).update
-        self.say(f"{name}: finished")
+        self.log(f"{name}: finished")
 
     def failed(self, name: str, why: str) -> None:
         """Counts a run that is not retried any more."""
         self._failed[name] = why
-        self.say(f"{name}: {why}")
+        self.log(f"{name}: {why}")
 
     def update(self, running: Set[str]) -> None:
         """Reads the progress of the running runs and shows it, if that is due."""
@@ -78,7 +78,7 @@ class Progress:
             self._live.update(self._table(), refresh=True)
         elif now - self._written >= _LINE_SECONDS:
             self._written = now
-            self.say(self.line())
+            self.log(self.line())
 
     def line(self) -> str:
         """Returns a summary line: the runs by state, the updates, the time left."""
@@ -87,7 +87,7 @@ class Progress:
         done, total = sum(self._done.values()), sum(self._updates.values())
         to_go = total - done - sum(self._updates[name] - self._done[name] for name in self._failed)
         left = f", {self._left(done, to_go)}" if to_go > 0 else ""
-        runs = f"{len(self._finished)} of {count(len(self._updates), 'run')} finished{running}{failed}"
+        runs = f"{len(self._finished)} of {pluralize(len(self._updates), 'run')} finished{running}{failed}"
         return f"{runs}; update {done:,} of {total:,}{left}"
 
     def _left(self, done: int, to_go: int) -> str:

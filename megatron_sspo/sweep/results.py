@@ -95,7 +95,7 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
     """
     known: list[str] = []
     for file in (sinks.EVALUATIONS, sinks.METRICS):
-        rows = sinks.whole_rows(folder / file)
+        rows = sinks.read_complete_rows(folder / file)
         last = rows[-1] if rows else {}
         keys = [measure] if measure in last else [key for key in last if key.endswith(f"/{measure}")]
         if keys:
@@ -115,7 +115,7 @@ def area(curve: Curve) -> float:
 
 
 def _default(folder: Path) -> str:
-    rows = sinks.whole_rows(folder / sinks.EVALUATIONS)
+    rows = sinks.read_complete_rows(folder / sinks.EVALUATIONS)
     return _GREEDY if any(key.endswith(f"/{_GREEDY}") for key in (rows[-1] if rows else {})) else _REWARD
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.errors import UserError, naming_the_file
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.reading import open_file
 
 # All other files of a folder hold weights or describe the old ones.
@@ -36,7 +36,7 @@ def copy_companions(source: Path, folder: Path) -> None:
     for file in check_companions(source):
         target = folder / file.relative_to(source)
         target.parent.mkdir(exist_ok=True)
-        with naming_the_file():
+        with os_errors_as_user_errors():
             shutil.copyfile(file, target)
 
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from megatron_sspo.errors import UserError, naming_the_file
-from megatron_sspo.units import in_units
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.units import format_bytes
 from megatron_sspo.weights import torch_dist
 from megatron_sspo.weights.companions import check_companions, copy_companions, write_config
 from megatron_sspo.weights.copy import Copy
@@ -73,7 +73,7 @@ def convert(
             f"--threads is {num_threads}; it must be 1 or more, or left out, which is {DEFAULT_THREADS} on this machine"
         )
     destination = Path(destination).resolve()
-    with naming_the_file():
+    with os_errors_as_user_errors():
         check_destination(destination, [Path(source), *([companions] if companions else [])])
         with open_folder(source, companions) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
@@ -144,8 +144,8 @@ def _check_space(partial: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(partial).free
     if num_bytes - there > free:
         raise UserError(
-            f"the disk of {partial} is too full: the conversion needs {in_units(num_bytes - there)}, and "
-            f"{in_units(free)} are free; make room or write somewhere else"
+            f"the disk of {partial} is too full: the conversion needs {format_bytes(num_bytes - there)}, and "
+            f"{format_bytes(free)} are free; make room or write somewhere else"
         )
 
 

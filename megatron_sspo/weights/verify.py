@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron_sspo.errors import naming_the_file
+from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
 from megatron_sspo.weights.progress import Meter
@@ -34,7 +34,7 @@ def verify(first: str | Path, second: str | Path, *, companions: Path | None = N
     Raises:
         UserError: one of the two cannot be read.
     """
-    with naming_the_file(), open_folder(first, companions) as a, open_folder(second, companions) as b:
+    with os_errors_as_user_errors(), open_folder(first, companions) as a, open_folder(second, companions) as b:
         return _compare(a, b)
 
 

@@ -54,7 +54,7 @@ def test_a_time_limit(workplace, other_workplace) -> None:
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
     assert "the time limit is near: requeued, to go on from the checkpoint: update-" in job.log()
     log = "".join(path.read_text() for path in job.run.glob(f"slurm/{job.id}-0/trainer-*.log"))
-    assert "because SIGUSR1 came" in log and "is asked to stop leaves within" in log
+    assert "because SIGUSR1 came" in log and "a stop request takes at most" in log
     assert hopeless.end() == "FAILED"
     assert "the job ends: no update was finished within the time limit" in hopeless.last_line(), hopeless.logs()
 

@@ -7,7 +7,7 @@ import pytest
 
 from megatron_sspo import stop
 from megatron_sspo.sinks import EVALUATIONS, read
-from megatron_sspo.state import checkpoints
+from megatron_sspo.state import list_checkpoints
 from tests.e2e.test_resume import assert_same
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, worksh
     assert process.returncode == stop.BY_SIGNAL, err
     assert f"because {number.name} came" in out and f"go on with --resume {run}" in out
     workshop.assert_nobody_left()
-    assert len(checkpoints(run / "checkpoints")) == 1 and not (run / "model").exists()
+    assert len(list_checkpoints(run / "checkpoints")) == 1 and not (run / "model").exists()
 
     done = workshop.run("train", recipe, *sets, "--resume", str(run))
     assert done.returncode == 0, done.stderr
@@ -50,14 +50,14 @@ def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
     assert process.returncode == stop.BY_FILE, err
     assert f"because {run / stop.FILE} was made" in out
     assert not (run / stop.FILE).exists()
-    assert len(checkpoints(run / "checkpoints")) == 1
+    assert len(list_checkpoints(run / "checkpoints")) == 1
 
 
 def test_a_run_that_is_asked_to_end_in_its_last_evaluation_has_saved_what_it_learned(workshop) -> None:
     recipe, run = f"{workshop.recipe}:stopped_in_the_end", workshop.folder / "run"
     stopped = workshop.run("train", recipe)
     assert stopped.returncode == stop.BY_FILE, stopped.stderr
-    assert [path.name for path in checkpoints(run / "checkpoints")] == ["update-000002"]
+    assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["update-000002"]
     assert [row["update"] for row in read(run / EVALUATIONS)] == [0] and not (run / "model").exists()
 
     done = workshop.run("train", recipe, "--resume", str(run))

@@ -47,7 +47,7 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
 
 def test_a_disk_without_space_for_a_checkpoint(tmp_path) -> None:
     run = load_recipe(RECIPE)
-    resources.check_disk(run, resources.model_config(run), tmp_path / "run")
+    resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
     with pytest.raises(UserError, match=rf"{tmp_path} has .* GB free, and a checkpoint and .*: make room, or choose"):
         resources.check_disk(run, {**QWEN3_30B_A3B, "vocab_size": 10**12}, tmp_path / "run")
 
@@ -114,7 +114,7 @@ def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None
 def test_an_embedded_engine_counts() -> None:
     run = load_recipe(RECIPE)
     small = replace(run, rollouts=replace(run.rollouts, options={"max_batch_size": 1}))
-    config = resources.model_config(run)
+    config = resources.read_model_config(run)
     estimates = [resources.estimate(r, config, on_cuda=False)[0].engine for r in (run, small)]
     assert estimates[0] > estimates[1] > 4 * 1_800_000
 
@@ -123,7 +123,7 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
     run = load_recipe(RECIPE)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 12_345))
     with pytest.raises(UserError, match=r"has 12\.3 kB free, and a checkpoint and the finished model take \d+\.\d MB:"):
-        resources.check_disk(run, resources.model_config(run), tmp_path / "run")
+        resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
