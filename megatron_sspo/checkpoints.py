@@ -20,7 +20,7 @@ class CheckpointWriter:
 
     Args:
         folder: the folder of the checkpoints.
-        run: the configuration as `describe` returns it, for the manifest.
+        run: the configuration as `config_to_json` returns it, for the manifest.
         kept: the number of checkpoints to keep; older ones are removed.
         in_background: whether a checkpoint is written while training continues (one at a time).
         watchdog: the run's watchdog; it allows long silences while a checkpoint is written.

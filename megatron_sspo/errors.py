@@ -38,7 +38,7 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
         raise
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
     try:
         text = repr(value)

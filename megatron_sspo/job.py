@@ -25,7 +25,7 @@ from megatron_sspo.evaluation.table import before_and_after
 from megatron_sspo.launch import local
 from megatron_sspo.manifest import read_manifest
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
-from megatron_sspo.overrides import describe
+from megatron_sspo.overrides import config_to_json
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import joined
 from megatron_sspo.policy.policy import Batch, Policy
@@ -93,7 +93,7 @@ class Job:
             stack.callback(self.stop.close)
             self.checkpoints = CheckpointWriter(
                 self.folder / "checkpoints",
-                describe(run),
+                config_to_json(run),
                 kept=run.checkpoints_kept,
                 in_background=run.checkpoint_in_background,
                 watchdog=self._watchdog,
@@ -161,14 +161,14 @@ class Job:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.display.log_to(self.folder / "log.txt")
             if self._newest is not None:
-                for line in differences(read_manifest(self._newest).run, describe(run)):
+                for line in differences(read_manifest(self._newest).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
-            write_atomically(self.folder / "config.json", json.dumps(describe(run), indent=1))
+            write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS):
                 sinks.truncate_after(self.folder / name, self.state.update if self._newest else -1)
             first = self.state.update + 1 if self._newest else 0
             self._metrics_writer = sinks.MetricsWriter(
-                self.folder, run.tracking, run.name, describe(run), first_step=first
+                self.folder, run.tracking, run.name, config_to_json(run), first_step=first
             )
             stack.callback(self._metrics_writer.close)
             if (self.folder / sinks.EVALUATIONS).exists():
@@ -182,7 +182,7 @@ class Job:
         self.checkpoints.wait()
         self.display.log(
             f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
-            f"go on with --resume {self.folder}"
+            f"continue with --resume {self.folder}"
         )
 
     def _finish(self) -> None:
@@ -283,7 +283,7 @@ class Job:
         for name, held_out in self.held_out.items():
             if shared := sum(prompt.tokens in trained for prompt in held_out):
                 self.display.log(
-                    f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are trained on as well: "
+                    f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are also trained on: "
                     "prompts.without leaves them out"
                 )
 

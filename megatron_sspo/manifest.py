@@ -36,7 +36,7 @@ class Manifest:
 
     Attributes:
         files: the files, by their paths relative to the checkpoint.
-        run: the configuration as `describe` returns it.
+        run: the configuration as `config_to_json` returns it.
     """
 
     files: Mapping[str, Entry]
@@ -55,9 +55,9 @@ def read_manifest(checkpoint: Path) -> Manifest:
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
         return Manifest(files, dict(content["run"]))
     except FileNotFoundError as error:
-        raise _damaged(checkpoint, f"it has no {NAME}") from error
+        raise _damaged_error(checkpoint, f"it has no {NAME}") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(checkpoint, f"{NAME} cannot be read: {error!r}") from error
+        raise _damaged_error(checkpoint, f"{NAME} cannot be read: {error!r}") from error
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
@@ -97,11 +97,11 @@ def check_sizes(checkpoint: Path, manifest: Manifest) -> None:
     found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
     for name, entry in manifest.files.items():
         if name not in found:
-            raise _damaged(checkpoint, f"{name} is missing")
+            raise _damaged_error(checkpoint, f"{name} is missing")
         if found[name] != entry.size:
-            raise _damaged(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
+            raise _damaged_error(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
     if left := sorted(found.keys() - manifest.files.keys()):
-        raise _damaged(checkpoint, f"{left[0]} does not belong to it")
+        raise _damaged_error(checkpoint, f"{left[0]} does not belong to it")
 
 
 def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ranks: int = 1) -> None:
@@ -114,10 +114,10 @@ def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ra
     try:
         found = checksums(checkpoint, names)
     except OSError as error:
-        raise _damaged(checkpoint, f"{error.filename} cannot be read: {error.strerror}") from error
+        raise _damaged_error(checkpoint, f"{error.filename} cannot be read: {error.strerror}") from error
     for name in names:
         if found[name] != manifest.files[name]:
-            raise _damaged(checkpoint, f"the content of {name} is not what was written")
+            raise _damaged_error(checkpoint, f"the content of {name} is not what was written")
 
 
 def _entry(path: Path) -> Entry:
@@ -129,5 +129,5 @@ def _entry(path: Path) -> Entry:
     return Entry(size, checksum)
 
 
-def _damaged(checkpoint: Path, what: str) -> UserError:
+def _damaged_error(checkpoint: Path, what: str) -> UserError:
     return UserError(f"the checkpoint {checkpoint} is damaged ({what}): delete that folder to resume from an older one")

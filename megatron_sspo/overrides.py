@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from megatron_sspo import objective
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve
-from megatron_sspo.validation.naming import one_line, shortened
+from megatron_sspo.validation.naming import one_line, shorten
 
 T = TypeVar("T")
 
 _DEEPEST = 30  # names in a path
-_PLACE = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
+_ATTRIBUTE_PATH = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
 
 
 def override(config: T, assignments: Sequence[str]) -> T:
@@ -35,23 +35,23 @@ def override(config: T, assignments: Sequence[str]) -> T:
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
-            raise UserError(f"--set {shortened(assignment)!r} has no '=': write it as field.field=value")
+            raise UserError(f"--set {shorten(assignment)!r} has no '=': write it as field.field=value")
         parts = path.strip().split(".")
         if len(parts) > _DEEPEST:
-            raise UserError(f"--set {shortened(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
+            raise UserError(f"--set {shorten(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
         config = _replace(config, parts, text.strip(), path.strip())
     return config
 
 
-def describe(value: Any) -> Any:
+def config_to_json(value: Any) -> Any:
     """Returns the configuration as JSON values, with classes and functions by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {f.name: config_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
     if isinstance(value, Mapping):
-        return {key: describe(item) for key, item in value.items()}
+        return {key: config_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [describe(item) for item in value]
+        return [config_to_json(item) for item in value]
     if callable(value):
         return getattr(value, "__qualname__", repr(value))
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
@@ -61,15 +61,15 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
         if not name or (any(map(dataclasses.is_dataclass, config.values())) and name not in config):
-            raise UserError(f"there is no {shortened(full_path)!r}: {_suggestion(name, list(config))}")
+            raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(config))}")
         return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
     is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = [f.name for f in dataclasses.fields(config)] if is_group else []
     if name not in fields:
         before = full_path.removesuffix("." + ".".join(path))
-        missing = f"{before} is None, and the recipe has to give it its other fields first"
-        hint = missing if config is None else _suggestion(name, fields)
-        raise UserError(f"there is no field {shortened(full_path)!r}: {hint}")
+        missing = f"{before} is None, so the recipe must set its other fields first"
+        hint = missing if config is None else _suggest(name, fields)
+        raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
     if rest:
         value = _replace(getattr(config, name), rest, text, full_path)
     else:
@@ -78,12 +78,12 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     try:
         return replace(config, **{name: value})
     except (ValueError, TypeError) as error:
-        raise UserError(f"{full_path}={shortened(text)} is refused: {one_line(str(error))}") from error
+        raise UserError(f"{full_path}={shorten(text)} is not valid: {one_line(str(error))}") from error
 
 
-def _suggestion(name: str, fields: list[str]) -> str:
+def _suggest(name: str, fields: list[str]) -> str:
     if not fields:
-        return "the part before it is a plain value"
+        return "the value before it has no fields"
     close = difflib.get_close_matches(name, fields, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}the fields here are {', '.join(fields)}"
@@ -109,11 +109,11 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
         return tuple(value) if isinstance(value, list) else value
     if origin is not None and isinstance(current, Mapping):
         is_group = any(map(dataclasses.is_dataclass, current.values()))
-        return _chosen(text, current, path) if is_group else _literal(text)
+        return _select_parts(text, current, path) if is_group else _literal(text)
     if not _is_of_objective(hint, origin):
         parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
         raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
-    return resolve("objective", text, "") if _PLACE.fullmatch(text) else _expression(text, path)
+    return resolve("objective", text, "") if _ATTRIBUTE_PATH.fullmatch(text) else _expression(text, path)
 
 
 def _is_of_objective(hint: Any, origin: Any) -> bool:
@@ -121,12 +121,12 @@ def _is_of_objective(hint: Any, origin: Any) -> bool:
     return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
 
 
-def _chosen(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _select_parts(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Returns the parts that a list such as `gsm8k,math-500` names."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in parts]:
         raise UserError(
-            f"{path}={shortened(text)} names {shortened(unknown[0])!r}: choose of {', '.join(map(str, parts))}, with "
+            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose of {', '.join(map(str, parts))}, with "
             "commas between them"
         )
     return {name: parts[name] for name in names}
@@ -155,13 +155,13 @@ def _expression(text: str, path: str) -> Any:
         try:
             return ast.literal_eval(node)
         except ValueError:
-            raise ValueError(f"{shortened(ast.unparse(node))} is neither a literal nor a known name") from None
+            raise ValueError(f"{shorten(ast.unparse(node))} is neither a literal nor a known name") from None
 
     try:
         return build(ast.parse(text, mode="eval").body)
     except _UNREADABLE as error:
-        why = one_line(str(error)) or "it is nested too deep"
+        why = one_line(str(error)) or "it is nested too deeply"
         raise UserError(
-            f"{path}={shortened(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)), built "
+            f"{path}={shorten(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)), built "
             f"from {', '.join(objective.__all__)}"
         ) from error

@@ -42,4 +42,4 @@ def check_free(address: str, port: int, remedy: str) -> None:
             probe.bind((address, port))
         except OSError as error:
             where = f"port {port} of {address or socket.gethostname()}"
-            raise UserError(f"{where} cannot be listened on ({error.strerror}): {remedy}") from error
+            raise UserError(f"{where} is not free ({error.strerror}): {remedy}") from error

@@ -96,7 +96,8 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
         raise UserError(f"{resume} is not the folder of a run: it has no config.json")
     if resume is None and has_run:
         raise UserError(
-            f"{folder} holds a run already: go on with --resume {folder}, or choose another with --set name=..."
+            f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
+            "--set name=..."
         )
     found = list_checkpoints(folder / "checkpoints")
     return check_resumable(run, folder, found[-1]) if found else None

@@ -67,7 +67,7 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
         for rank, others in enumerate(found):
             if others[name] != expected:
                 raise UserError(
-                    f"rank {rank} on {hosts[rank]} has {name} {others[name]}, and rank 0 on {hosts[0]} has {expected}: "
+                    f"rank {rank} on {hosts[rank]} has {name} {others[name]}, but rank 0 on {hosts[0]} has {expected}: "
                     "start all ranks from one environment and one checkout"
                 )
 
@@ -93,8 +93,8 @@ def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
             if paths:
                 path = str(folder) if paths[0].endswith(name) else paths[0]
                 raise UserError(
-                    f"rank {rank} on {hosts[rank]} does not see {path} of rank 0 on {hosts[0]}: name folders that all "
-                    "nodes share, by absolute paths"
+                    f"rank {rank} on {hosts[rank]} does not see {path} of rank 0 on {hosts[0]}: use folders that all "
+                    "nodes share, with absolute paths"
                 )
     except UserError:
         if made:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NoReturn
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 
 _MAX_TEXT = 512 * 1024**2  # bytes; the largest JSON file of a model is a tokenizer.json of some 50 MB
 _KINDS = (
@@ -59,7 +59,7 @@ def is_inside(name: str) -> bool:
 def _check_regular(status: os.stat_result, path: Path | str) -> None:
     for is_kind, name in _KINDS:
         if is_kind(status.st_mode):
-            raise OSError(errno.EINVAL, f"it is {name} and no file", str(path))
+            raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
 
 
 def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
@@ -72,7 +72,9 @@ def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > at_most:
-                raise UserError(f"{path} has {size:,} bytes, which is too large for a file of its kind; get it again")
+                raise UserError(
+                    f"{path} has {size:,} bytes, which is too large for a file of this kind; download or copy it again"
+                )
             return file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -87,7 +89,9 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: byte {error.start:,} is no part of it; get it again") from error
+        raise UserError(
+            f"{path} is not UTF-8 text: byte {error.start:,} is not valid; download or copy it again"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -119,12 +123,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has {name} for a number")
+    raise ValueError(f"it has {name} as a number")
 
 
 def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"it has {shown(counts.most_common(1)[0][0])} twice")
+        raise ValueError(f"it has {short_repr(counts.most_common(1)[0][0])} twice")
     return found

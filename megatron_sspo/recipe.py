@@ -10,8 +10,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.overrides import override
 from megatron_sspo.resolve import check_options, load_file, resolve
 from megatron_sspo.run import Run, check
-from megatron_sspo.validation.naming import named, shortened
-from megatron_sspo.validation.user_code import user_code
+from megatron_sspo.validation.naming import describe_value, shorten
+from megatron_sspo.validation.user_code import user_code_errors
 
 _FORMS = "name a Python file, file.py:function or package.module:function"
 
@@ -29,23 +29,23 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
     what = f"the recipe {name}"
     recipe = _recipe(name)
     if not callable(recipe):
-        raise UserError(f"{what} is {named(recipe)}, not a function: write `def recipe() -> Run`")
+        raise UserError(f"{what} is {describe_value(recipe)}, not a function: write `def recipe() -> Run`")
     check_options(recipe, {}, what)
-    with user_code(what, always=True):
+    with user_code_errors(what, always=True):
         run = recipe()
     if not isinstance(run, Run):
-        raise UserError(f"{what} returned {named(run)}, not a Run{_remedy(run)}")
+        raise UserError(f"{what} returned {describe_value(run)}, not a Run{_remedy(run)}")
     return check(override(run, assignments))
 
 
 def _recipe(name: str) -> Any:
     path, function = (name, "recipe") if name.endswith(".py") else name.rpartition(":")[::2]
     if "\0" in name or not path or not function:
-        raise UserError(f"there is no recipe {shortened(name)!r}: {_FORMS}")
+        raise UserError(f"there is no recipe {shorten(name)!r}: {_FORMS}")
     if not path.endswith(".py"):
         return resolve("", name, function)
     if not _is_file(path):
-        raise UserError(f"there is no recipe {shortened(path, 300)}: {_FORMS}")
+        raise UserError(f"there is no recipe {shorten(path, 300)}: {_FORMS}")
     module = load_file(Path(path))
     if not hasattr(module, function):
         raise UserError(f"{path} has no function {function!r}: a recipe file defines `def recipe() -> Run`")
@@ -64,7 +64,7 @@ def _remedy(found: Any) -> str:
         found.close()  # otherwise Python warns that the coroutine was never awaited
         return ": write `def`, without async"
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
-        return ": write return in place of yield"
+        return ": write return instead of yield"
     if found is None:
         return ": end it with `return Run(...)`"
     if isinstance(found, (tuple, list)) and any(isinstance(item, Run) for item in found):

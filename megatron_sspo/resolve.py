@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.validation.hints import Unfit, fitted
-from megatron_sspo.validation.naming import named
-from megatron_sspo.validation.tree import expected
-from megatron_sspo.validation.user_code import not_python, user_code
+from megatron_sspo.validation.hints import HintMismatch, convert_to_hint
+from megatron_sspo.validation.naming import describe_value
+from megatron_sspo.validation.tree import describe_hint
+from megatron_sspo.validation.user_code import syntax_user_error, user_code_errors
 
 FILE_MODULE = "_megatron_sspo_file_"  # the prefix of the names of modules that are loaded by path
 
@@ -58,7 +58,7 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
         UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
     check_options(function, options, what, num_given=len(given))
-    with user_code(what):
+    with user_code_errors(what):
         return function(*given, **options)
 
 
@@ -76,12 +76,12 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
             fit the parameter's annotation, if that is a plain type, or `check_values` refuses it.
     """
     if not callable(function):
-        raise UserError(f"{what} is {named(function)}, and has to be a function")
+        raise UserError(f"{what} is {describe_value(function)}, and must be a function")
     signature = _signature(function)
     parameters = list(signature.parameters.values())[num_given:]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     by_name = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    its_options = f"its options are {', '.join(by_name)}" if by_name else "it has none"
+    its_options = f"its options are {', '.join(by_name)}" if by_name else "it has no options"
     unknown = [name for name in options if name not in by_name and not open_ended]
     if unknown:
         raise UserError(f"{what} has no option {', '.join(unknown)}: {its_options}")
@@ -91,16 +91,17 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
     for name, value in options.items():
         hint = by_name[name].annotation if name in by_name else Any
         try:
-            fitted(value, Any if hint is inspect.Parameter.empty else hint)
-        except Unfit:
-            raise UserError(f"{what} takes for {name} {_taken(hint)}, and {named(value)} is none") from None
+            convert_to_hint(value, Any if hint is inspect.Parameter.empty else hint)
+        except HintMismatch:
+            given = describe_value(value)
+            raise UserError(f"{what}: the option {name} must be {_describe_type(hint)}, but is {given}") from None
     try:
         signature.bind(*[None] * num_given, **options)
     except TypeError as error:
-        raise UserError(f"{what} cannot be called with its options alone: {error}") from None
+        raise UserError(f"{what} cannot be called with only its options: {error}") from None
     check = getattr(inspect.getmodule(function), "check_values", None)
     if check is not None:
-        with user_code(what):
+        with user_code_errors(what):
             check(**options)
 
 
@@ -113,9 +114,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda *arguments, **options: None)
 
 
-def _taken(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
     if get_origin(hint) is Annotated:
-        return expected(hint)
+        return describe_hint(hint)
     name = hint.__name__ if isinstance(hint, type) else str(hint)
     return f"a value of the type {name.replace('typing.', '').replace('collections.abc.', '')}"
 
@@ -137,7 +138,7 @@ def load_file(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
     except SyntaxError as error:
-        raise not_python(error) from error
+        raise syntax_user_error(error) from error
     except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, or code that is nested too deeply
         raise UserError(f"{path} is not Python: {error or type(error).__name__}") from error
     spec = importlib.util.spec_from_file_location(name, path)
@@ -146,7 +147,7 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
     try:
-        with user_code(f"the file {path}", always=True):
+        with user_code_errors(f"the file {path}", always=True):
             exec(code, module.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -170,7 +171,7 @@ def _import_by_path(module_name: str) -> Any:
         return load_file(Path(module_name))
     _add_to_path(Path.cwd())  # `python -m megatron_sspo` has it on the path, `megatron-sspo` does not
     try:
-        with user_code(f"the module {module_name}"):
+        with user_code_errors(f"the module {module_name}"):
             return importlib.import_module(module_name)
     except (ImportError, ValueError, TypeError) as error:  # ValueError: an empty name; TypeError: a relative one
         raise UserError(f"cannot import {module_name!r}: {error}; is it on the Python path?") from error

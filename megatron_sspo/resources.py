@@ -57,9 +57,9 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
         return
     largest, remedy = _largest(run, worst)
     raise UserError(
-        f"a rank is estimated to need {worst.total / 1e9:.1f} GB and {what} has {available / 1e9:.1f} GB; most of it, "
+        f"a rank is estimated to need {worst.total / 1e9:.1f} GB, but {what} has {available / 1e9:.1f} GB; most of it, "
         f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}; or --set "
-        "check_memory=false, if you know better"
+        "check_memory=false to start anyway"
     )
 
 
@@ -96,7 +96,7 @@ def check_port() -> None:
     port = os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:
         return
-    check_free("", int(port), "set MASTER_PORT to a free one")
+    check_free("", int(port), "set MASTER_PORT to a free port")
 
 
 def check_servers(urls: Sequence[str]) -> None:
@@ -111,7 +111,7 @@ def check_servers(urls: Sequence[str]) -> None:
     for error in asyncio.run(_probe_servers(clients)):
         if error is not None:
             raise UserError(
-                f"a rollout server does not answer: {error}; start it, or mend rollouts.options.urls or {KEY}"
+                f"a rollout server does not answer: {error}; start it, or fix rollouts.options.urls or {KEY}"
             )
 
 

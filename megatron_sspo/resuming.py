@@ -9,7 +9,7 @@ from megatron_sspo import sinks
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import local
 from megatron_sspo.manifest import Manifest, check_content, check_sizes, read_manifest
-from megatron_sspo.overrides import describe
+from megatron_sspo.overrides import config_to_json
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.state import LOOP_STATE, read_checkpoint
@@ -45,18 +45,18 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     state, extra = read_checkpoint(checkpoint, LOOP_STATE)
     if checkpoint.name != f"update-{state.update:06d}":
         raise UserError(
-            f"the checkpoint {checkpoint} is of update {state.update}: give the folder its name back, or delete it to "
-            "resume from an older one"
+            f"the checkpoint {checkpoint} is of update {state.update}: rename the folder to its former name, or delete "
+            "it to resume from an older one"
         )
     if state.update > run.num_updates:
         raise UserError(
-            f"num_updates is {run.num_updates}, and {folder} was trained for {state.update} updates already: raise "
-            "num_updates, or begin a new run"
+            f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
+            "num_updates, or start a new run"
         )
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
     sinks.read_complete_rows(folder / sinks.EVALUATIONS)
-    return Resumable(extra["prompts"], differences(manifest.run, describe(run)))
+    return Resumable(extra["prompts"], differences(manifest.run, config_to_json(run)))
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
@@ -80,7 +80,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
     """Checks that the layout and the model's settings are those of the checkpoint."""
-    now = describe(run)
+    now = config_to_json(run)
     for part in ("parallel", "model"):
         for name, line in _differences(manifest.run.get(part, {}), now[part], part):
             if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's

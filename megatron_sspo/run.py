@@ -32,9 +32,9 @@ from megatron_sspo.validation.kinds import (
     SetName,
     Text,
 )
-from megatron_sspo.validation.naming import named
-from megatron_sspo.validation.objectives import TriedObjective
-from megatron_sspo.validation.tree import checked
+from megatron_sspo.validation.naming import describe_value
+from megatron_sspo.validation.objectives import CheckedObjective
+from megatron_sspo.validation.tree import validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class Run:
     advantage: Plugin = (
         "group_relative"  # a function of megatron_sspo.objective.advantages, or package.module:attribute
     )
-    objective: TriedObjective = field(default_factory=sspo)
+    objective: CheckedObjective = field(default_factory=sspo)
     penalties: Penalties = field(default_factory=Penalties)
     correction: Correction = field(default_factory=Correction)
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
@@ -205,12 +205,12 @@ def check(run: Run) -> Run:
     """Checks every value, and fields that contradict each other, before anything is started.
 
     Returns:
-        The run, rebuilt from plain values: see `checked`.
+        The run, rebuilt from plain values: see `validate`.
 
     Raises:
         UserError: a value is wrong; the message names the field, its value and the remedy.
     """
-    run = checked(run, Run)
+    run = validate(run, Run)
     _check_optimizer("optimizer", run.optimizer)
     if run.warm_start:
         _check_optimizer("warm_start.optimizer", run.warm_start.optimizer)
@@ -218,8 +218,8 @@ def check(run: Run) -> Run:
     _check_layout(run.parallel)
     if run.penalties.kl_coef > 0 and run.warm_start:
         raise UserError(
-            f"penalties.kl_coef is {run.penalties.kl_coef} in a run with a warm start, and the penalty is taken to the "
-            "weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
+            f"penalties.kl_coef is {run.penalties.kl_coef} in a run with a warm start, but the penalty refers "
+            "to the weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
         )
     return run
 
@@ -251,8 +251,8 @@ def _check_rollouts(run: Run) -> None:
         )
     if rollouts.environment_options and not rollouts.environment:
         raise UserError(
-            f"rollouts.environment_options is {named(rollouts.environment_options)} and rollouts.environment is '': "
-            "name the environment that they are for, or leave them out"
+            f"rollouts.environment_options is {describe_value(rollouts.environment_options)}, but rollouts.environment "
+            "is '': name the environment that they are for, or leave them out"
         )
     if rollouts.environment and run.prompts.template != "chat":
         raise UserError(

@@ -160,8 +160,8 @@ class RunLock:
     def _lock_held_error(self, holder: dict[str, Any]) -> UserError:
         who = f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
         return UserError(
-            f"{self._folder} is the folder of {self._what} that {who} writes at this moment: wait for its end, stop "
-            f"it, or choose another folder with {self._option}"
+            f"{self._folder} is in use by {self._what}, {who}: wait until it ends, stop it, or choose another folder "
+            f"with {self._option}"
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, shown
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.reading import read_bytes, read_text
 from megatron_sspo.run import Tracking
 from megatron_sspo.state import write_atomically
@@ -117,7 +117,7 @@ def check_rows(path: Path, update: int) -> None:
     found = {row["update"] for row in read_complete_rows(path)}
     if missing := [number for number in range(1, update + 1) if number not in found]:
         raise UserError(
-            f"{path} has no row of update {missing[0]}, and the checkpoint is of update {update}: bring the file back, "
+            f"{path} has no row of update {missing[0]}, but the checkpoint is of update {update}: restore the file, "
             "or delete the checkpoints of later updates to resume from an older one"
         )
 
@@ -163,5 +163,5 @@ def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
         raise UserError(f"{where} has no update: fix or remove the line")
     update = row["update"]
     if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
-        raise UserError(f"{where} has update {shown(update)}: fix or remove the line")
+        raise UserError(f"{where} has update {short_repr(update)}: fix or remove the line")
     return row

@@ -156,7 +156,7 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
         for row in rows:
             batches[row.pop("batch")].append(from_row(row))
         if [len(batch) for batch in batches] != sizes:
-            raise ValueError("batches.jsonl is not whole")
+            raise ValueError("batches.jsonl is incomplete")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"

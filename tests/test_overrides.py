@@ -12,9 +12,9 @@ from pydantic import Field
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import AtanLog, Penalties, SigLog, arithmetic, grpo, sspo
-from megatron_sspo.overrides import describe, override
-from megatron_sspo.validation.objectives import TriedObjective
-from megatron_sspo.validation.tree import checked
+from megatron_sspo.overrides import config_to_json, override
+from megatron_sspo.validation.objectives import CheckedObjective
+from megatron_sspo.validation.tree import validate
 
 OWN, OWN_GATE = grpo(0.1, 0.3), SigLog()
 
@@ -36,7 +36,7 @@ class Outer:
     maybe: Inner | None = None
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    objective: TriedObjective = field(default_factory=sspo)
+    objective: CheckedObjective = field(default_factory=sspo)
     penalties: Penalties = field(default_factory=Penalties)
 
 
@@ -103,23 +103,23 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("count", ["'count' has no '='"]),
         ("cont=3", ["no field 'cont'", "did you mean 'count'?", "count, ratio, on, name"]),
         ("inner.nmber=3", ["no field 'inner.nmber'", "did you mean 'number'?", "number, stop"]),
-        ("count.x=3", ["no field 'count.x'", "plain value"]),
+        ("count.x=3", ["no field 'count.x'", "has no fields"]),
         ("maybe.number=3", ["no field 'maybe.number'", "maybe is None"]),
         ("options.size.x.y=3", []),
-        ("count=1.5", ["count is '1.5': it has to be a whole number"]),
-        ("count=", ["count is '': it has to be a whole number"]),
-        ("count=" + "9" * 5000, ["count is '999", "it has to be a whole number"]),
-        ("ratio=fast", ["ratio is 'fast': it has to be a finite number"]),
-        ("ratio=nan", ["ratio is nan: it has to be a finite number"]),
-        ("ratio=1e999", ["ratio is inf: it has to be a finite number"]),
-        ("ratio=10**10**10", ["ratio is '10**10**10': it has to be a finite number"]),
-        ("on=1", ["on is '1': it has to be True or False"]),
-        ("on=yes", ["on is 'yes': it has to be True or False"]),
-        ("mode=up", ["mode is 'up': it has to be one of 'left', 'right'"]),
-        ("inner.stop=[1]", ["inner.stop[0] is 1: it has to be a string"]),
-        ("options=[1]", ["options is [1]: it has to be a dict"]),
-        ("options=10**10**10", ["options is '10**10**10': it has to be a dict"]),
-        ("options={1: 2}", ["options has the key 1: a key has to be a string"]),
+        ("count=1.5", ["count is '1.5': it must be a whole number"]),
+        ("count=", ["count is '': it must be a whole number"]),
+        ("count=" + "9" * 5000, ["count is '999", "it must be a whole number"]),
+        ("ratio=fast", ["ratio is 'fast': it must be a finite number"]),
+        ("ratio=nan", ["ratio is nan: it must be a finite number"]),
+        ("ratio=1e999", ["ratio is inf: it must be a finite number"]),
+        ("ratio=10**10**10", ["ratio is '10**10**10': it must be a finite number"]),
+        ("on=1", ["on is '1': it must be True or False"]),
+        ("on=yes", ["on is 'yes': it must be True or False"]),
+        ("mode=up", ["mode is 'up': it must be one of 'left', 'right'"]),
+        ("inner.stop=[1]", ["inner.stop[0] is 1: it must be a string"]),
+        ("options=[1]", ["options is [1]: it must be a dict"]),
+        ("options=10**10**10", ["options is '10**10**10': it must be a dict"]),
+        ("options={1: 2}", ["options has the key 1: a key must be a string"]),
         ("options.=3", ["there is no 'options.'"]),
         (".".join(["options"] * 100_000) + "=3", ["has 100000 names: a field has at most 30"]),
         ("=3", ["there is no field ''"]),
@@ -135,7 +135,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
             ["SequenceObjective.token_gate is the function geometric, and must be a gate"],
         ),
         ("objective.pool=Clip(0.1, 0.2)", ["pool is Clip(", "must be a function, such as geometric"]),
-        ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is refused", "above 0"]),
+        ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is not valid", "above 0"]),
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),
         ("objective=sspo(tau=1)", ["cannot be read", "tau"]),
         ("objective=sspo(**{})", ["cannot be read"]),
@@ -150,7 +150,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
 def test_what_is_wrong_is_named(assignment, parts) -> None:
     start = Outer(options={"size": {"x": 3}})
     with pytest.raises(UserError) as caught:
-        checked(override(start, [assignment]), Outer)
+        validate(override(start, [assignment]), Outer)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
@@ -173,7 +173,7 @@ def test_an_expression_reaches_nothing_but_the_objectives(expression, tmp_path: 
 
 
 def test_a_description_is_json() -> None:
-    described = describe(
+    described = config_to_json(
         Outer(inner=Inner(stop=("x",)), options={"path": Path("/a"), "function": grpo, 1: {2, 3}}, maybe=Inner())
     )
     again = json.loads(json.dumps(described))

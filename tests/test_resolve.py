@@ -67,7 +67,7 @@ def test_options_go_to_the_function_beside_what_the_caller_gives() -> None:
         (build, {}, 1, "the engine 'x' needs the option size: its options are size, seed"),
         (build, {"size": 1}, 0, "needs the option model_path"),
         (open_ended, {"other": 1}, 0, "needs the option size"),
-        (lambda: None, {"size": 1}, 0, "has no option size: it has none"),
+        (lambda: None, {"size": 1}, 0, "has no option size: it has no options"),
     ],
 )
 def test_options_that_do_not_fit_name_those_that_do(function, options, num_given, message) -> None:
@@ -114,5 +114,5 @@ def test_values_of_the_parameters_types_are_taken(options) -> None:
     ],
 )
 def test_a_value_of_another_type_is_refused_by_name(name, value) -> None:
-    with pytest.raises(UserError, match=f"the engine 'x' takes for {name} a value of the type .*, and .* is none"):
+    with pytest.raises(UserError, match=f"the engine 'x': the option {name} must be a value of the type .*, but is .*"):
         check_options(typed, {name: value}, "the engine 'x'")

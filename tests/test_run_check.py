@@ -37,7 +37,7 @@ def test_what_is_right_passes(assignments) -> None:
     ("assignments", "parts"),
     [
         *(
-            ([f"{name}=0"], [f"{name} is 0: it has to be a whole number of 1 or more"])
+            ([f"{name}=0"], [f"{name} is 0: it must be a whole number of 1 or more"])
             for name in (
                 "num_updates",
                 "updates_per_sync",
@@ -56,7 +56,7 @@ def test_what_is_right_passes(assignments) -> None:
             )
         ),
         *(
-            ([f"{name}=-1"], [f"{name} is -1", "it has to be a", "number of 0 or more"])
+            ([f"{name}=-1"], [f"{name} is -1", "it must be a", "number of 0 or more"])
             for name in (
                 "seed",
                 "checkpoint_every",

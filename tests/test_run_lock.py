@@ -72,7 +72,7 @@ def holder(folder: Path, flock: str) -> "Iterator[subprocess.Popen[str]]":
 def test_a_second_process_is_refused_and_told_who_has_the_folder(tmp_path: Path, flock: str) -> None:
     with holder(tmp_path / "run", flock) as process:
         for _ in range(2):
-            with pytest.raises(UserError, match=rf"process {process.pid} on {socket.gethostname()} writes"):
+            with pytest.raises(UserError, match=rf"in use by a run, process {process.pid} on {socket.gethostname()}:"):
                 RunLock(tmp_path / "run").__enter__()
         assert process.stdin
         process.stdin.write("\n")
@@ -134,7 +134,7 @@ class TestHolderFiles:
             self.write_holder(tmp_path, host="another", pid=7, beat="1")
 
         monkeypatch.setattr(run_lock.time, "sleep", sleep)
-        with pytest.raises(UserError, match="process 7 on another writes"):
+        with pytest.raises(UserError, match="in use by a run, process 7 on another:"):
             RunLock(tmp_path).__enter__()
         assert json.loads(path.read_text())["pid"] == 7
 

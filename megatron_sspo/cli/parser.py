@@ -38,24 +38,24 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message, or the first unknown option if arguments are missing, and exits with code 2."""
-        unknown = next((name for name in map(_name, self._given) if name and not self._knows(name)), None)
+        unknown = next((name for name in map(_name, self._given) if name and not self._is_known(name)), None)
         if unknown is None or not message.startswith("the following arguments are required"):
             super().error(message)
         close = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
         super().error(f"there is no option {unknown}" + (f": did you mean {close[0]}?" if close else ""))
 
-    def _knows(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         return any(known.startswith(name) for known in self._option_string_actions)
 
 
 def parser() -> Parser:
     """Returns the parser of `megatron-sspo`; each command sets `run`, the function that executes it."""
-    whole = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    top_level = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
+    commands = top_level.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"megatron_sspo.cli.{name}")
         module.add_arguments(commands, run=module.run)
-    return whole
+    return top_level
 
 
 def add_command(commands: Any, name: str, *, run: Any, help: str) -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.resolve import call_with_options, resolve
-from megatron_sspo.validation.user_code import user_code
+from megatron_sspo.validation.user_code import user_code_errors
 
 
 def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
@@ -26,5 +26,5 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     name = source if ":" in source else source.replace("-", "_")
     what = f"the source {source!r}"
     rows = call_with_options(resolve("data", name, "rows"), options, what)
-    with user_code(what):  # a generator runs only here
+    with user_code_errors(what):  # a generator runs only here
         return list(rows)

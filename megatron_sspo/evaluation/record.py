@@ -11,7 +11,7 @@ from typing import Any
 
 from megatron_sspo.console import Display
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, shown
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import MEASURE, Result
@@ -118,7 +118,9 @@ class Record:
             raise UserError(f"{path} does not say what was evaluated: remove {self.folder}, or choose another --output")
         for name, settings in sets.items():
             if not _is_object(settings, ("samples", "prompts")):
-                raise UserError(f"{path} is damaged in {shown(name)}: remove {self.folder}, or choose another --output")
+                raise UserError(
+                    f"{path} is damaged in {short_repr(name)}: remove {self.folder}, or choose another --output"
+                )
         if known["weights"] != self._model["weights"]:
             raise UserError(
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
@@ -214,14 +216,16 @@ def _read_results(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} has no metrics of an evaluation: remove it, and evaluate again")
     for name, metrics in content["sets"].items():
         if not _is_object(metrics, ("title",)) or not isinstance(metrics["title"], str):
-            raise UserError(f"{path} is damaged in {shown(name)}: remove it, and evaluate again")
+            raise UserError(f"{path} is damaged in {short_repr(name)}: remove it, and evaluate again")
         for measure, value in metrics.items():
             is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
             if measure != "title" and not (is_right and abs(value) < 1e300):
-                raise UserError(f"{path} has {shown(measure)} {shown(value)} of {shown(name)}: remove it")
+                raise UserError(
+                    f"{path} has {short_repr(measure)} {short_repr(value)} of {short_repr(name)}: remove it"
+                )
             ends = [f"{measure}{end}" for end in ("/low", "/high")]
             if MEASURE.fullmatch(measure) and not _is_object(metrics, ends):
-                raise UserError(f"{path} has {measure} of {shown(name)} without its interval: remove it")
+                raise UserError(f"{path} has {measure} of {short_repr(name)} without its interval: remove it")
     return content
 
 
@@ -242,7 +246,7 @@ def _read_rows(path: Path) -> list[Answers]:
         try:
             found.append(Answers.from_row(parse_json(line)))
         except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path}, line {number} is damaged ({shown(error)}): remove the line") from error
+            raise UserError(f"{path}, line {number} is damaged ({short_repr(error)}): remove the line") from error
     return found
 
 

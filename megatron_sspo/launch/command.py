@@ -18,16 +18,16 @@ def launch(options: argparse.Namespace) -> int:
     """
     from megatron_sspo.recipe import load_recipe
 
-    _refuse_what_has_no_effect(options)
-    by_slurm = options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
+    _check_options(options)
+    uses_slurm = options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
     job = _job(options) if options.on != "local" else None
-    of_script = job.script_assignments() if job is not None and by_slurm else []
+    of_script = job.script_assignments() if job is not None and uses_slurm else []
     run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
-    if by_slurm and job is not None and "RUN" in job.variables:
-        run, resume = _in_folder(run, Path(job.variables["RUN"]))
-    if options.dry_run and (code := _show(options, job, run)):
+    if uses_slurm and job is not None and "RUN" in job.variables:
+        run, resume = _with_run_folder(run, Path(job.variables["RUN"]))
+    if options.dry_run and (code := _print_commands(options, job, run)):
         return code
-    _check(run, resume, options, job if by_slurm else None)
+    _check(run, resume, options, job if uses_slurm else None)
     if options.dry_run or options.check:
         return 0
     if job is None:
@@ -37,7 +37,7 @@ def launch(options: argparse.Namespace) -> int:
     return _nemo_run(options, job)
 
 
-def _refuse_what_has_no_effect(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     if options.on == "local" and (options.sbatch or options.script != slurm.SCRIPT):
         raise UserError(
             "--sbatch and --script are for jobs of Slurm: add --on slurm or --on nemo-run, or leave them out"
@@ -48,13 +48,13 @@ def _refuse_what_has_no_effect(options: argparse.Namespace) -> None:
         raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
 
 
-def _job(options: argparse.Namespace) -> slurm.Job:
-    variables = slurm.given_variables()
+def _job(options: argparse.Namespace) -> slurm.SlurmJob:
+    variables = slurm.variables_from_environment()
     project = slurm.checkout(variables)
     path, colon, function = options.recipe.partition(":")
     if Path(path).is_file() and Path.cwd() != project:
         path = str(Path(path).absolute())  # the job's working directory is the checkout
-    return slurm.Job(
+    return slurm.SlurmJob(
         recipe=f"{path}{colon}{function}",
         assignments=options.set,
         options=slurm.split_options(options.sbatch),
@@ -63,24 +63,24 @@ def _job(options: argparse.Namespace) -> slurm.Job:
     )
 
 
-def _in_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
+def _with_run_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
     """Returns the run with the job's folder RUN, and that folder if it holds a run, which the job then resumes."""
     named = replace(run, output=str(folder.parent), name=folder.name)
     return named, folder if (folder / "config.json").exists() else None
 
 
-def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> int:
+def _print_commands(options: argparse.Namespace, job: slurm.SlurmJob | None, run: Run) -> int:
     """Prints what would be started; returns an exit code, which is not 0 if NeMo-Run fails."""
     if job is not None and options.on == "nemo-run":
         return _nemo_run(options, job)
     if job is None:
-        print("\n".join(local.described(_train_arguments(options), run.parallel.num_processes)), flush=True)
+        print("\n".join(local.describe_commands(_train_arguments(options), run.parallel.num_processes)), flush=True)
     else:
-        print(job.described(), flush=True)
+        print(job.describe(), flush=True)
     return 0
 
 
-def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slurm.Job | None) -> None:
+def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slurm.SlurmJob | None) -> None:
     """Checks the run and raises UserError if a check fails; with --check, also prints the report."""
     import torch
 
@@ -114,7 +114,7 @@ def _run_here(options: argparse.Namespace, run: Run) -> int:
     return local.launch(_train_arguments(options), run.parallel.num_processes)
 
 
-def _nemo_run(options: argparse.Namespace, job: slurm.Job) -> int:
+def _nemo_run(options: argparse.Namespace, job: slurm.SlurmJob) -> int:
     """Starts the job with the interpreter that has NeMo-Run; it needs nothing of the trainer's environment."""
     arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
     module = "megatron_sspo.launch.nemo_run"

@@ -52,17 +52,17 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}
     processes: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _: Any) -> None:
+    def forward_signal(number: int, _: Any) -> None:
         for process in processes:
             process.send_signal(number)
 
-    handlers = {number: signal.signal(number, pass_on) for number in stop.SIGNALS}
+    handlers = {number: signal.signal(number, forward_signal) for number in stop.SIGNALS}
     try:
         for rank in range(num_processes):
             processes.append(
                 subprocess.Popen(
                     _command(arguments),
-                    env={**environment, **_place(rank)},
+                    env={**environment, **_rank_variables(rank)},
                     pass_fds=[theirs],
                     preexec_fn=partial(exit_with_parent, os.getpid()),
                 )
@@ -76,11 +76,11 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
         os.close(theirs)
 
 
-def described(arguments: Sequence[str], num_processes: int) -> list[str]:
+def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]:
     """Returns the command line of each process that `launch` would start, with the added environment variables."""
     environment = _environment(num_processes)
     return [
-        shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _place(rank)).items())])
+        shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _rank_variables(rank)).items())])
         + f" {shlex.join(_command(arguments))}"
         for rank in range(num_processes)
     ]
@@ -97,7 +97,7 @@ def _environment(num_processes: int) -> dict[str, str]:
     }
 
 
-def _place(rank: int) -> dict[str, str]:
+def _rank_variables(rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 

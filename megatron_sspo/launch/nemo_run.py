@@ -26,7 +26,7 @@ import nemo_run as run
 from nemo_run.config import get_nemorun_home  # pyright: ignore[reportMissingImports]
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options
+from megatron_sspo.launch.slurm import SCRIPT, SlurmJob, split_options, variables_from_environment
 
 TASK = "train"
 STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the state of a job that has ended
@@ -51,7 +51,7 @@ def paper_job(
     assignments: Sequence[str] = (),
     options: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-) -> Job:
+) -> SlurmJob:
     """Returns a job for one of the paper's settings, which are files of `examples/`.
 
     Args:
@@ -67,11 +67,11 @@ def paper_job(
     if setting not in _PAPER:
         raise UserError(f"the paper has no setting {setting!r}: choose one of {', '.join(_PAPER)}")
     nodes, script = _PAPER[setting]
-    return Job(
+    return SlurmJob(
         recipe=f"examples/{setting}.py{':stale' if stale else ''}",
         assignments=assignments,
         options=[f"--nodes={nodes}", *options],
-        variables=given_variables() if variables is None else variables,
+        variables=variables_from_environment() if variables is None else variables,
         script=script,
     )
 
@@ -84,7 +84,7 @@ def local_executor() -> run.LocalExecutor:
     return run.LocalExecutor()
 
 
-def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
+def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
     """Returns an executor with the sbatch options of the job's script and of the job.
 
     Args:
@@ -114,7 +114,7 @@ def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
 # ------------------------------------------------------------------ the task, and its place in the job
 
 
-def task(job: Job, executor: run.Executor) -> run.Script:
+def task(job: SlurmJob, executor: run.Executor) -> run.Script:
     """Returns the script that the executor runs: the whole job of slurm/, or locally `megatron-sspo train`."""
     if isinstance(executor, run.SlurmExecutor):
         return run.Script(inline=f"exec bash {shlex.join([job.script, *job.arguments])}\n")
@@ -136,7 +136,7 @@ class InBatchShell(run.Plugin):
 
     Attributes:
         project: the checkout.
-        environment: the environment of the job: `Job.environment`.
+        environment: the environment of the job: `SlurmJob.environment`.
         seconds: the seconds of warning before the time limit, to finish an update and save; None: as in the script.
     """
 
@@ -148,7 +148,7 @@ class InBatchShell(run.Plugin):
         """Changes a Slurm executor; a local one needs no change, because it sends SIGTERM to the trainer."""
         if not isinstance(executor, run.SlurmExecutor):
             return
-        refuse(executor)
+        check_executor(executor)
         if self.seconds is not None:
             executor.signal = f"B:USR1@{self.seconds}"
         exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
@@ -165,7 +165,7 @@ class InBatchShell(run.Plugin):
         executor.setup_lines = "\n".join(lines)
 
 
-def refuse(executor: run.SlurmExecutor) -> None:
+def check_executor(executor: run.SlurmExecutor) -> None:
     """Raises UserError for settings that NeMo-Run accepts but ignores or treats differently."""
     if executor.heterogeneous:
         raise UserError(
@@ -192,7 +192,7 @@ def refuse(executor: run.SlurmExecutor) -> None:
 # ------------------------------------------------------------------ experiments
 
 
-def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: bool = False) -> int:
+def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, checked: bool = False) -> int:
     """Runs the job as an experiment until its end, and shows its log meanwhile.
 
     Args:
@@ -227,7 +227,7 @@ def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: 
     return 0 if state == "SUCCEEDED" else 1
 
 
-def check(job: Job, executor: run.Executor) -> None:
+def check(job: SlurmJob, executor: run.Executor) -> None:
     """Runs the checks of `megatron-sspo launch` with the trainer's Python interpreter.
 
     Raises:
@@ -284,11 +284,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        job = Job(
+        job = SlurmJob(
             recipe=options.recipe,
             assignments=options.set,
             options=split_options(options.sbatch),
-            variables=given_variables(),
+            variables=variables_from_environment(),
             script=options.script,
         )
         executor = slurm_executor(job) if options.executor == "slurm" else local_executor()

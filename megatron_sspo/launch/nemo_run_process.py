@@ -13,7 +13,7 @@ from megatron_sspo.launch import slurm
 from megatron_sspo.parent import exit_with_parent
 
 
-def run_module(module: str, arguments: Sequence[str], job: slurm.Job, *, executor: str, dry_run: bool) -> int:
+def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, executor: str, dry_run: bool) -> int:
     """Runs `main` of a module under NeMo-Run's interpreter, and returns its exit code.
 
     Args:

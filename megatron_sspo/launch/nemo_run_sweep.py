@@ -24,14 +24,14 @@ from megatron_sspo.launch.nemo_run import (
     slurm_executor,
     state_of,
 )
-from megatron_sspo.launch.slurm import Job, given_variables, split_options
+from megatron_sspo.launch.slurm import SlurmJob, split_options, variables_from_environment
 
 SCRIPT = "slurm/sweep.sbatch"
 _LONGEST_NAME = 48  # characters of a task's name
 
 
 def launch(
-    job: Job,
+    job: SlurmJob,
     runs: Mapping[int, str],
     *,
     on_slurm: bool,
@@ -84,11 +84,11 @@ def task_name(number: int, name: str) -> str:
     return f"run-{number}-{plain}"[:_LONGEST_NAME].rstrip("-")
 
 
-def _executor(job: Job, comment: str) -> "run.SlurmExecutor":
+def _executor(job: SlurmJob, comment: str) -> "run.SlurmExecutor":
     return slurm_executor(job, comment=comment, dependency_type="afterany")
 
 
-def _task(job: Job, number: int, name: str, *, on_slurm: bool, place: int, at_once: int) -> "run.Script":
+def _task(job: SlurmJob, number: int, name: str, *, on_slurm: bool, place: int, at_once: int) -> "run.Script":
     if on_slurm:
         return run.Script(inline=f"exec bash {shlex.join([job.script, job.recipe, str(number)])}\n")
     python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
@@ -124,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        job = Job(
+        job = SlurmJob(
             recipe=options.folder,
             options=split_options(options.sbatch),
-            variables=given_variables(),
+            variables=variables_from_environment(),
             script=SCRIPT,
         )
         return launch(

@@ -31,7 +31,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SlurmJob:
     """A training job of `slurm/`, for sbatch or for NeMo-Run.
 
     Attributes:
@@ -96,7 +96,7 @@ class Job:
         )
         return default[1] if default else ""
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Returns exactly what would be submitted: working folder, environment, command line and script."""
         lines = [f"cd {shlex.quote(str(self.project))}"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
@@ -114,7 +114,7 @@ class Job:
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
 
 
-def given_variables() -> dict[str, str]:
+def variables_from_environment() -> dict[str, str]:
     """Returns the values of those `VARIABLES` that the environment has."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
@@ -137,7 +137,7 @@ def split_options(text: str) -> list[str]:
     return options
 
 
-def check_size(job: Job, num_processes: int) -> None:
+def check_size(job: SlurmJob, num_processes: int) -> None:
     """Checks that the job's trainer nodes hold as many ranks as the layout has, if both numbers are known here.
 
     Raises:

@@ -19,7 +19,7 @@ def check_number(owner: object, name: str, fits: Callable[[float], bool], what: 
     value = getattr(owner, name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (is_number and abs(value) <= sys.float_info.max and fits(value)):
-        raise ValueError(f"{type(owner).__name__}.{name} is {shown(value)}, and must be {what}")
+        raise ValueError(f"{type(owner).__name__}.{name} is {describe_value(value)}, and must be {what}")
 
 
 def check_gate(owner: object, name: str) -> None:
@@ -32,7 +32,8 @@ def check_gate(owner: object, name: str) -> None:
     methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
     if isinstance(gate, type) or not all(map(callable, methods)):
         raise ValueError(
-            f"{type(owner).__name__}.{name} is {shown(gate)}, and must be a gate, such as AtanLog() or SigLog(0.6, 0.5)"
+            f"{type(owner).__name__}.{name} is {describe_value(gate)}, and must be a gate, such as AtanLog() or "
+            "SigLog(0.6, 0.5)"
         )
 
 
@@ -44,10 +45,12 @@ def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
     """
     value = getattr(owner, name)
     if not isinstance(value, str) or value not in names:
-        raise ValueError(f"{type(owner).__name__}.{name} is {shown(value)}, and must be one of {', '.join(names)}")
+        raise ValueError(
+            f"{type(owner).__name__}.{name} is {describe_value(value)}, and must be one of {', '.join(names)}"
+        )
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """Returns a value's text for a message: a class or function by name."""
     name = getattr(value, "__qualname__", None)
     if name is None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
-from megatron_sspo.objective.numbers import check_gate, shown
+from megatron_sspo.objective.numbers import check_gate, describe_value
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -31,7 +31,7 @@ class SequenceObjective:
         for name in ("token_gate", "sequence_gate"):
             check_gate(self, name)
         if isinstance(self.pool, type) or not callable(self.pool):
-            raise ValueError(f"pool is {shown(self.pool)}, and must be a function, such as geometric")
+            raise ValueError(f"pool is {describe_value(self.pool)}, and must be a function, such as geometric")
 
     def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, segments: Segments) -> Sums:
         """Computes minus the sum of w_i Â_i over the sequences of a microbatch.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo import sinks
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.reading import read_json
 
@@ -114,17 +114,17 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
             else _draw(axis, panel, rows, styles[label])
             for label, (rows, evaluations) in runs.items()
         ]
-        _dress(axis, panel, [value for values in drawn for value in values])
+        _style_axis(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
             lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
-            axis.legend(lines, map(plain, sets), frameon=False, fontsize=8.5)
+            axis.legend(lines, map(escape_dollars, sets), frameon=False, fontsize=8.5)
     last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=INK)
     handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    names = [plain(label) for label in runs]
+    names = [escape_dollars(label) for label in runs]
     size = 12 if len(runs) <= 8 else 8
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
@@ -198,7 +198,7 @@ def _marker(place: int) -> str:
     return _MARKERS[place % len(_MARKERS)]
 
 
-def plain(name: str) -> str:
+def escape_dollars(name: str) -> str:
     """Escapes dollar signs in a name, because matplotlib would show text between two of them as a formula."""
     return name.replace("$", r"\$")
 
@@ -208,7 +208,7 @@ def _sets(row: Row) -> list[str]:
     return [key.removesuffix(_PASS).rstrip("/") for key in row if key.endswith(_PASS)]
 
 
-def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
+def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     axis.set_title(panel.title, fontsize=11, loc="left", color=INK)
@@ -265,8 +265,8 @@ def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
         for key, value in row.items():
             if not isinstance(value, (int, float)):
                 raise UserError(
-                    f"{path} has {key} {shown(value)} at update {row['update']}, which is no number: mend or remove "
-                    "the line"
+                    f"{path} has {key} {short_repr(value)} at update {row['update']}, which is not a number: fix or "
+                    "remove the line"
                 )
     if found and not may_have_others and all(len(row) == 1 for row in found):
         raise UserError(f"{path} has nothing that is drawn, such as {drawn[0]}: is it the file of another program?")

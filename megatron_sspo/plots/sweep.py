@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.console import pluralize
-from megatron_sspo.plots.curves import COLOURS, FAINT, INK, plain
+from megatron_sspo.plots.curves import COLOURS, FAINT, INK, escape_dollars
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.sweep.results import Results, read_results
 from megatron_sspo.sweep.statistics import interquartile_mean
-from megatron_sspo.sweep.table import ALL, common_settings, compared, measures, summarized
+from megatron_sspo.sweep.table import ALL, common_settings, compare_values, measures, summarize
 
 _COLUMNS = 3
 _BAND_SAMPLES = 2_000  # bootstrap samples at each update
@@ -45,7 +45,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     _draw_means(figure.add_subplot(grid[rows, 0]), results, scores, setting, title)
     _draw_matrix(figure.add_subplot(grid[rows, 1:]), results, scores, setting)
     handles = [Line2D([], [], color=_colour(place), linewidth=2.5) for place in range(len(results.values))]
-    names = [plain(value) for value in results.values]
+    names = [escape_dollars(value) for value in results.values]
     if results.field:
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
@@ -70,26 +70,31 @@ def _draw_curves(axis: Any, results: Results, setting: str) -> None:
         axis.fill_between(updates, low, high, color=_colour(place), alpha=0.2, linewidth=0)
         marker = {"marker": "o", "markersize": 4} if len(updates) <= 20 else {}
         axis.plot(updates, [one.estimate for one in found], color=_colour(place), linewidth=1.8, **marker)
-    axis.set_title(plain(setting) or plain(results.measure), fontsize=11, loc="left", color=INK)
+    axis.set_title(escape_dollars(setting) or escape_dollars(results.measure), fontsize=11, loc="left", color=INK)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axis.set_xlabel("update", color=INK)
-    axis.set_ylabel(plain(results.measure), color=INK)
-    _dress(axis)
+    axis.set_ylabel(escape_dollars(results.measure), color=INK)
+    _style_axis(axis)
 
 
 def _draw_means(axis: Any, results: Results, scores: Any, setting: str, title: str) -> None:
     for place, value in enumerate(results.values):
-        found = summarized(results, scores, value, setting)
+        found = summarize(results, scores, value, setting)
         if found is None:
             continue
         interval = found[0]
         if interval.low is not None and interval.high is not None:
             axis.plot([interval.low, interval.high], [place, place], color=_colour(place), linewidth=6, alpha=0.35)
         axis.plot([interval.estimate], [place], color=_colour(place), marker="|", markersize=16, markeredgewidth=3)
-    axis.set_yticks(range(len(results.values)), [_shortened(value) for value in results.values])
+    axis.set_yticks(range(len(results.values)), [_shorten(value) for value in results.values])
     axis.set_ylim(len(results.values) - 0.5, -0.5)
-    axis.set_title(f"{plain(title)}{f', {plain(setting)}' if setting else ''}", fontsize=10, loc="left", color=INK)
-    _dress(axis)
+    axis.set_title(
+        f"{escape_dollars(title)}{f', {escape_dollars(setting)}' if setting else ''}",
+        fontsize=10,
+        loc="left",
+        color=INK,
+    )
+    _style_axis(axis)
 
 
 def _draw_matrix(axis: Any, results: Results, scores: Any, setting: str) -> None:
@@ -98,7 +103,8 @@ def _draw_matrix(axis: Any, results: Results, scores: Any, setting: str) -> None
         return
     pairs = [[(first, second) for second in results.values] for first in results.values]
     found = [
-        [compared(results, scores, *pair, setting) if pair[0] != pair[1] else None for pair in row] for row in pairs
+        [compare_values(results, scores, *pair, setting) if pair[0] != pair[1] else None for pair in row]
+        for row in pairs
     ]
     shares = [[one.estimate if one else math.nan for one in row] for row in found]
     axis.imshow(shares, cmap="PuOr_r", vmin=0, vmax=1, aspect="auto")
@@ -109,7 +115,7 @@ def _draw_matrix(axis: Any, results: Results, scores: Any, setting: str) -> None
                 dark = abs(one.estimate - 0.5) > 0.35
                 text = f"{one.estimate:.2f}{interval}"
                 axis.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else INK)
-    labels = [_shortened(value) for value in results.values]
+    labels = [_shorten(value) for value in results.values]
     axis.set_xticks(range(len(labels)), labels, rotation=20, ha="right", fontsize=8)
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.set_title("P(row > column) at the end", fontsize=10, loc="left", color=INK)
@@ -127,7 +133,7 @@ def _footnote(results: Results, scores: Any, setting: str) -> str:
     return f"Interquartile means over {seeds}; 95 % intervals by stratified bootstrap.{left_out}"
 
 
-def _dress(axis: Any) -> None:
+def _style_axis(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
     axis.tick_params(colors=INK, labelsize=9, length=3)
@@ -139,5 +145,5 @@ def _colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def _shortened(label: str) -> str:
-    return plain(label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}...")
+def _shorten(label: str) -> str:
+    return escape_dollars(label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}...")

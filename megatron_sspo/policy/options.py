@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.validation.hints import Unfit, fitted
+from megatron_sspo.validation.hints import HintMismatch, convert_to_hint
 from megatron_sspo.validation.kinds import Count, Decay, NotNegative, Positive
-from megatron_sspo.validation.naming import named, one_line
-from megatron_sspo.validation.tree import expected
+from megatron_sspo.validation.naming import describe_value, one_line
+from megatron_sspo.validation.tree import describe_hint
 
 T = TypeVar("T")
 
@@ -103,17 +103,19 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             raise UserError(f"{group}.{name} is not a field of this megatron-core's {kind.__name__}{hint}")
         if name in _OWNED:
             raise UserError(
-                f"{group}.{name} is {named(value)}, and a recipe cannot set it: it comes from {_OWNED[name]}"
+                f"{group}.{name} is {describe_value(value)}, and a recipe cannot set it: it comes from {_OWNED[name]}"
             )
         if name in _OFF and value is not False:
-            raise UserError(f"{group}.{name} is {named(value)}, and has to stay off: {_OFF[name]}")
+            raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay off: {_OFF[name]}")
         try:
             if isinstance(value, float) and not math.isfinite(value):
-                raise Unfit
+                raise HintMismatch
             # some defaults do not have the annotated type
             found[name] = value if value is fields[name].default else _fitted(value, hints.get(name, Any))
-        except Unfit:
-            raise UserError(f"{group}.{name} is {named(value)}: it has to be {expected(hints[name])}") from None
+        except HintMismatch:
+            raise UserError(
+                f"{group}.{name} is {describe_value(value)}: it must be {describe_hint(hints[name])}"
+            ) from None
     return found
 
 
@@ -133,8 +135,10 @@ def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[st
             kind(**{**fields, **others})
         except Exception:
             continue
-        raise UserError(f"{group}.{name} is {named(options[name])}, and Megatron refuses the configuration: {reason}")
-    what = f" {group}={named(dict(options))}" if options else ""
+        raise UserError(
+            f"{group}.{name} is {describe_value(options[name])}, and Megatron refuses the configuration: {reason}"
+        )
+    what = f" {group}={describe_value(dict(options))}" if options else ""
     raise UserError(f"Megatron refuses the configuration{what}: {reason}; change it, or parallel.*")
 
 
@@ -146,10 +150,10 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Returns `fitted(value, hint)`; a member of an enumeration may be given by its name, as `--set` has to."""
+    """Returns `convert_to_hint(value, hint)`; a member of an enumeration may be given by its name, as by `--set`."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and isinstance(value, str) and value in hint.__members__:
         return hint[value]
-    return fitted(value, hint)
+    return convert_to_hint(value, hint)
 
 
 def _reason(error: Exception) -> str:

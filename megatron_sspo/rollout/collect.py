@@ -17,8 +17,8 @@ from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine, Sampling
 from megatron_sspo.types import Prompt, RolloutGroup
-from megatron_sspo.validation.naming import named
-from megatron_sspo.validation.user_code import user_code
+from megatron_sspo.validation.naming import describe_value
+from megatron_sspo.validation.user_code import user_code_errors
 
 
 @dataclass(frozen=True)
@@ -170,16 +170,17 @@ def check_advantage(name: str, group_size: int) -> None:
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
-        raise UserError(f"{what} is {named(function)}, and must be a function")
+        raise UserError(f"{what} is {describe_value(function)}, and must be a function")
     rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
     try:
-        with user_code(what, always=True):
+        with user_code_errors(what, always=True):
             found = function(rewards)
     except UserError as error:
         raise UserError(f"{what} cannot be computed for {group_size} rewards: {error}") from error
     if not isinstance(found, torch.Tensor) or found.shape != rewards.shape or not found.isfinite().all():
         raise UserError(
-            f"{what} returned {named(found)} for {group_size} rewards: it must be a tensor of as many finite numbers"
+            f"{what} returned {describe_value(found)} for {group_size} rewards: it must be a tensor of as many finite "
+            "numbers"
         )
 
 

@@ -12,7 +12,7 @@ from megatron_sspo.sweep import jobs
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import LOGS, status, train_arguments, write_sweep
 from megatron_sspo.sweep.grid import Cell
-from megatron_sspo.sweep.jobs import by_slurm
+from megatron_sspo.sweep.jobs import uses_slurm
 from megatron_sspo.sweep.prepare import Prepared, prepare
 from megatron_sspo.sweep.progress import Progress
 
@@ -33,7 +33,7 @@ def sweep(options: argparse.Namespace) -> int:
     given = {"output": options.output, "start_from": options.start_from}
     if options.dry_run:
         prepared = prepare(*asked, **given)
-        _show(prepared, options)
+        _print_commands(prepared, options)
         return 0
     folder = prepare(*asked, **given).folder
     with RunLock(folder, what="a sweep", option="--output"):
@@ -56,7 +56,7 @@ def _check(prepared: Prepared, options: argparse.Namespace) -> None:
     cells = prepared.sweep.cells()
     new = next((cell for cell in cells if status(prepared.folder / cell.name).state == "new"), None)
     if new is not None:
-        preflight(prepared.runs[new.name], resume=None, elsewhere=by_slurm(options))
+        preflight(prepared.runs[new.name], resume=None, elsewhere=uses_slurm(options))
 
 
 def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
@@ -68,11 +68,11 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
     progress.log(f"{all_runs}, {len(prepared.runs) - len(unfinished)} of them finished, in {folder}")
     gpus = visible_gpus()
 
-    def surroundings(place: int, cell: Cell) -> dict[str, str]:
+    def environment_of(slot: int, cell: Cell) -> dict[str, str]:
         num_processes = prepared.runs[cell.name].parallel.num_processes
-        return share_of_machine(place, at_once=at_once, num_processes=num_processes, gpus=gpus)
+        return share_of_machine(slot, at_once=at_once, num_processes=num_processes, gpus=gpus)
 
-    driver = Driver(folder, prepared.sweep, unfinished, progress, at_once=at_once, surroundings=surroundings)
+    driver = Driver(folder, prepared.sweep, unfinished, progress, at_once=at_once, environment_of=environment_of)
     try:
         code = driver.run()
     finally:
@@ -82,11 +82,11 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
     return code
 
 
-def _show(prepared: Prepared, options: argparse.Namespace) -> None:
+def _print_commands(prepared: Prepared, options: argparse.Namespace) -> None:
     """Prints the command of each unfinished run, and with Slurm or NeMo-Run also what would be submitted."""
     unfinished = _unfinished(prepared)
     for cell in unfinished:
         print(shlex.join(["megatron-sspo", *train_arguments(prepared.folder, prepared.sweep, cell)]))
     if options.on != "local" and unfinished:
-        jobs.show(prepared, unfinished, options)
+        jobs.print_jobs(prepared, unfinished, options)
     print(f"{len(unfinished)} of {pluralize(len(prepared.runs), 'run')} to go, into {prepared.folder}", flush=True)

@@ -29,7 +29,7 @@ _LOG_END = 4096  # bytes at the end of a log, whose last line says why an attemp
 @dataclass(kw_only=True)
 class _Attempt:
     cell: Cell
-    place: int  # 0 to at_once - 1
+    slot: int  # 0 to at_once - 1
     process: "subprocess.Popen[bytes]"
     log: Path
     checkpoint: str  # the newest checkpoint when the attempt began
@@ -47,7 +47,7 @@ class Driver:
         cells: the runs to finish, in this order.
         progress: the display of the sweep's progress.
         at_once: the number of runs at a time.
-        surroundings: a function of a run's place (0 to `at_once` - 1) and cell that returns its added environment.
+        environment_of: a function of a run's slot (0 to `at_once` - 1) and cell that returns its added environment.
         parent: the pid of this process's parent. When that process has ended, the runs are killed. None: no such check.
     """
 
@@ -59,42 +59,42 @@ class Driver:
         progress: Progress,
         *,
         at_once: int,
-        surroundings: Callable[[int, Cell], Mapping[str, str]],
+        environment_of: Callable[[int, Cell], Mapping[str, str]],
         parent: int | None = None,
     ) -> None:
         self._folder, self._sweep, self._progress = folder, sweep, progress
-        self._at_once, self._surroundings, self._parent = at_once, surroundings, parent
+        self._at_once, self._environment_of, self._parent = at_once, environment_of, parent
         self._waiting = deque(cells)
         self._running: list[_Attempt] = []
         self._failures: dict[str, int] = {}
-        self._asked = 0  # the first stop signal
-        self._has_failed, self._has_left = False, False
+        self._stop_signal = 0  # the first stop signal
+        self._has_failed, self._has_stopped_runs = False, False
 
     def run(self) -> int:
         """Runs the sweep and returns 0, 1 if a run has failed or was stopped, or `stop.BY_SIGNAL` after a signal."""
-        with self._listening():
+        with self._handling_signals():
             try:
-                while self._running or (self._waiting and not self._asked):
+                while self._running or (self._waiting and not self._stop_signal):
                     if self._parent not in (None, os.getppid()):
                         return 1  # the runs are killed below
                     self._start_some()
                     for attempt in [one for one in self._running if one.process.poll() is not None]:
                         self._running.remove(attempt)
-                        self._settle(attempt)
+                        self._handle_exit(attempt)
                     self._progress.update({attempt.cell.name for attempt in self._running})
                     time.sleep(_POLL_SECONDS)
             finally:
                 self._kill()
-        if self._has_left or self._waiting:
-            name = signal.Signals(self._asked).name
+        if self._has_stopped_runs or self._waiting:
+            name = signal.Signals(self._stop_signal).name
             self._progress.log(f"{name} came, and the runs have left: the same command goes on")
             return stop.BY_SIGNAL
         return int(self._has_failed)
 
     def _start_some(self) -> None:
-        while self._waiting and len(self._running) < self._at_once and not self._asked:
+        while self._waiting and len(self._running) < self._at_once and not self._stop_signal:
             cell = self._waiting.popleft()
-            place = min(set(range(self._at_once)) - {attempt.place for attempt in self._running})
+            slot = min(set(range(self._at_once)) - {attempt.slot for attempt in self._running})
             folder = self._folder / cell.name
             log = self._folder / LOGS / f"{cell.name}.txt"
             command = [sys.executable, "-m", "megatron_sspo", *train_arguments(self._folder, self._sweep, cell)]
@@ -104,51 +104,49 @@ class Driver:
                 with os_errors_as_user_errors(log), log.open("ab") as output:
                     process = subprocess.Popen(
                         command,
-                        env={**os.environ, **self._surroundings(place, cell)},
+                        env={**os.environ, **self._environment_of(slot, cell)},
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
                         process_group=0,
-                        preexec_fn=partial(_begin, os.getpid(), blocked),
+                        preexec_fn=partial(_prepare_child, os.getpid(), blocked),
                     )
-                attempt = _Attempt(
-                    cell=cell, place=place, process=process, log=log, checkpoint=newest_checkpoint(folder)
-                )
+                attempt = _Attempt(cell=cell, slot=slot, process=process, log=log, checkpoint=newest_checkpoint(folder))
                 self._running.append(attempt)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             self._progress.log(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
 
-    def _settle(self, attempt: _Attempt) -> None:
+    def _handle_exit(self, attempt: _Attempt) -> None:
         """Counts a run whose process has ended as finished, failed or stopped, or retries it."""
         name, code = attempt.cell.name, attempt.process.returncode
         if status(self._folder / name).state == "finished":
-            self._progress.finished(name)
+            self._progress.mark_finished(name)
         elif code == stop.BY_FILE:
-            self._progress.failed(name, "was stopped by its file `stop`")
+            self._progress.mark_failed(name, "was stopped by its file `stop`")
             self._has_failed = True
-        elif self._asked:
-            self._has_left = True
+        elif self._stop_signal:
+            self._has_stopped_runs = True
             self._progress.log(f"{name}: has left")
         else:
-            self._retry(attempt, f"{_how(code)}: {_last_line(attempt.log)}")
+            self._retry(attempt, f"{_describe_exit(code)}: {_last_line(attempt.log)}")
 
     def _retry(self, attempt: _Attempt, why: str) -> None:
         name = attempt.cell.name
-        got_further = newest_checkpoint(self._folder / name) != attempt.checkpoint
-        self._failures[name] = 0 if got_further else self._failures.get(name, 0) + 1
+        has_newer_checkpoint = newest_checkpoint(self._folder / name) != attempt.checkpoint
+        self._failures[name] = 0 if has_newer_checkpoint else self._failures.get(name, 0) + 1
         if self._failures[name] < _MOST_FAILURES:
             self._progress.log(f"{name}: {why}; it is tried again")
             self._waiting.appendleft(attempt.cell)
         else:
-            self._progress.failed(name, f"{why}; log: {attempt.log}")
+            self._progress.mark_failed(name, f"{why}; log: {attempt.log}")
             self._has_failed = True
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _handling_signals(self) -> Iterator[None]:
         """Handles the stop signals, except those that are ignored, such as SIGHUP under nohup."""
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        handlers: dict[int, Any] = {number: signal.signal(number, self._on_signal) for number in heard}
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        handlers: dict[int, Any] = {number: signal.signal(number, self._on_signal) for number in handled}
         try:
             yield
         finally:
@@ -156,10 +154,10 @@ class Driver:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        if self._asked and number != signal.SIGINT:
+        if self._stop_signal and number != signal.SIGINT:
             return  # a repeated signal: Slurm, for example, sends several
-        kind = signal.SIGKILL if self._asked else signal.SIGTERM
-        self._asked = self._asked or number
+        kind = signal.SIGKILL if self._stop_signal else signal.SIGTERM
+        self._stop_signal = self._stop_signal or number
         for attempt in self._running:
             if attempt.process.returncode is None:
                 attempt.process.send_signal(kind)
@@ -172,11 +170,11 @@ class Driver:
             attempt.process.wait()
 
 
-def share_of_machine(place: int, *, at_once: int, num_processes: int, gpus: Sequence[str]) -> dict[str, str]:
+def share_of_machine(slot: int, *, at_once: int, num_processes: int, gpus: Sequence[str]) -> dict[str, str]:
     """Returns environment variables that give a run its share of this machine's cores and GPUs.
 
     Args:
-        place: the run's place, 0 to `at_once` - 1.
+        slot: the run's slot, 0 to `at_once` - 1.
         at_once: the number of runs at a time.
         num_processes: the number of the run's processes.
         gpus: this machine's GPUs, as CUDA_VISIBLE_DEVICES names them.
@@ -187,11 +185,11 @@ def share_of_machine(place: int, *, at_once: int, num_processes: int, gpus: Sequ
         found["OMP_NUM_THREADS"] = str(max(1, cores // (at_once * num_processes)))
     if gpus:
         share = max(len(gpus) // at_once, min(num_processes, len(gpus)))
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(place * share + number) % len(gpus)] for number in range(share))
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(slot * share + number) % len(gpus)] for number in range(share))
     return found
 
 
-def _begin(parent: int, blocked: Iterable[int]) -> None:
+def _prepare_child(parent: int, blocked: Iterable[int]) -> None:
     """Prepares a new process before its program starts: default signal handlers, and it dies with its parent."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -200,7 +198,7 @@ def _begin(parent: int, blocked: Iterable[int]) -> None:
     exit_with_parent(parent)
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

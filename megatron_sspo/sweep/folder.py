@@ -78,7 +78,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
         write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def known_sweep(folder: Path, new: Sweep) -> Sweep:
+def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
     """Returns the folder's sweep, with the new recipe path and overrides, or the new sweep if the folder has none.
 
     Raises:
@@ -91,10 +91,10 @@ def known_sweep(folder: Path, new: Sweep) -> Sweep:
     from megatron_sspo.resuming import differences
 
     known = read_sweep(folder)
-    if lines := differences(_without_addresses(known.run), _without_addresses(new.run)):
+    if lines := differences(_strip_addresses(known.run), _strip_addresses(new.run)):
         raise UserError(
-            f"{folder} holds a sweep of another recipe, in which {_past(lines[0])}: choose another --output, or start "
-            "the same recipe with the same --set and --start-from"
+            f"{folder} holds a sweep of another recipe, in which {_describe_change(lines[0])}: choose another "
+            "--output, or start the same recipe with the same --set and --start-from"
         )
     return Sweep(**{**vars(known), "recipe": new.recipe, "assignments": new.assignments})
 
@@ -138,16 +138,16 @@ def _last_update(path: Path) -> int:
     return int(json.loads(lines[-1])["update"]) if lines else 0
 
 
-def _without_addresses(value: Any) -> Any:
+def _strip_addresses(value: Any) -> Any:
     """Returns the configuration without memory addresses in objects' reprs, which differ between processes."""
     if isinstance(value, Mapping):
-        return {key: _without_addresses(item) for key, item in value.items()}
+        return {key: _strip_addresses(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_without_addresses(item) for item in value]
+        return [_strip_addresses(item) for item in value]
     return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
 
 
-def _past(line: str) -> str:
+def _describe_change(line: str) -> str:
     """Changes "lr is 2, and was 1" to "lr was 1, and is 2 here"."""
     now, _, before = line.rpartition(", and was ")
     name, _, value = now.partition(" is ")

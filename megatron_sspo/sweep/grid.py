@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sweep.values import Given, Value, cut, named_values
+from megatron_sspo.sweep.values import GivenValue, Value, merge_values, truncate_name
 
 PATH, SEED = "model.path=", "{seed}"
 _LONGEST_NAME = 200  # bytes of the name of a run's folder
@@ -39,7 +39,7 @@ class Sweep:
         vary: field -> its values, in the order in which they were given.
         seeds: the number of seeds; they are 0 to `seeds` - 1.
         order: the names of the runs in the order in which they start; the place of a run never changes.
-        run: the configuration that all runs share, as `describe` returns it.
+        run: the configuration that all runs share, as `config_to_json` returns it.
     """
 
     recipe: str
@@ -63,7 +63,7 @@ class Sweep:
                 parts = [*(f"{name}={value.name}" for name, value in chosen.items()), f"seed={seed}"]
                 whole = ",".join([*(f"{name}={value.text}" for name, value in chosen.items()), f"seed={seed}"])
                 cell = Cell(
-                    name=cut(",".join(parts), _LONGEST_NAME, whole),
+                    name=truncate_name(",".join(parts), _LONGEST_NAME, whole),
                     labels={name: value.label for name, value in chosen.items()},
                     assignments=(*(f"{name}={value.text}" for name, value in chosen.items()), f"seed={seed}"),
                     seed=seed,
@@ -72,7 +72,7 @@ class Sweep:
         known = [found.pop(name) for name in self.order if name in found]
         return [*known, *found.values()]
 
-    def extended(self, vary: Mapping[str, Sequence[Given]], seeds: int) -> "Sweep":
+    def extended(self, vary: Mapping[str, Sequence[GivenValue]], seeds: int) -> "Sweep":
         """Returns this sweep with further values and seeds; its present runs stay.
 
         Raises:
@@ -83,7 +83,7 @@ class Sweep:
                 f"the sweep varies {_listed(self.vary)}, and this command {_listed(vary)}: vary the same fields in the "
                 "same order, or choose another --output"
             )
-        values = {name: named_values(self.vary.get(name, ()), given, name) for name, given in vary.items()}
+        values = {name: merge_values(self.vary.get(name, ()), given, name) for name, given in vary.items()}
         grown = Sweep(
             recipe=self.recipe,
             assignments=self.assignments,

@@ -19,7 +19,7 @@ SCRIPT = "slurm/sweep.sbatch"
 _ARRAY = "array"  # folder in the sweep's folder: the name and arguments of each run, for a script without Python
 
 
-def by_slurm(options: argparse.Namespace) -> bool:
+def uses_slurm(options: argparse.Namespace) -> bool:
     """Returns whether the runs will be jobs of Slurm."""
     return options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
 
@@ -34,10 +34,10 @@ def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Nam
         UserError: this machine has no Slurm or NeMo-Run, or the job does not fit the layout.
     """
     numbers = _numbers(prepared, unfinished)
-    if by_slurm(options):
+    if uses_slurm(options):
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
-        queued = _queued(prepared.folder)
+        queued = _queued_runs(prepared.folder)
         numbers = [number for number in numbers if number not in queued]
         if queued:
             print(f"{len(queued)} runs are in Slurm's queue already, and are left to it", flush=True)
@@ -47,21 +47,21 @@ def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Nam
     job = _job(prepared, numbers, options)
     _check_sizes(job, prepared, options)
     _write_arguments(prepared)
-    return job.submit() if options.on == "slurm" else _experiment(prepared, numbers, job, options)
+    return job.submit() if options.on == "slurm" else _run_experiment(prepared, numbers, job, options)
 
 
-def show(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> None:
+def print_jobs(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> None:
     """Prints what would be submitted."""
     numbers = _numbers(prepared, unfinished)
     job = _job(prepared, numbers, options)
     _check_sizes(job, prepared, options)
     if options.on == "slurm":
-        print(job.described(), flush=True)
-    elif code := _experiment(prepared, numbers, job, options):
+        print(job.describe(), flush=True)
+    elif code := _run_experiment(prepared, numbers, job, options):
         raise UserError(f"NeMo-Run ended with exit code {code}: what it says stands above")
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def format_ranges(numbers: Sequence[int]) -> str:
     """Formats ascending numbers for sbatch's --array: 0,3-5,8."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -81,7 +81,7 @@ def _comment(folder: Path) -> str:
     return f"sweep {folder}"
 
 
-def _queued(folder: Path) -> set[int]:
+def _queued_runs(folder: Path) -> set[int]:
     """Returns the numbers of the runs that are in Slurm's queue, waiting or running.
 
     Raises:
@@ -101,8 +101,8 @@ def _queued(folder: Path) -> set[int]:
     return found
 
 
-def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace) -> slurm.Job:
-    variables = slurm.given_variables()
+def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace) -> slurm.SlurmJob:
+    variables = slurm.variables_from_environment()
     if "RUN" in variables:
         raise UserError("RUN is set, and each run of a sweep has a folder of its own: unset it, and use --output")
     given = slurm.split_options(options.sbatch)
@@ -111,13 +111,13 @@ def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace
     of_sweep = []
     if options.on == "slurm":
         log = f"--output={prepared.folder / LOGS}/%x-%A_%a.out"
-        of_sweep = [f"--array={ranges(numbers)}%{options.at_once}", f"--comment={_comment(prepared.folder)}"]
+        of_sweep = [f"--array={format_ranges(numbers)}%{options.at_once}", f"--comment={_comment(prepared.folder)}"]
         given = [log, *given]
-    return slurm.Job(recipe=str(prepared.folder), options=[*given, *of_sweep], variables=variables, script=SCRIPT)
+    return slurm.SlurmJob(recipe=str(prepared.folder), options=[*given, *of_sweep], variables=variables, script=SCRIPT)
 
 
-def _check_sizes(job: slurm.Job, prepared: Prepared, options: argparse.Namespace) -> None:
-    if by_slurm(options):
+def _check_sizes(job: slurm.SlurmJob, prepared: Prepared, options: argparse.Namespace) -> None:
+    if uses_slurm(options):
         for num_processes in {run.parallel.num_processes for run in prepared.runs.values()}:
             slurm.check_size(job, num_processes)
 
@@ -133,7 +133,9 @@ def _write_arguments(prepared: Prepared) -> None:
             write_atomically(folder / str(number), "".join(f"{word}\0" for word in words))
 
 
-def _experiment(prepared: Prepared, numbers: Sequence[int], job: slurm.Job, options: argparse.Namespace) -> int:
+def _run_experiment(
+    prepared: Prepared, numbers: Sequence[int], job: slurm.SlurmJob, options: argparse.Namespace
+) -> int:
     """Runs the experiment with the interpreter that has NeMo-Run, and waits for its end."""
     arguments = [str(prepared.folder), f"--comment={_comment(prepared.folder)}", f"--at-once={options.at_once}"]
     arguments += [f"--run={number}={prepared.sweep.order[number]}" for number in numbers]

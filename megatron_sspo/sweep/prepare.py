@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.overrides import describe
+from megatron_sspo.overrides import config_to_json
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
-from megatron_sspo.sweep.folder import known_sweep
+from megatron_sspo.sweep.folder import load_existing_or_new
 from megatron_sspo.sweep.grid import PATH, SEED, Cell, Sweep
 from megatron_sspo.sweep.values import read_vary
 
@@ -54,22 +54,22 @@ def prepare(
     fields = [name for name, _ in found]
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise UserError(f"--vary {twice} is given twice: list all of its values in one")
-    assignments = (*assignments, *(_starting_from(start_from, seeds) if start_from else []))
+    assignments = (*assignments, *(_start_from_overrides_of_seeds(start_from, seeds) if start_from else []))
     base = load_recipe(recipe, assignments)
     folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()
-    new = Sweep(recipe=_absolute(recipe), assignments=assignments, run=describe(base))
-    sweep = known_sweep(folder, new).extended(dict(found), seeds)
+    new = Sweep(recipe=_absolute(recipe), assignments=assignments, run=config_to_json(base))
+    sweep = load_existing_or_new(folder, new).extended(dict(found), seeds)
     return Prepared(folder, sweep, _checked_runs(folder, sweep))
 
 
-def _starting_from(folder: Path, seeds: int) -> list[str]:
-    """Returns the assignments of `starting_from`, after it has accepted the folder of each seed.
+def _start_from_overrides_of_seeds(folder: Path, seeds: int) -> list[str]:
+    """Returns the assignments of `start_from_overrides`, after it has accepted the folder of each seed.
 
     Raises:
         UserError: a folder is refused, or some are folders of runs and others of models.
     """
     path = str(folder.absolute())
-    found = {seed: starting_from(Path(path.replace(SEED, str(seed)))) for seed in range(seeds)}
+    found = {seed: start_from_overrides(Path(path.replace(SEED, str(seed)))) for seed in range(seeds)}
     below = found[0][0].removeprefix(PATH + path.replace(SEED, "0"))
     for seed, (model, *_) in found.items():
         if model != PATH + path.replace(SEED, str(seed)) + below:
@@ -79,7 +79,7 @@ def _starting_from(folder: Path, seeds: int) -> list[str]:
     return [PATH + path + below, *found[0][1:]]
 
 
-def starting_from(folder: Path) -> list[str]:
+def start_from_overrides(folder: Path) -> list[str]:
     """Returns overrides for a run that starts from another run's weights, and so needs no warm start of its own.
 
     Args:
@@ -108,7 +108,7 @@ def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
     for cell in sweep.cells():
         sets = [*sweep.assignments_of(cell), f"output={folder}", f"name={cell.name}"]
         run = runs[cell.name] = load_recipe(sweep.recipe, sets)
-        described = {key: value for key, value in describe(run).items() if key != "name"}
+        described = {key: value for key, value in config_to_json(run).items() if key != "name"}
         other = seen.setdefault(json.dumps(described, sort_keys=True), cell)
         if other is not cell:
             raise UserError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_sspo import sinks
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.sweep.folder import read_sweep, status
 from megatron_sspo.sweep.grid import Cell, Sweep
 
@@ -102,7 +102,7 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
             words = measure if keys == [measure] else f"{measure} of {', '.join(_sets(keys, measure))}"
             return words, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
         known += [key for key in last if key != "update" and not key.endswith(("/low", "/high"))]
-    raise UserError(f"{folder} has no number {shown(measure)}: choose of {', '.join(known)}")
+    raise UserError(f"{folder} has no number {short_repr(measure)}: choose of {', '.join(known)}")
 
 
 def area(curve: Curve) -> float:
@@ -124,8 +124,8 @@ def _mean(path: Path, row: Row, keys: Sequence[str]) -> float:
     for key, value in zip(keys, values, strict=True):
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise UserError(
-                f"{path} has {key} {shown(value)} at update {row['update']}, of which there is no mean: choose another "
-                "--measure"
+                f"{path} has {key} {short_repr(value)} at update {row['update']}, which is not a finite number: choose "
+                "another --measure"
             )
     return math.fsum(values) / len(values)
 

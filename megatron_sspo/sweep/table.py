@@ -56,7 +56,7 @@ def common_settings(
     return [one for one in results.settings if all(one in of_value for of_value in scores.values())]
 
 
-def compared(
+def compare_values(
     results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], first: str, second: str, setting: str
 ) -> Interval | None:
     """Returns P(first > second); None if one of them has no finished run in the setting."""
@@ -67,7 +67,7 @@ def compared(
     return probability_of_improvement(*strata)
 
 
-def summarized(
+def summarize(
     results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], value: str, setting: str
 ) -> tuple[Interval, int] | None:
     """Returns the interquartile mean and the number of runs; None if there is no finished run."""
@@ -87,7 +87,7 @@ def _means(results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]]
     for value in results.values:
         cells = []
         for setting in columns:
-            found = summarized(results, scores, value, setting)
+            found = summarize(results, scores, value, setting)
             cells.append(f"{_cell(found[0])}, {found[1]}" if found else "–")
         rows.append([value or "all runs", *cells])
     return [results.field or "", *(setting or "all seeds" for setting in columns)], rows
@@ -100,7 +100,7 @@ def _matrix(
     for first in results.values:
         cells = []
         for second in results.values:
-            found = compared(results, scores, first, second, setting) if first != second else None
+            found = compare_values(results, scores, first, second, setting) if first != second else None
             cells.append(_cell(found) if found else "–")
         rows.append([first, *cells])
     return [results.field, *results.values], rows

@@ -16,13 +16,13 @@ from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.progress import Progress
 
 
-def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
+def run_one(folder: Path, name: str, *, slot: int, at_once: int) -> int:
     """Runs one run to its end with `Driver`; the run is killed when this process's parent has ended.
 
     Args:
         folder: the sweep's folder.
         name: the run's name.
-        place: the run's place, 0 to `at_once` - 1, which determines its share of the machine.
+        slot: the run's slot, 0 to `at_once` - 1, which determines its share of the machine.
         at_once: the number of runs at a time.
 
     Raises:
@@ -36,12 +36,12 @@ def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
     run = load_recipe(sweep.recipe, sweep.assignments_of(cell))
     num_processes, gpus = run.parallel.num_processes, visible_gpus()
 
-    def surroundings(_: int, __: Cell) -> dict[str, str]:
-        return share_of_machine(place, at_once=at_once, num_processes=num_processes, gpus=gpus)
+    def environment_of(_: int, __: Cell) -> dict[str, str]:
+        return share_of_machine(slot, at_once=at_once, num_processes=num_processes, gpus=gpus)
 
     progress = Progress(folder, {name: run.num_updates}, Display(silent=False))
     cells = [] if status(folder / name).state == "finished" else [cell]
-    driver = Driver(folder, sweep, cells, progress, at_once=1, surroundings=surroundings, parent=parent)
+    driver = Driver(folder, sweep, cells, progress, at_once=1, environment_of=environment_of, parent=parent)
     try:
         return driver.run()
     finally:
@@ -58,7 +58,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         prepare_process()
-        return run_one(options.folder, options.name, place=options.place, at_once=options.at_once)
+        return run_one(options.folder, options.name, slot=options.place, at_once=options.at_once)
     except UserError as error:
         print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)
         return 2

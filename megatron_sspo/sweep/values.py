@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.validation.naming import one_line, shortened
+from megatron_sspo.validation.naming import one_line, shorten
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _QUOTES = "\"'"
@@ -36,21 +36,21 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenValue:
     """A value from the command line; `label` is "" if none was given."""
 
     text: str
     label: str = ""
 
 
-def read_vary(text: str) -> tuple[str, list[Given]]:
+def read_vary(text: str) -> tuple[str, list[GivenValue]]:
     """Returns the field and the values of `FIELD=[value, ...]` or `FIELD={label: value, ...}`.
 
     Raises:
         UserError: the text has another form, or contains a value or label twice.
     """
     field, equals, values = (part.strip() for part in text.partition("="))
-    what = f"--vary {shortened(text)!r}"
+    what = f"--vary {shorten(text)!r}"
     if not equals or not field:
         raise UserError(f"{what} has no '=': write it as field.field=[value, value]")
     if field in _RESERVED:
@@ -62,11 +62,11 @@ def read_vary(text: str) -> tuple[str, list[Given]]:
         raise UserError(f"{what} has no values: write one or more between the brackets")
     for of_all in ([value.text for value in found], [value.label for value in found if value.label]):
         if twice := next((item for item in of_all if of_all.count(item) > 1), None):
-            raise UserError(f"{what} has {shortened(twice)!r} twice: give each value and each label once")
+            raise UserError(f"{what} has {shorten(twice)!r} twice: give each value and each label once")
     return field, found
 
 
-def named_values(known: Sequence[Value], given: Iterable[Given], field: str) -> list[Value]:
+def merge_values(known: Sequence[Value], given: Iterable[GivenValue], field: str) -> list[Value]:
     """Returns the known values and then the new ones, each with a unique name.
 
     Raises:
@@ -79,14 +79,14 @@ def named_values(known: Sequence[Value], given: Iterable[Given], field: str) -> 
         if same is not None:
             if one.label not in ("", same.label):
                 raise UserError(
-                    f"{field}={shortened(one.text)} has the label {same.label!r} in this sweep, not {one.label!r}: "
+                    f"{field}={shorten(one.text)} has the label {same.label!r} in this sweep, not {one.label!r}: "
                     "give it that label, or choose another --output"
                 )
             continue
         if other := next((value for value in values if value.label == label), None):
             raise UserError(
-                f"{label!r} is the label of {field}={shortened(other.text)} in this sweep: choose another label for "
-                f"{shortened(one.text)}"
+                f"{label!r} is the label of {field}={shorten(other.text)} in this sweep: choose another label for "
+                f"{shorten(one.text)}"
             )
         values.append(Value(one.text, label, _name(label, one.text, {value.name.casefold() for value in values})))
     return values
@@ -97,7 +97,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def cut(name: str, longest: int, whole: str) -> str:
+def truncate_name(name: str, longest: int, whole: str) -> str:
     """Returns the name with at most `longest` bytes; a name that is cut ends with a digest of `whole`."""
     encoded = name.encode()
     if len(encoded) <= longest:
@@ -109,20 +109,20 @@ def _name(label: str, text: str, taken: set[str]) -> str:
     """Returns letters, digits and some signs of the label, and a digest of the value if the name is taken."""
     plain = unicodedata.normalize("NFC", label).replace("()", "")
     plain = re.sub(r"[^\w.+-]+", "-", plain).strip("-") or "value"
-    name = cut(plain, _LONGEST, text)
-    return name if name.casefold() not in taken else f"{cut(plain, _LONGEST - 9, text)}~{digest(text)}"
+    name = truncate_name(plain, _LONGEST, text)
+    return name if name.casefold() not in taken else f"{truncate_name(plain, _LONGEST - 9, text)}~{digest(text)}"
 
 
-def _given(item: str, what: str, *, labelled: bool) -> Given:
+def _given(item: str, what: str, *, labelled: bool) -> GivenValue:
     if not labelled:
-        return Given(_unquoted(item))
+        return GivenValue(_unquoted(item))
     parts = _split(item, ":", what)
     if len(parts) < 2:
-        raise UserError(f"{what} has {shortened(item)!r} without a label: write it as label: value")
+        raise UserError(f"{what} has {shorten(item)!r} without a label: write it as label: value")
     label, value = one_line(_unquoted(parts[0])), item[len(parts[0]) :].lstrip().removeprefix(":").strip()
     if not label or not value:
         raise UserError(f"{what} has a value or a label that is empty: write label: value")
-    return Given(_unquoted(value), label)
+    return GivenValue(_unquoted(value), label)
 
 
 def _items(text: str, what: str) -> list[str]:

@@ -9,17 +9,17 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 _CONFIG = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
-class Unfit(Exception):
+class HintMismatch(Exception):
     """The value does not fit the annotation."""
 
 
-def fitted(value: Any, hint: Any) -> Any:
+def convert_to_hint(value: Any, hint: Any) -> Any:
     """Converts a value to its annotation: a JSON list becomes a tuple, and a string a Path, if these are annotated.
 
     If the annotation cannot be evaluated, for example because of an undefined name, the value is returned unchanged.
 
     Raises:
-        Unfit: the value has another type.
+        HintMismatch: the value has another type.
     """
     try:
         with warnings.catch_warnings():
@@ -36,4 +36,4 @@ def fitted(value: Any, hint: Any) -> Any:
     try:
         return adapter.validate_json(json.dumps([value], allow_nan=False))[0]
     except (ValidationError, TypeError, ValueError, RecursionError):
-        raise Unfit from None
+        raise HintMismatch from None

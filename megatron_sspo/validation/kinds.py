@@ -1,6 +1,6 @@
 """The kinds of configuration values. A field's annotation names its kind, which includes the range.
 
-The description of a kind completes the sentence "<field> is <value>: it has to be ...".
+The description of a kind completes the sentence "<field> is <value>: it must be ...".
 """
 
 import math
@@ -13,10 +13,10 @@ from annotated_types import Predicate
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from megatron_sspo.validation.naming import named
+from megatron_sspo.validation.naming import describe_value
 
 LARGEST = 2**31 - 1  # the largest int32, the type that torch, NCCL and the servers count with
-MISPLACED = "misplaced"  # the type of an error within options; its context has the texts `place`, `value` and `what`
+NOT_JSON = "not_json"  # the type of an error within options; its context has the texts `place`, `value` and `what`
 _DEEPEST = 20  # levels of nested mappings and lists
 
 _OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
@@ -30,7 +30,7 @@ def _as_int(value: Any) -> Any:
 def _as_float(value: Any) -> float:
     """Converts any real number to float; booleans, arrays and tensors are errors."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise PydanticCustomError("number", "no number")
+        raise PydanticCustomError("number", "not a number")
     try:
         return float(value)
     except OverflowError:
@@ -41,7 +41,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
-def is_clean(text: str) -> bool:
+def is_utf8_without_nul(text: str) -> bool:
     """Returns whether a text can be encoded as UTF-8 and contains no NUL, so that programs in C can read it."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
@@ -80,7 +80,9 @@ NotNegative = Annotated[
 AtLeastOne = Annotated[_Float, Field(ge=1, le=LARGEST, allow_inf_nan=False, description="a finite number of 1 or more")]
 Decay = Annotated[_Float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number of 0 or more and below 1")]
 Probability = Annotated[_Float, Field(gt=0, le=1, allow_inf_nan=False, description="a number above 0 and at most 1")]
-Text = Annotated[str, Predicate(is_clean), Field(description="a string without NUL and without halves of characters")]
+Text = Annotated[
+    str, Predicate(is_utf8_without_nul), Field(description="a string without NUL characters and lone surrogates")
+]
 Line = Annotated[str, Predicate(_is_line), Field(description='a string of one line without spaces around it, or ""')]
 FilePath = Annotated[
     _Str, Predicate(_is_path), Field(description="a path, as a string of one line with names below 256 bytes")
@@ -105,25 +107,27 @@ SetName = Annotated[
     str, Predicate(_is_set_name), Field(description="a name of letters, digits, - and _ that does not begin with -")
 ]
 StopString = Annotated[
-    str, Predicate(lambda text: text != "" and is_clean(text)), Field(description="a string that is not empty")
+    str,
+    Predicate(lambda text: text != "" and is_utf8_without_nul(text)),
+    Field(description="a string that is not empty"),
 ]
 
 
-def _misplaced(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[str], Any]]:
+def _find_non_json(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[str], Any]]:
     """Yields each part of an option that JSON cannot represent, with its place."""
     if depth > _DEEPEST:
         yield place, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            if not isinstance(key, str) or not is_clean(key) or not key:
+            if not isinstance(key, str) or not is_utf8_without_nul(key) or not key:
                 yield place, value
             else:
-                yield from _misplaced(item, [*place, key], depth + 1)
+                yield from _find_non_json(item, [*place, key], depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _misplaced(item, [*place, f"[{index}]"], depth + 1)
+            yield from _find_non_json(item, [*place, f"[{index}]"], depth + 1)
     elif isinstance(value, str):
-        if not is_clean(value):
+        if not is_utf8_without_nul(value):
             yield place, value
     elif isinstance(value, float):
         if not math.isfinite(value):
@@ -133,10 +137,10 @@ def _misplaced(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[
 
 
 def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    for place, value in _misplaced(options, [], 0):
+    for place, value in _find_non_json(options, [], 0):
         deep = f", in at most {_DEEPEST} levels" if len(place) > _DEEPEST else ""
         raise PydanticCustomError(
-            MISPLACED, "misplaced", {"place": place, "value": named(value), "what": _OPTION + deep}
+            NOT_JSON, "not JSON", {"place": place, "value": describe_value(value), "what": _OPTION + deep}
         )
     return options
 

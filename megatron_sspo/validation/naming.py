@@ -1,4 +1,4 @@
-"""Formats any value for a message: on one line and shortened."""
+"""Formats any value for a message: on one line and shorten."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxstring, _repr.maxlong, _repr.maxother = 3, 60, 30, _LONGEST
 
 
-def named(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Returns the value's text for a message. Functions, classes and generators are named instead of printed."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -32,7 +32,7 @@ def named(value: Any) -> str:
         text = _repr.repr(value)
     except Exception:  # a user's class whose __repr__ fails
         text = f"a {type(value).__name__}"
-    return shortened(re.sub(r" at 0x[0-9a-f]+", "", text))
+    return shorten(re.sub(r" at 0x[0-9a-f]+", "", text))
 
 
 def one_line(text: str) -> str:
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
-def shortened(text: str, longest: int = _LONGEST) -> str:
+def shorten(text: str, longest: int = _LONGEST) -> str:
     """Returns the text on one line of at most `longest` characters."""
     text = one_line(text[: 4 * longest])
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -13,31 +13,31 @@ from megatron_sspo.validation.naming import one_line
 _WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
 
 
-def _tried(value: Any) -> Any:
+def _check_objective(value: Any) -> Any:
     if isinstance(value, type) or not callable(value):
-        _refuse(_WHAT)
+        _reject(_WHAT)
     segments = Segments.from_lengths([2, 1])
     log_probs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
     try:
         inspect.signature(value).bind(*arguments)
     except (TypeError, ValueError):  # for example a function such as sspo that was not called
-        _refuse(_WHAT)
+        _reject(_WHAT)
     try:
         sums = value(*arguments)
         is_sound = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
     except Exception as error:
-        _refuse(
+        _reject(
             "an objective that takes log_probs, old_log_probs, advantages and segments; on three tokens it raised "
             f"{type(error).__name__}: {one_line(str(error))}"
         )
     if not is_sound:
-        _refuse("an objective that returns Sums, whose loss is a finite scalar")
+        _reject("an objective that returns Sums, whose loss is a finite scalar")
     return value
 
 
-def _refuse(what: str) -> NoReturn:
+def _reject(what: str) -> NoReturn:
     raise PydanticCustomError("objective", "objective", {"what": what})
 
 
-TriedObjective = Annotated[Objective, PlainValidator(_tried), Field(description=_WHAT)]
+CheckedObjective = Annotated[Objective, PlainValidator(_check_objective), Field(description=_WHAT)]

@@ -16,7 +16,7 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platl
 
 
 @contextmanager
-def user_code(what: str, *, always: bool = False) -> Iterator[None]:
+def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
     """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
@@ -34,25 +34,25 @@ def user_code(what: str, *, always: bool = False) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
-            raise not_python(error) from error
-        places = _places(error)
+            raise syntax_user_error(error) from error
+        places = _user_lines(error)
         if not places and (not always or isinstance(error, UserError)):
             raise
-        raise UserError(f"{', '.join(places) or what}: {_told(error)}") from error
+        raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
 
 
-def not_python(error: SyntaxError) -> UserError:
+def syntax_user_error(error: SyntaxError) -> UserError:
     """Returns a UserError for a syntax error, with its line."""
     line = f", line {error.lineno}" if error.lineno else ""
     text = f" (`{one_line(error.text)}`)" if error.text and error.text.strip() else ""
-    return UserError(f"{_shown(error.filename or 'a file')}{line} is not Python: {one_line(error.msg)}{text}")
+    return UserError(f"{_relative_path(error.filename or 'a file')}{line} is not Python: {one_line(error.msg)}{text}")
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r}): a recipe or plug-in has to return instead"
+        return f"sys.exit({error.code!r}): a recipe or plug-in must return instead"
     try:
         text = one_line(str(error))
     except Exception:  # a user's exception whose __str__ fails
@@ -60,25 +60,25 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _places(error: BaseException) -> list[str]:
+def _user_lines(error: BaseException) -> list[str]:
     """Returns the first and last line of the user's code in the traceback, or else of an installed package."""
-    others = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_others(frame.filename)]
+    others = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
     frames = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
     ends = frames[:1] + frames[-1:] if len(frames) > 1 else frames
     found = []
     for frame in ends:
         linecache.checkcache(frame.filename)
         text = f" (`{one_line(frame.line)}`)" if frame.line else ""
-        found.append(f"{_shown(frame.filename)}, line {frame.lineno}{text}")
+        found.append(f"{_relative_path(frame.filename)}, line {frame.lineno}{text}")
     return list(dict.fromkeys(found))
 
 
-def _is_others(file: str) -> bool:
+def _is_user_file(file: str) -> bool:
     """Returns whether a file belongs neither to this package nor to Python itself."""
     installed = file.startswith(_INSTALLED)
     return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))
 
 
-def _shown(file: str) -> str:
+def _relative_path(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights.family import EXPERTS, Config, flag, number, require, size
 from megatron_sspo.weights.table import Group, Row, gate_up, qkv, row_parallel, vocab, whole
 
@@ -49,7 +49,7 @@ def rope(config: Config) -> dict[str, Any]:
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     written = config.get(name) or {}
     if not isinstance(written, Mapping):
-        raise UserError(f"config.json has {name} {shown(written)}; it must be an object")
+        raise UserError(f"config.json has {name} {short_repr(written)}; it must be an object")
     found = dict(written)
     rope_type = found.pop("type", "default")
     # `require_decoder` refuses parameters that are given per kind of layer

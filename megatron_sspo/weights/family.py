@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.weights.table import Row
 
@@ -42,14 +42,14 @@ def load_family(config: Config, name: str | None = None) -> Family:
     if name is None:
         name = config.get("model_type")
         if name not in short_names(_FOLDER, "family"):
-            raise _unsupported(f"model_type {shown(name)}")
+            raise _unsupported(f"model_type {short_repr(name)}")
     family: Family = resolve(_FOLDER, name, "family")
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list):
-        raise UserError(f"config.json has architectures {shown(architectures)}; it must be a list of names")
+        raise UserError(f"config.json has architectures {short_repr(architectures)}; it must be a list of names")
     for architecture in architectures[:1]:
         if architecture not in family.architectures:
-            raise _unsupported(f"architecture {shown(architecture)}")
+            raise _unsupported(f"architecture {short_repr(architecture)}")
     family.check(config)
     for fields in (family.transformer_fields, family.model_fields):
         fields(config)  # both refuse a value that is not a number where one is needed
@@ -63,7 +63,7 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
             value = config[name]
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MOST:
                 raise UserError(
-                    f"config.json has {name} {shown(value)}; it must be a positive integer of less than {_MOST:,}"
+                    f"config.json has {name} {short_repr(value)}; it must be a positive integer of less than {_MOST:,}"
                 )
             return value
     if default is None:
@@ -77,7 +77,7 @@ def number(config: Config, name: str, default: float | None = None) -> float:
     if value is None and name not in config:
         raise UserError(f"config.json has no {name}; the model cannot be built without it")
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise UserError(f"config.json has {name} {shown(value)}; it must be a positive, finite number")
+        raise UserError(f"config.json has {name} {short_repr(value)}; it must be a positive, finite number")
     return value
 
 
@@ -85,7 +85,7 @@ def flag(config: Config, name: str) -> bool:
     """Returns a boolean of config.json; a field that is null or absent is false."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
-        raise UserError(f"config.json has {name} {shown(value)}; it must be true or false")
+        raise UserError(f"config.json has {name} {short_repr(value)}; it must be true or false")
     return bool(value)
 
 
@@ -114,7 +114,7 @@ def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
     for field, allowed in values.items():
         if field in config and config[field] not in allowed:
             raise UserError(
-                f"config.json has {field} {shown(config[field])}, which is not supported: "
+                f"config.json has {field} {short_repr(config[field])}, which is not supported: "
                 f"it must be {' or '.join(repr(value) for value in allowed)}"
             )
 

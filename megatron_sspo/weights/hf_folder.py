@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.reading import is_inside, read_json
 from megatron_sspo.weights.companions import copy_companions, write_config
 from megatron_sspo.weights.destination import check_destination, publish
@@ -81,8 +81,8 @@ class HFFolder(ModelFolder):
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
-                    f"{index} places {shown(name)} in {shown(file_name)}, which is no file of this folder; download it "
-                    "again"
+                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is no file of this folder; "
+                    "download it again"
                 )
         for file_name in sorted(set(weight_map.values())):
             if not (self.path / file_name).is_file():

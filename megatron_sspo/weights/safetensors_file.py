@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.reading import open_file, parse_json
 from megatron_sspo.weights.stored import Part, Stored
 
@@ -60,18 +60,18 @@ def read_header(path: Path) -> dict[str, Stored]:
 
 def _stored(path: Path, name: str, entry: Any, start: int) -> Stored:
     if not name.isprintable():
-        raise ValueError(f"the name {shown(name)} of a tensor has characters that cannot be printed")
+        raise ValueError(f"the name {short_repr(name)} of a tensor has characters that cannot be printed")
     if not isinstance(entry, dict):
-        raise ValueError(f"its entry of {name} is {shown(entry)}")
+        raise ValueError(f"its entry of {name} is {short_repr(entry)}")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
-        raise ValueError(f"the dtype of {name} is {shown(dtype)}")
+        raise ValueError(f"the dtype of {name} is {short_repr(dtype)}")
     if dtype not in _DTYPES:
-        raise UserError(f"{name} of {path} has dtype {shown(dtype)[1:-1]}, which is not supported")
+        raise UserError(f"{name} of {path} has dtype {short_repr(dtype)[1:-1]}, which is not supported")
     if not _are_sizes(shape):
-        raise ValueError(f"the shape of {name} is {shown(shape)}")
+        raise ValueError(f"the shape of {name} is {short_repr(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"the data_offsets of {name} are {shown(offsets)}")
+        raise ValueError(f"the data_offsets of {name} are {short_repr(offsets)}")
     begin, end = offsets
     stored = Stored(name, tuple(shape), _DTYPES[dtype], ())
     if end - begin != stored.num_bytes:

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from megatron_sspo.errors import UserError, shown
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.reading import is_inside, read_bytes, read_json
 
 _INDEX = ".metadata"
@@ -87,16 +87,18 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise UserError(f"{path / _INDEX} is damaged ({shown(error)}); get the checkpoint again") from error
+        raise UserError(f"{path / _INDEX} is damaged ({short_repr(error)}); get the checkpoint again") from error
     if backend != _BACKENDS["sharded_backend"]:
-        raise UserError(f"{path} is a {shown(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist")
+        raise UserError(
+            f"{path} is a {short_repr(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist"
+        )
     _check_files(path, found)
     return found
 
 
 def _tensor(key: str, entry: TensorStorageMetadata, places: Mapping[Any, Any]) -> GlobalTensor:
     if not isinstance(key, str) or not key.isprintable() or not isinstance(entry.properties.dtype, torch.dtype):
-        raise ValueError(f"a tensor is called {shown(key)} and has dtype {shown(entry.properties.dtype)}")
+        raise ValueError(f"a tensor is called {short_repr(key)} and has dtype {short_repr(entry.properties.dtype)}")
     shape = _sizes(entry.size)
     pieces = tuple(_piece(key, chunk, places[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
     for piece in pieces:
@@ -108,7 +110,7 @@ def _tensor(key: str, entry: TensorStorageMetadata, places: Mapping[Any, Any]) -
 
 def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
     if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
-        raise ValueError(f"{key} is placed in {shown(info.relative_path)}, which is no file of this folder")
+        raise ValueError(f"{key} is placed in {short_repr(info.relative_path)}, which is no file of this folder")
     offset, length = _sizes((info.offset, info.length))
     return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
 
@@ -116,7 +118,7 @@ def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
 def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
     found = tuple(values)
     if not all(type(value) is int and 0 <= value < 2**63 for value in found):
-        raise ValueError(f"{shown(found)} are no sizes")
+        raise ValueError(f"{short_repr(found)} are no sizes")
     return found
 
 

@@ -70,7 +70,7 @@ def overlapping() -> Run:
     said = (workshop.folder / "run" / "log.txt").read_text()
     assert "3 prompts; dropped 1: repeats an evaluation question, 1: has more than 5 tokens" in said
     assert "evaluation set again: 4 prompts; dropped 1: has more than 5 tokens" in said
-    assert "3 of the 4 prompts of the evaluation set again are trained on as well" in said
+    assert "3 of the 4 prompts of the evaluation set again are also trained on" in said
 
 
 def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
@@ -122,7 +122,7 @@ def one_line(capsys) -> str:
     ("arguments", "message"),
     [
         (["--set", "rollouts.grup_size=4"], "no field 'rollouts.grup_size': did you mean 'group_size'?"),
-        (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it has to be a finite number"),
+        (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it must be a finite number"),
         (["--set", "reward=nobody"], "there is no reward named 'nobody'"),
         (["--set", "reward_options.wokers=2"], "has no option wokers: its options are spoilt_prompt"),
         (["--set", "rollouts.options.batch=2"], "the engine 'embedded' has no option batch"),

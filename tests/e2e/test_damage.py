@@ -107,7 +107,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a row of the metrics is gone": (
         lambda run: (run / "metrics.jsonl").write_text('{"update": 2}\n'),
-        "metrics.jsonl has no row of update 1, and the checkpoint is of update 2: bring the file back",
+        "metrics.jsonl has no row of update 1, but the checkpoint is of update 2: restore the file",
     ),
     "the metrics are gone": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no row of update 1"),
     "garbage in the evaluations": (

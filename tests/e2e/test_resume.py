@@ -41,7 +41,7 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
 
     again = workshop.run("train", recipe)
     assert again.returncode == 2
-    assert "holds a run already" in again.stderr
+    assert "already contains a run" in again.stderr
 
     for update, name in ((3, "within a cycle"), (2, "between two cycles")):
         if layout == "experts" and update == 2:

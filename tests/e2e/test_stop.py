@@ -32,7 +32,7 @@ def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, worksh
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == stop.BY_SIGNAL, err
-    assert f"because {number.name} came" in out and f"go on with --resume {run}" in out
+    assert f"because {number.name} came" in out and f"continue with --resume {run}" in out
     workshop.assert_nobody_left()
     assert len(list_checkpoints(run / "checkpoints")) == 1 and not (run / "model").exists()
 

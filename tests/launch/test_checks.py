@@ -60,7 +60,7 @@ def test_a_port_that_is_taken(monkeypatch) -> None:
         monkeypatch.setenv("RANK", "1")
         resources.check_port()  # only rank 0 listens
         monkeypatch.setenv("RANK", "0")
-        with pytest.raises(UserError, match=r"port \d+ of .* cannot be listened on .*: set MASTER_PORT to a free one"):
+        with pytest.raises(UserError, match=r"port \d+ of .* is not free .*: set MASTER_PORT to a free port"):
             resources.check_port()
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # set by torchrun, which listens itself
         resources.check_port()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.__main__ import main
-from megatron_sspo.launch.slurm import VARIABLES, Job, check_size, split_options
+from megatron_sspo.launch.slurm import VARIABLES, SlurmJob, check_size, split_options
 from tests.weights.test_families import QWEN3_30B_A3B
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, ca
     (tmp_path / "tiny_moe").mkdir()
     (tmp_path / "tiny_moe" / "config.json").write_text("{}")
     assert main(arguments(tmp_path, "--check")) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already contains a run" in capsys.readouterr().err
     monkeypatch.setenv("RUN", str(tmp_path / "tiny_moe"))
     monkeypatch.setenv("RANKS_PER_NODE", "1")
     assert main(["launch", RECIPE, "--on", "slurm", "--check"]) == 0
@@ -106,13 +106,13 @@ def test_the_variables_are_those_of_the_readme() -> None:
 
 
 def test_what_a_script_sets_is_known() -> None:
-    job = Job(recipe=RECIPE, script=PAPER, options=split_options("--nodes=5 --time=1:00:00"))
+    job = SlurmJob(recipe=RECIPE, script=PAPER, options=split_options("--nodes=5 --time=1:00:00"))
     found = job.all_options()
     assert (found["nodes"], found["gpus-per-node"], found["exclusive"]) == ("5", "8", "")
     assert (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE")) == ("1", "8")
     assert "rollouts.options.server.tp_size=4" in job.script_assignments()
     check_size(job, 32)
-    assert Job(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
+    assert SlurmJob(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
 
 
 def test_the_table_of_the_readme_is_what_the_tool_prints() -> None:

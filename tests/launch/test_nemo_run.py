@@ -104,7 +104,7 @@ def test_what_nemo_run_would_do_otherwise_is_refused(tmp_path) -> None:
     program = """
 import nemo_run as run
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.nemo_run import InBatchShell, launch, paper_job, refuse, slurm_executor
+from megatron_sspo.launch.nemo_run import InBatchShell, launch, paper_job, check_executor, slurm_executor
 
 job = paper_job("qwen3_8b_math", options=["--nodes=4", "--comment=x y", "--nice=5"])
 executor = slurm_executor(job, account="research")

@@ -38,7 +38,7 @@ def configure(folder, parallel=Parallel(), **options):
             "moe",
             Parallel(),
             {"calculate_per_token_loss": True},
-            "calculate_per_token_loss is True, and has to stay off: it weights every sequence",
+            "calculate_per_token_loss is True, and must stay off: it weights every sequence",
         ),
         ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model at hand has no experts"),
         ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
@@ -46,7 +46,7 @@ def configure(folder, parallel=Parallel(), **options):
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
         ("dense", Parallel(pipeline=3), {}, "parallel.pipeline"),
         ("dense", Parallel(pipeline=2, virtual_pipeline=3), {}, "parallel.pipeline"),
-        ("dense", Parallel(), {"recompute_granularity": "everything"}, "has to be one of 'full', 'selective' or None"),
+        ("dense", Parallel(), {"recompute_granularity": "everything"}, "must be one of 'full', 'selective' or None"),
     ],
 )
 def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, words):

@@ -13,7 +13,7 @@ import pytest
 
 from megatron_sspo.console import Display
 from megatron_sspo.sweep.driver import Driver, share_of_machine
-from megatron_sspo.sweep.progress import Progress, in_hours
+from megatron_sspo.sweep.progress import Progress, format_duration
 from tests.sweep.folders import make_run, make_sweep
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ sys.executable = sys.argv[2]
 sweep = read_sweep(folder)
 progress = Progress(folder, {cell.name: 2 for cell in sweep.cells()}, Display(silent=False))
 driver = Driver(
-    folder, sweep, sweep.cells(), progress, at_once=2, surroundings=lambda *_: {}, parent=parent
+    folder, sweep, sweep.cells(), progress, at_once=2, environment_of=lambda *_: {}, parent=parent
 )
 print("ready", flush=True)
 code = driver.run()
@@ -63,10 +63,10 @@ def drive(tmp_path, trainer, monkeypatch):
         monkeypatch.setattr(sys, "executable", trainer)
         progress = Progress(tmp_path, dict.fromkeys(sweep.order, 2), Display(silent=True))
         said: list[str] = []
-        monkeypatch.setattr(progress, "say", said.append)
-        surroundings = more.pop("surroundings", lambda *_: {})
+        monkeypatch.setattr(progress, "log", said.append)
+        environment_of = more.pop("environment_of", lambda *_: {})
         code = Driver(
-            tmp_path, sweep, sweep.cells(), progress, at_once=at_once, surroundings=surroundings, **more
+            tmp_path, sweep, sweep.cells(), progress, at_once=at_once, environment_of=environment_of, **more
         ).run()
         progress.close()
         return code, said
@@ -108,11 +108,11 @@ def test_a_run_that_gets_further_is_tried_again_and_again(tmp_path, drive) -> No
 def test_shares_of_the_machine(tmp_path, drive, monkeypatch) -> None:
     seen = []
 
-    def surroundings(place, cell):
+    def environment_of(place, cell):
         seen.append((place, cell.name))
         return {"OMP_NUM_THREADS": "7", "CUDA_VISIBLE_DEVICES": str(place)}
 
-    drive({}, surroundings=surroundings)
+    drive({}, environment_of=environment_of)
     assert {place for place, _ in seen} == {0, 1} and len(seen) == 4
     assert attempts(tmp_path, NAMES[0])[0]["threads"] == "7"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -258,16 +258,18 @@ def test_progress_counts_what_was_there_before(tmp_path) -> None:
     make_run(tmp_path / "a", [0.0, 0.1, 0.2, 0.3, 0.4])
     make_run(tmp_path / "b", [0.0, 0.1], num_updates=4, has_model=False)
     progress = Progress(tmp_path, {"a": 4, "b": 4, "c": 4}, Display(silent=True))
-    assert progress.line() == "1 of 3 runs finished; update 5 of 12, time left unknown"
+    assert progress.summary_line() == "1 of 3 runs finished; update 5 of 12, time left unknown"
     progress._began -= 10
     make_run(tmp_path / "c", [0.0, 0.1, 0.2], num_updates=4, has_model=False)
-    progress._looked -= 10
+    progress._last_check -= 10
     progress.update({"c"})
-    assert progress.line().startswith("1 of 3 runs finished, 1 running; update 7 of 12, 2")  # 2 in 10 s, 5 to go
+    assert progress.summary_line().startswith(
+        "1 of 3 runs finished, 1 running; update 7 of 12, 2"
+    )  # 2 in 10 s, 5 to go
 
 
 def test_durations() -> None:
-    assert [in_hours(seconds) for seconds in (3, 99, 100, 3_599, 11_100)] == [
+    assert [format_duration(seconds) for seconds in (3, 99, 100, 3_599, 11_100)] == [
         "3 s",
         "99 s",
         "2 min",

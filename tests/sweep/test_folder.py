@@ -6,8 +6,16 @@ from dataclasses import replace
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sweep.folder import FILE, Status, known_sweep, read_sweep, status, train_arguments, write_sweep
-from megatron_sspo.sweep.jobs import ranges
+from megatron_sspo.sweep.folder import (
+    FILE,
+    Status,
+    load_existing_or_new,
+    read_sweep,
+    status,
+    train_arguments,
+    write_sweep,
+)
+from megatron_sspo.sweep.jobs import format_ranges
 from megatron_sspo.sweep.values import read_vary
 from tests.sweep.folders import make_run, make_sweep
 
@@ -41,17 +49,17 @@ def test_another_recipe_is_refused(tmp_path) -> None:
     run = {"class": "Run", "optimizer": {"class": "Optimizer", "lr": 1e-6}, "name": "a", "x": "<A at 0x7f00>"}
     write_sweep(tmp_path, replace(sweep, run=run))
     same = replace(sweep, order=(), run={**run, "name": "b", "output": "/elsewhere", "x": "<A at 0x7fff>"})
-    assert known_sweep(tmp_path, same).order == sweep.order
+    assert load_existing_or_new(tmp_path, same).order == sweep.order
     other = replace(sweep, run={**run, "optimizer": {"class": "Optimizer", "lr": 2e-6}})
     with pytest.raises(UserError, match=r"optimizer\.lr was 1e-06, and is 2e-06 here: choose another --output"):
-        known_sweep(tmp_path, other)
+        load_existing_or_new(tmp_path, other)
 
 
 def test_the_folder_of_a_run_is_refused(tmp_path) -> None:
     sweep = make_sweep(tmp_path / "sweep", "objective=[sspo()]")
     make_run(tmp_path / "run", [0.0, 1.0])
     with pytest.raises(UserError, match="is the folder of a run: choose another with --output"):
-        known_sweep(tmp_path / "run", sweep)
+        load_existing_or_new(tmp_path / "run", sweep)
 
 
 def test_what_is_done_is_read_off_the_runs_folder(tmp_path) -> None:
@@ -92,4 +100,4 @@ def test_a_run_that_has_begun_is_resumed(tmp_path) -> None:
 
 
 def test_numbers_as_an_array_takes_them() -> None:
-    assert [ranges(numbers) for numbers in ([3], [0, 1, 2], [0, 3, 4, 5, 8], [])] == ["3", "0-2", "0,3-5,8", ""]
+    assert [format_ranges(numbers) for numbers in ([3], [0, 1, 2], [0, 3, 4, 5, 8], [])] == ["3", "0-2", "0,3-5,8", ""]

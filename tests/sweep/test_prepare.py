@@ -7,7 +7,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.folder import write_sweep
-from megatron_sspo.sweep.prepare import prepare, starting_from
+from megatron_sspo.sweep.prepare import prepare, start_from_overrides
 
 RECIPE = str(Path(__file__).parents[2] / "examples" / "tiny_moe.py")
 VARY = ("objective=[sspo(), gspo()]", "updates_per_sync=[2, 8]")
@@ -62,7 +62,7 @@ def test_starting_from_a_run_or_a_model(tmp_path) -> None:
     (model / "config.json").write_text(json.dumps({}))
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     expected = [f"model.path={model}", "model.init=pretrained", "warm_start=none"]
-    assert starting_from(tmp_path / "run") == expected and starting_from(model) == expected
+    assert start_from_overrides(tmp_path / "run") == expected and start_from_overrides(model) == expected
     found = prepare(RECIPE, [], VARY, 1, output=tmp_path / "sweep", start_from=model)
     for run in found.runs.values():
         assert (run.model.path, run.model.init, run.warm_start) == (str(model), "pretrained", None)

@@ -101,7 +101,7 @@ def test_seeds_alone(tmp_path, capsys) -> None:
 def test_a_number_without_a_mean_is_named(tmp_path) -> None:
     made = make_sweep(tmp_path, "objective=[sspo()]")
     make_run(tmp_path / made.order[0], [0.0, float("nan")])
-    with pytest.raises(UserError, match="has sums/pass@1 nan at update 1, of which there is no mean"):
+    with pytest.raises(UserError, match="has sums/pass@1 nan at update 1, which is not a finite number"):
         read_results(tmp_path)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.grid import Sweep
-from megatron_sspo.sweep.values import Given, named_values, read_vary
+from megatron_sspo.sweep.values import GivenValue, merge_values, read_vary
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from megatron_sspo.sweep.values import Given, named_values, read_vary
     ],
 )
 def test_values_are_read(text, field, values) -> None:
-    assert read_vary(text) == (field, [Given(*value) for value in values])
+    assert read_vary(text) == (field, [GivenValue(*value) for value in values])
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,22 @@ def test_names_that_would_be_the_same_get_a_digest_and_keep_it() -> None:
     first = names(model__path="[a/b, a b, A-B]")
     assert first[0] == "model.path=a-b,seed=0"
     assert len({name.casefold() for name in first}) == 3 and all("~" in name for name in first[1:])
-    values = named_values(named_values((), [Given("a b"), Given("a/b")], "model.path"), [Given("A-B")], "model.path")
+    values = merge_values(
+        merge_values((), [GivenValue("a b"), GivenValue("a/b")], "model.path"), [GivenValue("A-B")], "model.path"
+    )
     assert [value.name for value in values] == ["a-b", *(value.name for value in values[1:])]
-    again = named_values(values, [Given("a/b"), Given("a b")], "model.path")
+    again = merge_values(values, [GivenValue("a/b"), GivenValue("a b")], "model.path")
     assert again == values
 
 
 def test_a_long_name_is_cut_and_still_its_own() -> None:
-    vary = {f"rollouts.options.a_field_of_some_length_{n}": [Given("v" * 300), Given("v" * 301)] for n in range(4)}
+    vary = {
+        f"rollouts.options.a_field_of_some_length_{n}": [GivenValue("v" * 300), GivenValue("v" * 301)] for n in range(4)
+    }
     found = Sweep(recipe="r.py").extended(vary, 3)
     assert len(set(found.order)) == 2**4 * 3
     assert all(len(name.encode()) <= 200 for name in found.order)
-    japanese = Sweep(recipe="r.py").extended({"objective": [Given("sspo()", "目的" * 50)]}, 1).order[0]
+    japanese = Sweep(recipe="r.py").extended({"objective": [GivenValue("sspo()", "目的" * 50)]}, 1).order[0]
     assert japanese.startswith("objective=目的目的") and len(japanese.encode()) < 100
 
 
