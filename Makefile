@@ -1,11 +1,11 @@
-# Everything runs in .venv, which the first target that needs it makes.
+# Everything runs in .venv, which the first target that needs it creates.
 PYTHON ?= python3
-# 2.13.0: the release that the tests were written against. On a machine with GPUs any CUDA build from 2.6 on will do.
+# 2.13.0: the release that the tests were written against. On a machine with GPUs, use any CUDA build from 2.6 on.
 TORCH ?= torch==2.13.0
 SEED ?= 0
-# For how long `make torture` makes faults.
+# The seconds in which `make torture` makes faults.
 SECONDS ?= 600
-# Who generates the quickstart's responses: embedded (Transformers, in process) or sglang (after make install-sglang).
+# The engine of the quickstart: embedded (Transformers, in process) or sglang (after make install-sglang).
 ENGINE ?= embedded
 
 BIN := .venv/bin
@@ -13,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-nemo-run install-sandbox sandbox-there quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-sandbox check-sandbox quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -24,8 +24,8 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# SGLang's server on a CPU, in an environment of its own: its pins are not the trainer's. On a machine with GPUs take
-# SGLang as its makers install it, and name its interpreter: rollouts.options.python.
+# Installs SGLang for a CPU in its own environment, because its pins differ from the trainer's. On a machine with GPUs, install
+# SGLang as its documentation says, and set rollouts.options.python to its interpreter.
 install-sglang: .venv-sglang/installed
 
 .venv-sglang/installed: sglang_cpu/requirements.txt
@@ -39,7 +39,7 @@ install-sglang: .venv-sglang/installed
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps ./sglang_cpu
 	touch $@
 
-# NeMo-Run, in an environment of its own: it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
+# Installs NeMo-Run in its own environment, because it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
 # on the nodes. docs/launch.md
 install-nemo-run: .venv-nemo-run/installed
 
@@ -49,14 +49,14 @@ install-nemo-run: .venv-nemo-run/installed
 	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
 	touch $@
 
-# What programs that a model wrote are executed in: docs/sandbox.md
+# Installs bubblewrap, the sandbox that runs programs written by a model: docs/sandbox.md
 install-sandbox:
 	command -v bwrap >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq bubblewrap; }
 
-sandbox-there:
-	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, and the sandbox's tests need it: make install-sandbox" >&2; exit 1; }
+check-sandbox:
+	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, but the sandbox tests need it: make install-sandbox" >&2; exit 1; }
 
-# A mixture-of-experts model learns to add, on two processes: runs/tiny_moe-seed$(SEED)
+# Trains a mixture-of-experts model to add, on two processes: runs/tiny_moe-seed$(SEED)
 quickstart: install
 	rm -rf runs/tiny_moe-seed$(SEED)
 	$(BIN)/megatron-sspo train examples/tiny_moe.py --set seed=$(SEED) --set name=tiny_moe-seed$(SEED) \
@@ -68,48 +68,48 @@ check: install
 	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
-# Two processes of pytest, which share the files of tests out: many tests wait for others most of their time.
-test: install sandbox-there
+# Runs two pytest processes, each with a part of the test files: many tests mostly wait for other processes.
+test: install check-sandbox
 	$(TEST) -n 2 --dist loadfile -m "not sglang and not cluster and not nemo_run and not long"
 
-test-fast: install sandbox-there
+test-fast: install check-sandbox
 	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run and not long"
 
-# With real SGLang servers on this machine's CPU
+# Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang
 	$(TEST) tests/sglang
 
-# Experiments on this machine, by NeMo-Run itself
+# Runs experiments on this machine with NeMo-Run.
 test-nemo-run: install install-nemo-run
 	$(TEST) tests/launch -m "nemo_run and not long"
 
-# With a real Slurm of four nodes on this machine, as root: it is installed, brought up, and taken down again
+# Installs and starts a real Slurm of four nodes on this machine, as root, and stops it afterwards.
 test-cluster: install install-sglang install-nemo-run
 	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
 	tests/cluster/up.sh
 	$(TEST) tests/cluster -m "not long"; code=$$?; tests/cluster/down.sh; exit $$code
 
-# Sweeps that are killed and gone on with: here, on the cluster as an array, and by NeMo-Run
+# Kills and continues sweeps: on this machine, on the cluster as an array, and with NeMo-Run.
 test-long: install install-sglang install-nemo-run
 	tests/cluster/up.sh
 	$(TEST) tests/e2e tests/launch tests/cluster -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
-# The real loop, hit by faults and resumed again and again: the table of docs/reliability.md
-torture: install install-sglang sandbox-there
+# Runs the real loop under faults and resumes it after each: the table of docs/reliability.md
+torture: install install-sglang check-sandbox
 	$(BIN)/python -m tools.torture --seconds $(SECONDS) --seed $(SEED)
 
-# One global batch in 74 layouts: the table of docs/layouts.md
+# Computes one global batch in 74 layouts: the table of docs/layouts.md
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 
-# Ratios against peers, where `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton` has brought them
+# Compares with peers that are installed: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`
 benchmark: install
 	$(BIN)/python benchmarks/log_probs.py
 	$(BIN)/python benchmarks/sspo_loss.py
 	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
 
-# Latency and throughput of the sandbox: the table of docs/sandbox.md
-benchmark-sandbox: install sandbox-there
+# Measures the latency and throughput of the sandbox: the table of docs/sandbox.md
+benchmark-sandbox: install check-sandbox
 	$(BIN)/python benchmarks/sandbox.py
 
 clean:

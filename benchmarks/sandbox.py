@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="calls in each row; default: %(default)s")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8], help="default: 1 2 4 8")
-    parser.add_argument("--url", default="", help="of a remote sandbox, in place of this machine's")
+    parser.add_argument("--url", default="", help="URL of a remote sandbox to use instead of this machine's")
     options = parser.parse_args()
     started = time.perf_counter()
     runner = open_sandbox(url=options.url)

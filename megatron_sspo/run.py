@@ -219,7 +219,8 @@ def check(run: Run) -> Run:
     if run.penalties.kl_coef > 0 and run.warm_start:
         raise UserError(
             f"penalties.kl_coef is {run.penalties.kl_coef} in a run with a warm start, but the penalty refers "
-            "to the weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
+            "to the weights that a run starts from: warm-start in a run of its own, and start this one from its model "
+            "folder"
         )
     return run
 

@@ -127,14 +127,14 @@ end_with_log() {
     wait "$2"
     local code=$?
     last_lines "$1"
-    look_after_nodes
+    wait_for_lost_node
     fail "the $1 $(how "$code")${3:+; $3}"
 }
 
 # end_when_done ROLE PID: waits for the srun of that pid, and ends the job with its result.
 end_when_done() {
-    trap look_whether_ended TERM
-    while running "$2" && [[ ! $ended ]]; do pause; done
+    trap check_if_ended_by_slurm TERM
+    while all_running "$2" && [[ ! $ended ]]; do pause; done
     if [[ $ended ]]; then fail "$ended"; fi
     wait "$2" || end_with_log "$1" "$2"
     last_lines "$1"
@@ -151,9 +151,9 @@ how() {
     fi
 }
 
-# look_whether_ended: sets `ended` if Slurm ends the job. Slurm ends a job with SIGTERM, but others may send it too. If
+# check_if_ended_by_slurm: sets `ended` if Slurm ends the job. Slurm ends a job with SIGTERM, but others may send it too. If
 # the controller does not answer, for example because it restarts, it has not ended the job.
-look_whether_ended() {
+check_if_ended_by_slurm() {
     local state="" tries
     for ((tries = 0; tries < 10; tries++)); do
         state=$(scontrol show job --oneliner "$job_id" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
@@ -161,24 +161,24 @@ look_whether_ended() {
         pause
     done
     # while Slurm ends the job, scontrol prints only COMPLETING; slurmstepd has already written the reason to the log
-    if [[ $state && $state != @(RUNNING|SIGNALING|SUSPENDED|STOPPED) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
+    if [[ $state && $state != @(RUNNING|SIGNALING|SUSPENDED|STOPPED) ]]; then ended="ended by Slurm; slurmstepd printed the reason above"; fi
 }
 
-# look_after_nodes: if one of the job's nodes does not answer, waits until Slurm detects it too. Slurm then ends the job
+# wait_for_lost_node: if one of the job's nodes does not answer, waits until Slurm detects it too. Slurm then ends the job
 # and queues it again for other nodes. The job's processes detect a lost node much earlier than Slurm.
-look_after_nodes() {
+wait_for_lost_node() {
     local seconds deadline
     if on_each_node 60 true 2>/dev/null; then return; fi
     seconds=$(scontrol show config 2>/dev/null | awk '$1 == "SlurmdTimeout" { print $3 }')
-    say "a node does not answer: Slurm is to find that within ${seconds:=300} s, and to queue the job again"
-    trap look_whether_ended TERM
+    say "a node does not answer: waiting up to ${seconds:=300} s for Slurm to detect it and requeue the job"
+    trap check_if_ended_by_slurm TERM
     deadline=$((SECONDS + seconds + 120))
     while [[ ! $ended ]] && ((SECONDS < deadline)); do pause; done
     if [[ $ended ]]; then fail "$ended"; fi
 }
 
-# running PID...: succeeds if all of these processes are running.
-running() {
+# all_running PID...: succeeds if all of these processes are running.
+all_running() {
     kill -0 "$@" 2>/dev/null
 }
 
@@ -220,7 +220,7 @@ await_servers() {
     urls=()
     for node in ${1//,/ }; do
         until [[ -s $attempt/$node/urls ]]; do
-            running "$servers" || return 1
+            all_running "$servers" || return 1
             if [[ ${leaving:-} ]]; then return 0; fi
             if ((SECONDS - said >= 60)); then
                 said=$SECONDS

@@ -5,8 +5,8 @@ set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
 . "${PROJECT:-$SLURM_SUBMIT_DIR}/slurm/job.sh"
 
-LEFT_BY_SIGNAL=85 # megatron_sspo/stop.py: saved, to be requeued
-LEFT_BY_FILE=86   # saved, and a user wanted it to end
+STOPPED_BY_SIGNAL=85 # megatron_sspo/stop.py: saved, to be requeued
+STOPPED_BY_FILE=86   # saved, and a user wanted it to end
 
 recipe=${1:-}
 shift || true
@@ -36,9 +36,9 @@ on_limit() {
 
 # Slurm ends the job, or a user has sent SIGTERM to this script.
 on_term() {
-    look_whether_ended
+    check_if_ended_by_slurm
     if [[ $ended ]]; then
-        say "Slurm ends the job; what is saved is in $RUN/checkpoints"
+        say "Slurm ends the job; the checkpoints are in $RUN/checkpoints"
     else
         leave "SIGTERM came"
     fi
@@ -46,7 +46,7 @@ on_term() {
 
 leave() {
     leaving=$1
-    say "$1: the trainer is to finish its update, save, and leave"
+    say "$1: the trainer finishes its update, saves a checkpoint, and stops"
     if [[ $trainer ]]; then kill -USR1 "$trainer"; fi # srun forwards it to every rank
 }
 
@@ -97,21 +97,21 @@ start_trainer() {
 
 # Waits until the trainer has ended; ends the job if the servers fail.
 watch() {
-    while running "$trainer"; do
-        if [[ $servers ]] && ! running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
+    while all_running "$trainer"; do
+        if [[ $servers ]] && ! all_running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
         pause
     done
 }
 
 finish() {
-    local code=$LEFT_BY_SIGNAL
+    local code=$STOPPED_BY_SIGNAL
     if [[ $trainer ]]; then
         wait "$trainer"
         code=$?
     fi
-    ((code == 0)) || look_whether_ended
+    ((code == 0)) || check_if_ended_by_slurm
     if [[ $ended ]]; then
-        ((code == LEFT_BY_SIGNAL)) || fail "$ended; the trainer $(how "$code"), and the newest checkpoint: $(newest_checkpoint)"
+        ((code == STOPPED_BY_SIGNAL)) || fail "$ended; the trainer $(how "$code"), and the newest checkpoint: $(newest_checkpoint)"
         fail "$ended; the trainer has saved $(newest_checkpoint)"
     fi
     case $code in
@@ -119,12 +119,12 @@ finish() {
         end_steps
         say "done: $RUN/model"
         ;;
-    "$LEFT_BY_SIGNAL" | 138 | 143) # 138 and 143: killed by USR1 or TERM before the trainer handles these signals
-        requeue "${leaving:-the nodes are wanted back}" "$1"
+    "$STOPPED_BY_SIGNAL" | 138 | 143) # 138 and 143: killed by USR1 or TERM before the trainer handles these signals
+        requeue "${leaving:-the nodes are needed by another job}" "$1"
         ;;
-    "$LEFT_BY_FILE")
+    "$STOPPED_BY_FILE")
         end_steps
-        say "stopped by $RUN/stop, and not requeued: RUN=$RUN sbatch ... goes on from $(newest_checkpoint)"
+        say "stopped by $RUN/stop, and not requeued: RUN=$RUN sbatch ... resumes from $(newest_checkpoint)"
         ;;
     *) end_with_log trainer "$trainer" "the newest checkpoint: $(newest_checkpoint)" ;;
     esac
@@ -135,13 +135,13 @@ requeue() {
     local reached tries=0
     reached=$(newest_checkpoint)
     if [[ $leaving == *limit* && $reached == "$2" ]]; then
-        fail "no update was finished within the time limit, so it would be the same again: raise --time, or lower the lead of --signal"
+        fail "no update was finished within the time limit, so a requeued job would fail in the same way: raise --time, or lower the lead of --signal"
     fi
     end_steps
-    say "$1: requeued, to go on from the checkpoint: $reached"
+    say "$1: requeued, to resume from the checkpoint: $reached"
     trap '' USR1 TERM
     until scontrol requeue "$job_id"; do # the controller may be restarting
-        ((++tries < 10)) || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
+        ((++tries < 10)) || fail "Slurm does not requeue it: RUN=$RUN sbatch ... resumes from $reached"
         pause
     done
     exit 0

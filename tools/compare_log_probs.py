@@ -29,8 +29,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hf", type=Path, help="the Hugging Face folder to compare with (default: MODEL)")
     parser.add_argument("--text", type=Path, help="a text file (default: a few lines of mathematics and code)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="on log-probs (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=1024, help="of the text (default: %(default)s)")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-3, help="maximum difference of log-probs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=1024, help="maximum number of tokens of the text (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     try:
         text = options.text.read_text(encoding="utf-8") if options.text else TEXT

@@ -18,9 +18,9 @@ _RECIPES = "examples/study/recipes.py"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the first exit code that is not 0, and 0 if all runs are finished."""
     parser = argparse.ArgumentParser(prog="python -m examples.study.run", description=__doc__)
-    parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {', '.join(SWEEPS)}")
+    parser.add_argument("--only", default="", metavar="NAME,...", help=f"sweeps to run: {', '.join(SWEEPS)}")
     parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds of each sweep")
-    parser.add_argument("--at-once", type=int, default=2, help="runs at a time (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=2, help="number of runs at a time (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
     options = parser.parse_args(arguments)
     names = [name.strip() for name in options.only.split(",")] if options.only else list(SWEEPS)

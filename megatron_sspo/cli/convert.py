@@ -9,16 +9,22 @@ from megatron_sspo.cli.parser import add_command, add_config
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     command = add_command(
-        commands, "convert", run=run, help="a Hugging Face folder to a Megatron checkpoint, or the reverse"
+        commands, "convert", run=run, help="converts a Hugging Face folder to a Megatron checkpoint, or the reverse"
     )
     command.add_argument(
         "source", metavar="SRC", help="a Hugging Face folder, a torch_dist folder, or a checkpoint of a run"
     )
-    command.add_argument("destination", metavar="DST", help="the folder to make")
-    command.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="default: every byte as it is")
+    command.add_argument("destination", metavar="DST", help="the new folder")
+    command.add_argument(
+        "--dtype", choices=("bfloat16", "float16", "float32"), help="new data type (default: the source's)"
+    )
     add_config(command)
-    command.add_argument("--to", choices=("megatron", "hf"), help="refuses a source of the other kind")
-    command.add_argument("--threads", type=int, metavar="N", help="default: as many as cores, at most 4")
+    command.add_argument(
+        "--to", choices=("megatron", "hf"), help="the target format; a source that has it already is an error"
+    )
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="number of threads (default: the number of cores, at most 4)"
+    )
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

@@ -9,23 +9,32 @@ from megatron_sspo.cli.parser import add_command, add_config, add_set
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "evaluate", run=run, help="pass@1, avg@k and pass@k of a model on held-out sets")
-    command.add_argument(
-        "model", type=Path, help="a Hugging Face folder, a checkpoint, or the folder of a run, whose newest is taken"
+    command = add_command(
+        commands, "evaluate", run=run, help="evaluates a model on held-out sets: pass@1, avg@k, pass@k"
     )
     command.add_argument(
-        "--sets", default="", metavar="A,B", help="of the recipe or of the paper; default: all of the recipe"
+        "model",
+        type=Path,
+        help="a Hugging Face folder, a checkpoint, or the folder of a run (its model or newest checkpoint)",
+    )
+    command.add_argument(
+        "--sets", default="", metavar="A,B", help="sets of the recipe or of the paper (default: all sets of the recipe)"
     )
     command.add_argument(
         "--recipe",
         default="megatron_sspo.paper:evaluation",
-        help="whose sets, engine and sampling are used (default: %(default)s, greedy and zero-shot as in the paper)",
+        help="recipe with the sets, engine and sampling (default: %(default)s, greedy and zero-shot as in the paper)",
     )
-    command.add_argument("--samples", type=int, metavar="K", help="adds avg@K and pass@K at the recipe's temperature")
     command.add_argument(
-        "--output", type=Path, metavar="DIR", help="for answers and numbers; goes on with what is there"
+        "--samples", type=int, metavar="K", help="number of samples for avg@K and pass@K, at the recipe's temperature"
     )
-    command.add_argument("--name", default="", help="of the model in tables (default: its path)")
+    command.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for answers and metrics; an evaluation already there is continued",
+    )
+    command.add_argument("--name", default="", help="name of the model in tables (default: its path)")
     add_config(command)
     add_set(command)
 

@@ -74,7 +74,11 @@ def add_recipe(command: argparse.ArgumentParser, help: str = RECIPE) -> None:
 def add_set(command: argparse.ArgumentParser) -> None:
     """Adds the `--set` option, which overrides fields of a recipe."""
     command.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="changes the recipe: rollouts.group_size=16"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="override of a field of the recipe: rollouts.group_size=16",
     )
     command.epilog = _FIELDS
 
@@ -92,9 +96,14 @@ def add_config(command: argparse.ArgumentParser) -> None:
 def add_measure(command: argparse.ArgumentParser) -> None:
     """Adds the options `--measure` and `--compare`, which choose how a sweep's runs are compared."""
     command.add_argument(
-        "--measure", default="", metavar="NAME", help="of a sweep: a number of its runs (default: pass@1 of all sets)"
+        "--measure",
+        default="",
+        metavar="NAME",
+        help="metric that compares the runs of a sweep (default: pass@1 of all sets)",
     )
-    command.add_argument("--compare", default="", metavar="FIELD", help="of a sweep (default: the first varied one)")
+    command.add_argument(
+        "--compare", default="", metavar="FIELD", help="field of a sweep to compare (default: the first varied)"
+    )
 
 
 def check_measure(options: argparse.Namespace, command: str) -> None:

@@ -9,10 +9,15 @@ from megatron_sspo.cli.parser import add_command, add_measure, check_measure
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "plot", run=run, help="curves of runs or of a sweep, or `plot gates`")
-    command.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, that of a sweep, or gates")
+    command = add_command(
+        commands, "plot", run=run, help="plots the curves of runs or of a sweep, or with `plot gates` the gates"
+    )
+    command.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, the folder of one sweep, or gates")
     command.add_argument(
-        "--output", type=Path, metavar="PNG", help="default: curves.png in the (first) run, or gates.png"
+        "--output",
+        type=Path,
+        metavar="PNG",
+        help="picture to write (default: curves.png in the first folder, or gates.png)",
     )
     add_measure(command)
 

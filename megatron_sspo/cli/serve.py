@@ -9,13 +9,20 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
-    help = "a recipe's rollout servers on this machine, for a trainer elsewhere"
+    help = "runs a recipe's rollout servers on this machine, for a trainer on other machines"
     command = add_command(commands, "serve", run=run, help=help)
-    add_recipe(command, "whose model and rollouts.options are used")
-    command.add_argument("--folder", type=Path, required=True, help="for logs, and for their `urls` when they answer")
-    command.add_argument("--address", default="127.0.0.1", help="of this machine, to listen on (default: %(default)s)")
+    add_recipe(command, "recipe with the model and rollouts.options")
     command.add_argument(
-        "--port", type=int, default=30000, help="of the first server, the next for the next (%(default)s)"
+        "--folder",
+        type=Path,
+        required=True,
+        help="folder for the logs, and for the file `urls`, written when all answer",
+    )
+    command.add_argument(
+        "--address", default="127.0.0.1", help="address of this machine to listen on (default: %(default)s)"
+    )
+    command.add_argument(
+        "--port", type=int, default=30000, help="port of the first server; the others follow (default: %(default)s)"
     )
 
 

@@ -9,9 +9,14 @@ from megatron_sspo.cli.parser import add_command, add_measure, check_measure
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "table", run=run, help="evaluations side by side as in the paper, or a sweep's")
+    command = add_command(
+        commands, "table", run=run, help="prints a table of evaluations as in the paper, or of a sweep"
+    )
     command.add_argument(
-        "folders", nargs="+", metavar="[NAME=]DIR", help="of evaluations, the base model's first; or of one sweep"
+        "folders",
+        nargs="+",
+        metavar="[NAME=]DIR",
+        help="folders of evaluations, the base model first; or the folder of one sweep",
     )
     add_measure(command)
 

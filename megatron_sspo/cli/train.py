@@ -10,9 +10,9 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "train", run=run, help="train a policy by a recipe")
+    command = add_command(commands, "train", run=run, help="trains a policy from a recipe")
     add_recipe(command)
-    command.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    command.add_argument("--resume", type=Path, metavar="DIR", help="folder of the run to resume")
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:

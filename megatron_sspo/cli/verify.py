@@ -24,5 +24,5 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if found.differences:
         print(f"{len(found.differences):,} tensors differ")
         return 1
-    print(f"equal to the bit: {found.num_tensors:,} tensors, {found.num_bytes / 1e9:.2f} GB")
+    print(f"bitwise equal: {found.num_tensors:,} tensors, {found.num_bytes / 1e9:.2f} GB")
     return 0

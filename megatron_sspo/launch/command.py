@@ -39,11 +39,9 @@ def launch(options: argparse.Namespace) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.on == "local" and (options.sbatch or options.script != slurm.SCRIPT):
-        raise UserError(
-            "--sbatch and --script are for jobs of Slurm: add --on slurm or --on nemo-run, or leave them out"
-        )
+        raise UserError("--sbatch and --script are for Slurm jobs: add --on slurm or --on nemo-run, or leave them out")
     if options.on != "local" and options.resume:
-        raise UserError("a job goes on by itself where RUN holds a run: set RUN in place of --resume")
+        raise UserError("--resume is for --on local: set RUN to the run's folder instead, which the job then resumes")
     if options.on != "nemo-run" and options.executor != "slurm":
         raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
 
@@ -102,7 +100,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     if options.check:
         for remark in remarks:
             print(f"resumed with another configuration: {remark}")
-        print("nothing was found wrong; versions, paths and memory are compared again when all ranks are there")
+        print("all checks passed; versions, paths and memory are checked again when all ranks have started")
 
 
 def _train_arguments(options: argparse.Namespace) -> list[str]:

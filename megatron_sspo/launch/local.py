@@ -45,8 +45,8 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if num_processes > most:
         raise UserError(
-            f"the layout has {num_processes:,} processes, and this machine has {os.cpu_count()} cores: lower "
-            "parallel.*, or start the run on a cluster by launch --on slurm"
+            f"the layout has {num_processes:,} processes, but this machine has {os.cpu_count()} cores: lower "
+            "parallel.*, or start the run on a cluster with launch --on slurm"
         )
     ours, theirs = os.pipe()
     environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}

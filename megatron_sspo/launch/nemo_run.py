@@ -235,7 +235,7 @@ def check(job: SlurmJob, executor: run.Executor) -> None:
     """
     python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
     if not Path(python).exists():
-        raise UserError(f"there is no trainer's interpreter at {python}: make install, or name it by PYTHON")
+        raise UserError(f"there is no interpreter for the trainer at {python}: make install, or set PYTHON to one")
     on_slurm = isinstance(executor, run.SlurmExecutor)
     place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
     command = [python, "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]

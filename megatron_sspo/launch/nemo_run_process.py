@@ -27,8 +27,8 @@ def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, ex
     python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
     if not Path(python).exists():
         raise UserError(
-            f"there is no NeMo-Run at {python}: make install-nemo-run, or name an interpreter that has it by "
-            "NEMO_RUN_PYTHON"
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or set NEMO_RUN_PYTHON to an interpreter "
+            "that has it"
         )
     command = [python, "-c", f"import sys; from {module} import main; sys.exit(main())", *arguments]
     command += [f"--sbatch={shlex.join(job.options)}", f"--executor={executor}", *(["--dry-run"] if dry_run else [])]

@@ -50,10 +50,10 @@ class SlurmJob:
 
     def __post_init__(self) -> None:
         if not (self.project / self.script).is_file():
-            raise UserError(f"{self.project} has no {self.script}: start from a checkout, or name it by PROJECT")
+            raise UserError(f"{self.project} has no {self.script}: start from a checkout, or set PROJECT to one")
         unknown = sorted(self.variables.keys() - set(VARIABLES))
         if unknown:
-            raise UserError(f"slurm/ knows no variable {unknown[0]}: there are {', '.join(VARIABLES)}")
+            raise UserError(f"unknown variable {unknown[0]} for slurm/: choose one of {', '.join(VARIABLES)}")
 
     @property
     def project(self) -> Path:
@@ -133,7 +133,7 @@ def split_options(text: str) -> list[str]:
     options = shlex.split(text)
     for word in options:
         if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word):
-            raise UserError(f"{word!r} is no option of sbatch as --sbatch wants it: write --name=value, as --nodes=6")
+            raise UserError(f"{word!r} is not an sbatch option of the form --name=value: write it as --nodes=6")
     return options
 
 
@@ -151,7 +151,7 @@ def check_size(job: SlurmJob, num_processes: int) -> None:
         return
     if (nodes - server_nodes) * ranks != num_processes:
         raise UserError(
-            f"the job has {nodes} nodes, {server_nodes} of them for servers, with {ranks} ranks on each other, and the "
-            f"layout needs {num_processes} ranks: change --sbatch=--nodes=..., SERVER_NODES, RANKS_PER_NODE or "
-            "parallel.*"
+            f"the job has {nodes} nodes, {server_nodes} of them for servers, with {ranks} ranks on each of the "
+            f"others, but the layout needs {num_processes} ranks: change --sbatch=--nodes=..., SERVER_NODES, "
+            "RANKS_PER_NODE or parallel.*"
         )

@@ -269,7 +269,9 @@ def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
                     "remove the line"
                 )
     if found and not may_have_others and all(len(row) == 1 for row in found):
-        raise UserError(f"{path} has nothing that is drawn, such as {drawn[0]}: is it the file of another program?")
+        raise UserError(
+            f"{path} has none of the plotted metrics, such as {drawn[0]}: was it written by another program?"
+        )
     return list(found)
 
 

@@ -20,11 +20,11 @@ def check_output(path: Path) -> None:
     """
     with os_errors_as_user_errors():
         if path.suffix not in _FORMATS:
-            raise UserError(f"{path} has no suffix of a picture: name a file of {', '.join(_FORMATS)} with --output")
+            raise UserError(f"{path} is not a picture: choose a suffix of {', '.join(_FORMATS)} with --output")
         if not path.parent.is_dir():
             raise UserError(f"there is no folder {path.parent}: make it, or name another with --output")
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} is there and is no ordinary file: name another with --output")
+            raise UserError(f"{path} exists and is not a regular file: choose another with --output")
         if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
             raise UserError(f"{path.parent} cannot be written: no permission; name another folder with --output")
 

@@ -24,9 +24,9 @@ def sweep(options: argparse.Namespace) -> int:
         UserError: a value is wrong, the folder holds another sweep, or another process runs this sweep.
     """
     if options.at_once < 1:
-        raise UserError(f"--at-once is {options.at_once}: one run or more is under way at a time")
+        raise UserError(f"--at-once is {options.at_once}: it must be 1 or more")
     if options.on == "local" and options.sbatch:
-        raise UserError("--sbatch is for jobs of Slurm: add --on slurm or --on nemo-run, or leave it out")
+        raise UserError("--sbatch is for Slurm jobs: add --on slurm or --on nemo-run, or leave it out")
     if options.on != "nemo-run" and options.executor != "slurm":
         raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
     asked = (options.recipe, options.set, options.vary, options.seeds)

@@ -87,7 +87,7 @@ class Driver:
                 self._kill()
         if self._has_stopped_runs or self._waiting:
             name = signal.Signals(self._stop_signal).name
-            self._progress.log(f"{name} came, and the runs have left: the same command goes on")
+            self._progress.log(f"{name} came, and the runs have stopped: the same command continues them")
             return stop.BY_SIGNAL
         return int(self._has_failed)
 
@@ -115,7 +115,7 @@ class Driver:
                 self._running.append(attempt)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            self._progress.log(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
+            self._progress.log(f"{cell.name}: {'resumes' if '--resume' in command else 'starts'}")
 
     def _handle_exit(self, attempt: _Attempt) -> None:
         """Counts a run whose process has ended as finished, failed or stopped, or retries it."""
@@ -123,11 +123,11 @@ class Driver:
         if status(self._folder / name).state == "finished":
             self._progress.mark_finished(name)
         elif code == stop.BY_FILE:
-            self._progress.mark_failed(name, "was stopped by its file `stop`")
+            self._progress.mark_failed(name, "was stopped by the file `stop` in its folder")
             self._has_failed = True
         elif self._stop_signal:
             self._has_stopped_runs = True
-            self._progress.log(f"{name}: has left")
+            self._progress.log(f"{name}: has stopped")
         else:
             self._retry(attempt, f"{_describe_exit(code)}: {_last_line(attempt.log)}")
 
@@ -136,7 +136,7 @@ class Driver:
         has_newer_checkpoint = newest_checkpoint(self._folder / name) != attempt.checkpoint
         self._failures[name] = 0 if has_newer_checkpoint else self._failures.get(name, 0) + 1
         if self._failures[name] < _MOST_FAILURES:
-            self._progress.log(f"{name}: {why}; it is tried again")
+            self._progress.log(f"{name}: {why}; retrying")
             self._waiting.appendleft(attempt.cell)
         else:
             self._progress.mark_failed(name, f"{why}; log: {attempt.log}")
@@ -207,4 +207,4 @@ def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_END))
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")

@@ -57,9 +57,9 @@ def read_sweep(folder: Path) -> Sweep:
         )
         is_whole = [cell.name for cell in sweep.cells()] == sweep.order
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not what a sweep has written ({error!r}): bring the file back") from error
+        raise UserError(f"{path} is damaged ({error!r}): restore the file") from error
     if not is_whole:
-        raise UserError(f"{path} lists runs that are not those of its values and seeds: bring the file back")
+        raise UserError(f"{path} lists other runs than those of its values and seeds: restore the file")
     return sweep
 
 

@@ -80,8 +80,8 @@ class Sweep:
         """
         if self.order and list(vary) != list(self.vary):
             raise UserError(
-                f"the sweep varies {_listed(self.vary)}, and this command {_listed(vary)}: vary the same fields in the "
-                "same order, or choose another --output"
+                f"the sweep varies {_listed(self.vary)}, but this command varies {_listed(vary)}: vary the same "
+                "fields in the same order, or choose another --output"
             )
         values = {name: merge_values(self.vary.get(name, ()), given, name) for name, given in vary.items()}
         grown = Sweep(

@@ -40,9 +40,9 @@ def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Nam
         queued = _queued_runs(prepared.folder)
         numbers = [number for number in numbers if number not in queued]
         if queued:
-            print(f"{len(queued)} runs are in Slurm's queue already, and are left to it", flush=True)
+            print(f"{len(queued)} runs are already in Slurm's queue and are not submitted again", flush=True)
     if not numbers:
-        print(f"no run is left to start in {prepared.folder}", flush=True)
+        print(f"there is no run to start in {prepared.folder}", flush=True)
         return 0
     job = _job(prepared, numbers, options)
     _check_sizes(job, prepared, options)
@@ -58,7 +58,7 @@ def print_jobs(prepared: Prepared, unfinished: Sequence[Cell], options: argparse
     if options.on == "slurm":
         print(job.describe(), flush=True)
     elif code := _run_experiment(prepared, numbers, job, options):
-        raise UserError(f"NeMo-Run ended with exit code {code}: what it says stands above")
+        raise UserError(f"NeMo-Run ended with exit code {code}: its messages are above")
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
@@ -104,10 +104,10 @@ def _queued_runs(folder: Path) -> set[int]:
 def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace) -> slurm.SlurmJob:
     variables = slurm.variables_from_environment()
     if "RUN" in variables:
-        raise UserError("RUN is set, and each run of a sweep has a folder of its own: unset it, and use --output")
+        raise UserError("RUN is set, but each run of a sweep has its own folder: unset it and use --output")
     given = slurm.split_options(options.sbatch)
     if any(word.startswith(("--array", "--comment")) for word in given):
-        raise UserError("--sbatch has --array or --comment, which a sweep sets itself: leave them out")
+        raise UserError("--sbatch has --array or --comment, which the sweep sets itself: leave them out")
     of_sweep = []
     if options.on == "slurm":
         log = f"--output={prepared.folder / LOGS}/%x-%A_%a.out"

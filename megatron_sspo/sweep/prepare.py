@@ -49,7 +49,7 @@ def prepare(
     if seeds < 1:
         raise UserError(f"--seeds is {seeds}: a sweep has one seed or more")
     if any(assignment.partition("=")[0].strip() == "seed" for assignment in assignments):
-        raise UserError("--set seed is given, and each run has a seed of its own: leave it out, and set --seeds")
+        raise UserError("--set seed is given, but each run of a sweep has its own seed: leave it out, and set --seeds")
     found = [read_vary(text) for text in vary]
     fields = [name for name, _ in found]
     if twice := next((name for name in fields if fields.count(name) > 1), None):

@@ -54,7 +54,7 @@ def read_vary(text: str) -> tuple[str, list[GivenValue]]:
     if not equals or not field:
         raise UserError(f"{what} has no '=': write it as field.field=[value, value]")
     if field in _RESERVED:
-        raise UserError(f"--vary {field} is not for a sweep to vary: {_RESERVED[field]}")
+        raise UserError(f"--vary {field} is not possible: {_RESERVED[field]}")
     if values[:1] + values[-1:] not in ("[]", "{}"):
         raise UserError(f'{what} has no list of values: write it as --vary {field}="[value, value]"')
     found = [_given(item, what, labelled=values[0] == "{") for item in _items(values[1:-1], what)]

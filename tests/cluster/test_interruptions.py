@@ -43,7 +43,7 @@ def test_a_time_limit(workplace, other_workplace) -> None:
     hold_in_the_middle(workplace, job)
     for limited in (job, hopeless):
         lower_time_limit(limited)
-    job.wait(lambda: "the time limit is near: the trainer is to finish its update" in job.log())
+    job.wait(lambda: "the time limit is near: the trainer finishes its update" in job.log())
     hopeless.wait(lambda: "the time limit is near" in hopeless.log())
     for limited in (job, hopeless):
         call("scontrol", "update", f"jobid={limited.id}", "timelimit=30")  # for the next attempt
@@ -52,7 +52,7 @@ def test_a_time_limit(workplace, other_workplace) -> None:
     assert job.end() == "COMPLETED", job.logs()
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
-    assert "the time limit is near: requeued, to go on from the checkpoint: update-" in job.log()
+    assert "the time limit is near: requeued, to resume from the checkpoint: update-" in job.log()
     log = "".join(path.read_text() for path in job.run.glob(f"slurm/{job.id}-0/trainer-*.log"))
     assert "because SIGUSR1 came" in log and "a stop request takes at most" in log
     assert hopeless.end() == "FAILED"
@@ -84,7 +84,7 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
     assert job.end() == "COMPLETED", job.logs()
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
-    assert "the nodes are wanted back: requeued" in job.log()
+    assert "the nodes are needed by another job: requeued" in job.log()
     assert "because SIGTERM came" in (job.run / "slurm" / f"{job.id}-0" / "trainer-n1.log").read_text()
 
 
@@ -109,7 +109,7 @@ def test_scancel(workplace) -> None:
     workplace.hold.unlink()
     assert job.end() == "CANCELLED"
     assert "slurmstepd-n1: error: *** JOB" in job.log() and "CANCELLED AT" in job.log(), job.logs()
-    last = "the job ends: Slurm has ended it, for the reason that slurmstepd gives above; the trainer has saved update-"
+    last = "the job ends: ended by Slurm; slurmstepd printed the reason above; the trainer has saved update-"
     assert last in job.last_line(), job.logs()
 
 

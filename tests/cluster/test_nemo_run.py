@@ -70,7 +70,7 @@ def test_it_saves_at_a_warning_and_is_followed_through_the_requeue(workplace, ex
     hold_in_the_middle(workplace, job)
     call("scancel", "--batch", "--signal=USR1", job.id)  # as Slurm does before the time limit
     log = next((workplace.folder / "nemo").glob("experiments/*/*/train/log-*_0.out"))
-    job.wait(lambda: "the trainer is to finish its update" in log.read_text())
+    job.wait(lambda: "the trainer finishes its update" in log.read_text())
     workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
     assert process.wait(timeout=120) == 0, (workplace.folder / "experiment.log").read_text()

@@ -120,11 +120,11 @@ def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep
     assert Job(last, folder).shown("JobId") == array
     wait_for(held.exists)
     call("scancel", "--batch", "--signal=USR1", last)
-    wait_for(lambda: "the trainer is to finish its update" in log(folder, last))
+    wait_for(lambda: "the trainer finishes its update" in log(folder, last))
     workplace.hold.unlink()
     states = await_end(array)
     assert states == {0: "FAILED", **dict.fromkeys(range(1, 12), "COMPLETED")}, log(folder, last)
-    assert "the time limit is near: requeued, to go on from the checkpoint" in log(folder, last)
+    assert "the time limit is near: requeued, to resume from the checkpoint" in log(folder, last)
     restarts = [int(Job(f"{array}_{number}", folder).shown("Restarts")) for number in range(12)]
     assert restarts == [0] * 11 + [1]
 

@@ -56,6 +56,6 @@ def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_pat
 
     call("scancel", serving.id)
     assert serving.end() == "CANCELLED"
-    last = "the servers are gone: Slurm has ended it, for the reason that slurmstepd gives above"
+    last = "the servers have stopped: ended by Slurm; slurmstepd printed the reason above"
     assert serving.last_line().endswith(last), serving.log()
     assert not (folder / "key").exists() and not (folder / "urls").exists()

@@ -84,13 +84,13 @@ def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
     assert process.returncode == 0, out + err
     assert len(victims) == 2
     for name in victims:
-        assert f"{name}: was killed by SIGKILL" in out and f"{name}: goes on" in out
+        assert f"{name}: was killed by SIGKILL" in out and f"{name}: resumes" in out
     for name in begun - victims:
         assert f"{name}: starts" not in out  # it is resumed, or was finished already
     assert len(runs(killed)) == 8
     assert tables(workshop, killed) == tables(workshop, whole)
     once_more = workshop.run(*sweep(workshop, killed, seeds=2))
-    assert once_more.returncode == 0 and ": starts" not in once_more.stdout and ": goes on" not in once_more.stdout
+    assert once_more.returncode == 0 and ": starts" not in once_more.stdout and ": resumes" not in once_more.stdout
     picture = workshop.run("plot", str(killed))
     assert picture.returncode == 0 and (killed / "curves.png").stat().st_size > 10_000
 
@@ -158,7 +158,7 @@ def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> Non
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 85, out + err
-    assert "SIGTERM came, and the runs have left: the same command goes on" in out
+    assert "SIGTERM came, and the runs have stopped: the same command continues them" in out
     reached = len((folder / "seed=0" / "metrics.jsonl").read_text().splitlines())
     assert 0 < reached < 40 and list((folder / "seed=0" / "checkpoints").glob(f"update-{reached:06d}"))
     other = warm.run(*command, "--set", "optimizer.lr=5e-4")

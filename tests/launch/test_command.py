@@ -34,7 +34,7 @@ def test_check_prints_what_each_rank_needs(tmp_path, capsys) -> None:
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("tiny_moe: 2 ranks (data 2, expert 2), 8192 tokens a microbatch")
     assert out[1].split()[:5] == ["GB", "a", "rank", "weights", "gradients"]
-    assert out[-1].startswith("nothing was found wrong")
+    assert out[-1].startswith("all checks passed")
     assert not (tmp_path / "tiny_moe").exists()
 
 
@@ -84,11 +84,14 @@ def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--on", "slurm"], "3 nodes, 1 of them for servers, with 8 ranks on each other, and the layout needs 2 ranks"),
-        (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is no option of sbatch"),
+        (
+            ["--on", "slurm"],
+            "3 nodes, 1 of them for servers, with 8 ranks on each of the others, but the layout needs 2 ranks",
+        ),
+        (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is not an sbatch option"),
         (["--on", "slurm", "--script=slurm/none.sbatch"], "has no slurm/none.sbatch: start from a checkout"),
         (["--on", "slurm", "--resume=runs/x"], "set RUN in place of --resume"),
-        (["--sbatch=--nodes=3"], "--sbatch and --script are for jobs of Slurm"),
+        (["--sbatch=--nodes=3"], "--sbatch and --script are for Slurm jobs"),
         (["--executor=local"], "--executor is NeMo-Run's"),
         (["--on", "nemo-run", "--executor=local"], "make install-nemo-run"),
     ],

@@ -38,21 +38,21 @@ def run(folder: Path, script: str, **commands: str) -> "subprocess.CompletedProc
     ],
 )
 def test_only_slurm_can_say_that_it_has_ended_the_job(tmp_path, scontrol, expected) -> None:
-    done = run(tmp_path, "look_whether_ended; [[ $ended ]] && echo ended || echo goes on", scontrol=scontrol)
+    done = run(tmp_path, "check_if_ended_by_slurm; [[ $ended ]] && echo ended || echo goes on", scontrol=scontrol)
     assert done.stdout.splitlines()[-1] == expected, done.stderr
 
 
 def test_a_node_that_does_not_answer_is_left_to_slurm(tmp_path) -> None:
     says = 'if [[ $2 == config ]]; then echo "SlurmdTimeout = 100 sec"; else echo JobState=$(cat state); fi'
     (tmp_path / "state").write_text("RUNNING")
-    step = "look_after_nodes; echo it is over"
+    step = "wait_for_lost_node; echo it is over"
 
     answered = run(tmp_path, step, scontrol=says)
     assert answered.stdout == "it is over\n" and answered.returncode == 0
 
     waited = run(tmp_path, f"start=$SECONDS; {step}; echo $((SECONDS - start))", scontrol=says, srun="exit 1")
     found, over, seconds = waited.stdout.splitlines()
-    assert found.endswith("a node does not answer: Slurm is to find that within 100 s, and to queue the job again")
+    assert found.endswith("a node does not answer: waiting up to 100 s for Slurm to detect it and requeue the job")
     assert over == "it is over" and 220 <= int(seconds) <= 240
 
     ends = "pause() { ((SECONDS += 10)); echo COMPLETING > state; kill -TERM $$; }"

@@ -111,12 +111,12 @@ def test_outputs_that_cannot_be_written(
     (tmp_path / "file").write_text("")
     before = sorted(tmp_path.rglob("*"))
     for output, reason in {
-        "folder.png": "is no ordinary file",
-        "pipe.png": "is no ordinary file",
-        "null.png": "is no ordinary file",
-        ".": "no suffix of a picture",
-        "a": "no suffix of a picture",
-        "a/metrics.jsonl": "no suffix of a picture",
+        "folder.png": "is not a regular file",
+        "pipe.png": "is not a regular file",
+        "null.png": "is not a regular file",
+        ".": "is not a picture",
+        "a": "is not a picture",
+        "a/metrics.jsonl": "is not a picture",
         "nowhere/x.png": "there is no folder nowhere: make it",
         "file/x.png": "there is no folder file: make it",
         f"{'x' * 300}.png": "File name too long",

@@ -92,7 +92,7 @@ def test_a_run_that_fails_is_resumed_once_and_the_others_go_on(tmp_path, drive) 
     code, said = drive({NAMES[0]: "killed refused", NAMES[1]: "killed", NAMES[2]: "by_file"})
     assert code == 1
     assert [attempt["resumed"] for attempt in attempts(tmp_path, NAMES[0])] == [False, True]
-    assert f"{NAMES[0]}: was killed by SIGKILL: it said nothing; it is tried again" in said
+    assert f"{NAMES[0]}: was killed by SIGKILL: its log is empty; retrying" in said
     log = tmp_path / "logs" / f"{NAMES[0]}.txt"
     assert f"{NAMES[0]}: ended with exit code 2: megatron-sspo: the moon is in the wrong place; log: {log}" in said
     assert f"{NAMES[1]}: finished" in said and f"{NAMES[3]}: finished" in said
@@ -181,7 +181,7 @@ def test_a_signal_has_the_runs_save_and_leave(tmp_path, started, number) -> None
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 85 and alive(tmp_path) == []
-    assert f"{signal.Signals(number).name} came, and the runs have left: the same command goes on" in out
+    assert f"{signal.Signals(number).name} came, and the runs have stopped: the same command continues them" in out
     assert len(list((tmp_path / "attempts").iterdir())) == 2  # no run was started after the signal
 
 

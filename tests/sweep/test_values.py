@@ -44,8 +44,8 @@ def test_values_are_read(text, field, values) -> None:
         ("objective=[sspo)]", "has a ')' that closes nothing"),
         ("objective=['a]", 'lacks a closing "\'"'),
         ("seed=[1, 2]", "--seeds is the number of seeds"),
-        ("name=[a, b]", "not for a sweep to vary"),
-        ("output=[a, b]", "not for a sweep to vary"),
+        ("name=[a, b]", "--vary name is not possible"),
+        ("output=[a, b]", "--vary output is not possible"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(text, message) -> None:
@@ -120,12 +120,12 @@ def test_values_and_seeds_are_added_behind_what_is_there() -> None:
 def test_what_contradicts_the_sweep_is_refused() -> None:
     sweep = Sweep(recipe="r.py").extended(dict([read_vary("objective={paper: sspo(), hard: gspo()}")]), 1)
     for vary, message in (
-        ("updates_per_sync=[2]", "the sweep varies objective, and this command updates_per_sync"),
+        ("updates_per_sync=[2]", "the sweep varies objective, but this command varies updates_per_sync"),
         ("objective={ours: sspo()}", "has the label 'paper' in this sweep, not 'ours'"),
         ("objective={paper: grpo()}", "'paper' is the label of objective=sspo()"),
     ):
         with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)")):
             sweep.extended(dict([read_vary(vary)]), 1)
     assert sweep.extended(dict([read_vary("objective=[sspo()]")]), 1) == sweep
-    with pytest.raises(UserError, match="the sweep varies objective, and this command nothing"):
+    with pytest.raises(UserError, match="the sweep varies objective, but this command varies nothing"):
         sweep.extended({}, 2)

@@ -35,7 +35,7 @@ def root(tmp_path_factory):
 def test_there_and_back(root):
     for other in ("megatron", "back"):
         done = run("verify_checkpoint", root / "hf", root / other)
-        assert done.returncode == 0 and done.stdout.startswith("equal to the bit: "), done.stderr
+        assert done.returncode == 0 and done.stdout.startswith("bitwise equal: "), done.stderr
 
 
 def test_the_wrong_way_round(root):

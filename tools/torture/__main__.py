@@ -34,9 +34,9 @@ _SERVER_SECONDS = 300.0  # timeout for the start of servers on a busy machine
 def main() -> int:
     """Runs the command line; returns 1 if a run hung, lost or doubled data, or left files or processes behind."""
     parser = argparse.ArgumentParser(prog="python -m tools.torture")
-    parser.add_argument("--seconds", type=float, default=600.0, help="in which faults are made")
+    parser.add_argument("--seconds", type=float, default=600.0, help="duration of the faults")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "torture", help="is replaced")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "torture", help="folder; it is replaced")
     parser.add_argument("--phases", default="", help="embedded,outside,own,router: these runs, again and again")
     parser.add_argument("--only", default="", help="a regular expression for the kinds of faults, such as disk|corrupt")
     options = parser.parse_args()
