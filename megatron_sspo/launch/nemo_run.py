@@ -29,8 +29,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import SCRIPT, SlurmJob, split_options, variables_from_environment
 
 TASK = "train"
-STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the state of a job that has ended
-ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+_STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the state of a job that has ended
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 # The number of nodes and the script of each of the paper's settings (slurm/README.md).
 _PAPER = {
@@ -222,7 +222,7 @@ def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, chec
         if isinstance(executor, run.SlurmExecutor):
             check_accounting(executor)
         experiment.run(tail_logs=True)
-    state = _final_state(experiment)
+    state = final_states(experiment, count=1)[0]
     print(f"experiment {experiment._id}: {state}", flush=True)
     return 0 if state == "SUCCEEDED" else 1
 
@@ -257,20 +257,15 @@ def check_accounting(executor: run.SlurmExecutor) -> None:
         )
 
 
-def _final_state(experiment: run.Experiment) -> str:
-    """Returns the final state of the task. Right after the end, Slurm's accounting may not have it yet."""
-    deadline = time.monotonic() + STATE_SECONDS
+def final_states(experiment: run.Experiment, count: int) -> list[str]:
+    """Returns the final states of the `count` tasks. Right after the end, Slurm's accounting may not have them yet."""
+    deadline = time.monotonic() + _STATE_SECONDS
     while True:
         found = experiment.status(return_dict=True) or {}
-        states = [state_of(entry) for entry in found.values()]
-        if (states and states[0] in ENDED) or time.monotonic() > deadline:
-            return states[0] if states else "UNKNOWN"
+        states = [str(getattr(entry["status"], "name", entry["status"])) for entry in found.values()]
+        if (len(states) == count and all(state in _ENDED for state in states)) or time.monotonic() > deadline:
+            return states or ["UNKNOWN"]
         time.sleep(2)
-
-
-def state_of(entry: Mapping[str, Any]) -> str:
-    """Returns the state of one task from its entry in the result of `Experiment.status`."""
-    return str(getattr(entry["status"], "name", entry["status"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,6 @@ import argparse
 import re
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,13 +15,11 @@ import nemo_run as run
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch.nemo_run import (
-    ENDED,
-    STATE_SECONDS,
     InBatchShell,
     check_accounting,
+    final_states,
     local_executor,
     slurm_executor,
-    state_of,
 )
 from megatron_sspo.launch.slurm import SlurmJob, split_options, variables_from_environment
 
@@ -72,7 +69,7 @@ def launch(
         if on_slurm:
             check_accounting(_executor(job, comment))
         experiment.run(tail_logs=False)
-    states = Counter(_final_states(experiment, len(runs)))
+    states = Counter(final_states(experiment, len(runs)))
     listed = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     print(f"experiment {experiment._id}: {listed}", flush=True)
     return 0 if set(states) == {"SUCCEEDED"} else 1
@@ -99,17 +96,6 @@ def _task(job: SlurmJob, number: int, name: str, *, on_slurm: bool, place: int, 
         f"exec {shlex.join([*command, '--at-once', str(at_once)])}",
     ]
     return run.Script(inline="\n".join(lines) + "\n")
-
-
-def _final_states(experiment: "run.Experiment", count: int) -> list[str]:
-    """Returns the final states of all tasks. Right after the end, Slurm's accounting may not have them yet."""
-    deadline = time.monotonic() + STATE_SECONDS
-    while True:
-        found = experiment.status(return_dict=True) or {}
-        states = [state_of(entry) for entry in found.values()]
-        if (len(states) == count and all(state in ENDED for state in states)) or time.monotonic() > deadline:
-            return states or ["UNKNOWN"]
-        time.sleep(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

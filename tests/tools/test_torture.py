@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.torture.books import audit, surviving
+from tools.torture.books import audit, final_history
 from tools.torture.faults import KINDS
 from tools.torture.memory import Sample, flatness
 from tools.torture.plan import Plan
@@ -12,8 +12,8 @@ from tools.torture.plan import Plan
 PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
 
 
-def line(update, prompts, life=1, serial=None):
-    first = 1000 * life + 100 * update if serial is None else serial
+def line(update, prompts, attempt=1, serial=None):
+    first = 1000 * attempt + 100 * update if serial is None else serial
     groups = [
         {
             "prompt": prompt,
@@ -24,7 +24,7 @@ def line(update, prompts, life=1, serial=None):
         }
         for place, prompt in enumerate(prompts)
     ]
-    return {"life": life, "update": update, "groups": groups}
+    return {"attempt": attempt, "update": update, "groups": groups}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def check(tmp_path):
         journal = tmp_path / "journal.jsonl"
         journal.write_text("".join(json.dumps(one) + "\n" for one in lines))
         journal.with_name("verdicts.jsonl").write_text(
-            json.dumps({"life": 1, "judged": 9, "wrong": list(wrong)}) + "\n"
+            json.dumps({"attempt": 1, "judged": 9, "wrong": list(wrong)}) + "\n"
         )
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"update": n}) + "\n" for n in metrics))
         return audit(journal, tmp_path, PROMPTS, group_size=2, is_served=True)
@@ -45,23 +45,23 @@ def whole():
     return [line(update, prompts) for update, prompts in enumerate(PROMPTS, start=1)]
 
 
-def test_books_that_balance(check):
+def test_an_audit_without_errors(check):
     found = check(whole())
     assert not found.errors
     assert (found.updates_lost, found.rollouts_lost, found.rollouts_doubled) == (0, 0, 0)
 
 
 def test_what_was_lost_in_a_kill_and_made_again_counts_once(check):
-    lines = [*whole()[:2], line(2, PROMPTS[1], life=2), line(3, PROMPTS[2], life=2)]
+    lines = [*whole()[:2], line(2, PROMPTS[1], attempt=2), line(3, PROMPTS[2], attempt=2)]
     found = check(lines)
     assert not found.errors
     assert found.updates_lost == 1
-    assert surviving(lines)[2]["life"] == 2
+    assert final_history(lines)[2]["attempt"] == 2
 
 
 def test_a_life_that_goes_far_back_makes_what_was_later_void(check):
-    lines = [*whole(), line(1, PROMPTS[0], life=2)]
-    assert sorted(surviving(lines)) == [1]
+    lines = [*whole(), line(1, PROMPTS[0], attempt=2)]
+    assert sorted(final_history(lines)) == [1]
     assert check(lines).errors
 
 
@@ -76,7 +76,7 @@ def test_a_life_that_goes_far_back_makes_what_was_later_void(check):
         (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(content="1100-0-0"), 0, 1),
     ],
 )
-def test_books_that_do_not(check, change, lost, doubled):
+def test_an_audit_with_errors(check, change, lost, doubled):
     lines = whole()
     change(lines)
     found = check(lines)
@@ -102,12 +102,12 @@ def test_every_kind_comes_before_one_comes_again():
 
 @pytest.mark.parametrize("growth", [0.0, 0.01])
 def test_memory_that_grows_within_a_life_shows(growth):
-    """Differences between lives are not growth, and neither is the memory that a life builds up at its start."""
+    """Differences between attempts are not growth, and neither is the memory that an attempt builds up at its start."""
 
     def sample(n):
-        life, update = divmod(n, 40)
-        size = 1e9 * (1 + 0.1 * (life % 2) + growth * update) if update >= 3 else 1e8
-        return Sample(n, "embedded", "rank 0", life, updates=update, age=n, resident=int(size), anonymous=int(size))
+        attempt, update = divmod(n, 40)
+        size = 1e9 * (1 + 0.1 * (attempt % 2) + growth * update) if update >= 3 else 1e8
+        return Sample(n, "embedded", "rank 0", attempt, updates=update, age=n, resident=int(size), anonymous=int(size))
 
     short = [Sample(n, "embedded", "rank 0", 99, updates=n, age=n, resident=10**10, anonymous=10**10) for n in range(9)]
     (found,) = flatness([*map(sample, range(200)), *short])

@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.torture import machine, scenario
 from tools.torture.hang import stacks
 from tools.torture.leftovers import is_of_serve
-from tools.torture.life import ROOT, Life
+from tools.torture.life import ROOT, Attempt
 from tools.torture.memory import Recorder
 from tools.torture.phase import HANG_SECONDS, Phase, Torture, run_environment
 from tools.torture.plan import Plan
@@ -45,7 +45,7 @@ def main() -> int:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     machine.private_folders(output)
-    machine.be_reaper()
+    machine.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything started is ended
     torture = _prepare(options, output)
     recorder = Recorder(torture.processes, output / "memory.jsonl", lambda: torture.now)
@@ -53,7 +53,7 @@ def main() -> int:
     try:
         kinds = list(_kinds(options))
         if _is_short(options) and "outside" in kinds and torture.servers is not None:
-            torture.servers.mind()  # the servers start while the first run trains
+            torture.servers.ensure_running()  # the servers start while the first run trains
         if "embedded" in kinds:
             torture.reference = _reference(torture, _updates(options, "embedded"))
         began = time.monotonic()
@@ -82,7 +82,7 @@ def _prepare(options: argparse.Namespace, output: Path) -> Torture:
     scenario.write(folder)
     tmp.mkdir()
     shim = machine.Shim(output)
-    able = ["mount"] * machine.may_mount() + ["shim"] * shim.works
+    abilities = ["mount"] * machine.may_mount() + ["shim"] * shim.works
     token = secrets.token_hex(8)
     processes = Processes(token, tmp)
     torture = Torture(
@@ -91,7 +91,7 @@ def _prepare(options: argparse.Namespace, output: Path) -> Torture:
         token=token,
         shim=shim,
         processes=processes,
-        plan=Plan(options.seed, able, options.only),
+        plan=Plan(options.seed, abilities, options.only),
         random=random.Random(options.seed),
         servers=None,
         reference=None,
@@ -128,43 +128,45 @@ def _updates(options: argparse.Namespace, kind: str) -> int:
 def _phase(torture: Torture, number: int, kind: str, num_updates: int, until: float) -> PhaseRecord:
     if kind in ("outside", "router"):
         assert torture.servers is not None
-        if not torture.servers.await_up(_SERVER_SECONDS):
+        if not torture.servers.await_ready(_SERVER_SECONDS):
             raise SystemExit(f"the servers do not answer: see {torture.servers.folder}")
     record = Phase(torture, number, kind, num_updates).run(until)
     seconds = time.monotonic() - torture.began
-    print(f"{seconds:7.0f} s  run {number} ({kind}) has ended: {_brief(record)}", flush=True)
+    print(f"{seconds:7.0f} s  run {number} ({kind}) has ended: {_summarize(record)}", flush=True)
     return record
 
 
-def _brief(record: PhaseRecord) -> str:
-    if record.books is None:
+def _summarize(record: PhaseRecord) -> str:
+    if record.audit is None:
         return f"NOT COMPLETE: {record.error}"
-    found = [*record.books.errors, *record.differences, *(f"left: {path}" for path in record.files_left)]
-    return f"{record.lives} lives, {record.books.updates_lost} updates made again; " + ("; ".join(found) or "balanced")
+    found = [*record.audit.errors, *record.differences, *(f"left: {path}" for path in record.files_left)]
+    return f"{record.attempts} attempts, {record.audit.updates_lost} updates made again; " + (
+        "; ".join(found) or "balanced"
+    )
 
 
 def _reference(torture: Torture, num_updates: int) -> Path:
     """Makes the embedded run without faults and returns its folder. A hang is recorded, and the run is repeated."""
-    for attempt in range(_ATTEMPTS):
-        folder = torture.output / "reference" / str(attempt)
+    for number in range(_ATTEMPTS):
+        folder = torture.output / "reference" / str(number)
         folder.mkdir(parents=True)
         settings = ["--set", f"output={folder}", "--set", f"num_updates={num_updates}"]
         arguments = ["train", "tools/torture/recipe.py:embedded", *settings]
-        life = Life(0, arguments, run_environment(torture, folder), folder / "out")
-        if _comes_to_its_end(life, torture, folder):
+        attempt = Attempt(0, arguments, run_environment(torture, folder), folder / "out")
+        if _finishes(attempt, torture, folder):
             print(f"{time.monotonic() - torture.began:7.0f} s  the run without faults has ended", flush=True)
             return folder / "run"
-        if (code := life.exit_code()) and code > 0:
-            raise SystemExit(f"the run without faults failed: {life.text()}")
+        if (code := attempt.exit_code()) and code > 0:
+            raise SystemExit(f"the run without faults failed: {attempt.text()}")
     raise SystemExit(f"the run without faults hung {_ATTEMPTS} times: see {torture.output / 'reference'}")
 
 
-def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
-    size, heard = 0, time.monotonic()
-    while (code := life.exit_code()) is None:
-        if (now := life.output.stat().st_size) != size:
-            size, heard = now, time.monotonic()
-        if time.monotonic() - heard > HANG_SECONDS:
+def _finishes(attempt: Attempt, torture: Torture, folder: Path) -> bool:
+    size, last_output = 0, time.monotonic()
+    while (code := attempt.exit_code()) is None:
+        if (now := attempt.output.stat().st_size) != size:
+            size, last_output = now, time.monotonic()
+        if time.monotonic() - last_output > HANG_SECONDS:
             is_run = [p for p in torture.processes.alive() if not is_of_serve(p)]
             (folder / "hang.txt").write_text(stacks(is_run), encoding="utf-8")
             send(is_run, signal.SIGKILL)
@@ -172,7 +174,7 @@ def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
             record.what = f"without any fault: see {folder / 'hang.txt'}"
             torture.faults.append(record)
             print(f"{record.seconds_in:7.0f} s  {record.line()}", flush=True)
-            life.await_end()
+            attempt.await_end()
             return False
         time.sleep(0.1)
     return code == 0

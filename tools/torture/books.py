@@ -12,11 +12,11 @@ _LONG = 10  # responses of so many tokens are not equal by chance
 
 
 @dataclass
-class Books:
+class AuditResult:
     """The result of the audit of a run that has finished."""
 
     updates: int = 0
-    updates_lost: int = 0  # repeated, because a life ended before their checkpoint was complete
+    updates_lost: int = 0  # repeated, because an attempt ended before their checkpoint was complete
     rollouts_lost: int = 0  # missing from the history
     rollouts_doubled: int = 0  # trained on twice
     judged: int = 0  # programs that the sandbox has judged
@@ -24,11 +24,13 @@ class Books:
     errors: list[str] = field(default_factory=list)
 
 
-def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_size: int, *, is_served: bool) -> Books:
+def audit(
+    journal: Path, run: Path, expected: Sequence[Sequence[str]], group_size: int, *, is_served: bool
+) -> AuditResult:
     """Checks the final history, which has each update as it was made last.
 
     Args:
-        journal: the file in which rank 0 has recorded each update, over all lives.
+        journal: the file in which rank 0 has recorded each update, over all attempts.
         run: the run's folder.
         expected: the prompts that each update must train on, in order: those of the stream, without gaps.
         group_size: the number of responses to a prompt.
@@ -36,21 +38,21 @@ def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_siz
             response that was used twice.
     """
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    books = Books(updates=len(expected), updates_lost=_count_lost(lines))
-    history = surviving(lines)
+    result = AuditResult(updates=len(expected), updates_lost=_count_lost(lines))
+    history = final_history(lines)
     if sorted(history) != list(range(1, len(expected) + 1)):
-        books.errors.append(f"the updates that count are {_ranges(sorted(history))}, of {len(expected)}")
+        result.errors.append(f"the updates that count are {_ranges(sorted(history))}, of {len(expected)}")
     for update, wanted in enumerate(expected, start=1):
-        _check_update(books, update, history.get(update), wanted, group_size)
+        _check_update(result, update, history.get(update), wanted, group_size)
     if is_served:
-        _check_responses(books, history)
-        _check_verdicts(books, journal.with_name("verdicts.jsonl"))
-    _check_metrics(books, run / "metrics.jsonl")
-    return books
+        _check_responses(result, history)
+        _check_verdicts(result, journal.with_name("verdicts.jsonl"))
+    _check_metrics(result, run / "metrics.jsonl")
+    return result
 
 
-def surviving(lines: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Returns update -> its last line. Updates that a later life repeated from an older checkpoint do not count."""
+def final_history(lines: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Returns update -> its last line. Updates that a later attempt repeated from an older checkpoint do not count."""
     history: dict[int, dict[str, Any]] = {}
     for line in lines:
         for later in [update for update in history if update >= line["update"]]:
@@ -67,21 +69,21 @@ def _count_lost(lines: Sequence[dict[str, Any]]) -> int:
 
 
 def _check_update(
-    books: Books, update: int, line: dict[str, Any] | None, wanted: Sequence[str], group_size: int
+    result: AuditResult, update: int, line: dict[str, Any] | None, wanted: Sequence[str], group_size: int
 ) -> None:
     found = Counter(group["prompt"] for group in line["groups"]) if line else Counter()
     missing, twice = Counter(wanted) - found, found - Counter(wanted)
     if missing or twice:
-        books.errors.append(f"update {update}: prompts left out {sorted(missing)}, not drawn for it {sorted(twice)}")
-    books.rollouts_lost += missing.total() * group_size
-    books.rollouts_doubled += twice.total() * group_size
+        result.errors.append(f"update {update}: prompts left out {sorted(missing)}, not drawn for it {sorted(twice)}")
+    result.rollouts_lost += missing.total() * group_size
+    result.rollouts_doubled += twice.total() * group_size
     for group in line["groups"] if line else ():
         if len(group["rollouts"]) != group_size:
-            books.errors.append(f"update {update}: {len(group['rollouts'])} responses to {group['prompt']}")
-            books.rollouts_lost += max(0, group_size - len(group["rollouts"]))
+            result.errors.append(f"update {update}: {len(group['rollouts'])} responses to {group['prompt']}")
+            result.rollouts_lost += max(0, group_size - len(group["rollouts"]))
 
 
-def _check_responses(books: Books, history: dict[int, dict[str, Any]]) -> None:
+def _check_responses(result: AuditResult, history: dict[int, dict[str, Any]]) -> None:
     rollouts = [
         (update, rollout) for update in history for group in history[update]["groups"] for rollout in group["rollouts"]
     ]
@@ -91,26 +93,26 @@ def _check_responses(books: Books, history: dict[int, dict[str, Any]]) -> None:
     }.items():
         twice = [key for key, count in Counter(keys).items() if count > 1]
         if twice:
-            books.rollouts_doubled += len(twice)
-            books.errors.append(f"{len(twice)} responses were learned from twice, by their {what}: {twice[:3]}")
+            result.rollouts_doubled += len(twice)
+            result.errors.append(f"{len(twice)} responses were learned from twice, by their {what}: {twice[:3]}")
     newer = [(update, rollout["version"]) for update, rollout in rollouts if rollout["version"] >= update]
     if newer:
-        books.errors.append(f"responses of weights that were not there yet: {newer[:3]}")
+        result.errors.append(f"responses of weights that were not there yet: {newer[:3]}")
 
 
-def _check_verdicts(books: Books, path: Path) -> None:
+def _check_verdicts(result: AuditResult, path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     wrong = [pair for row in rows for pair in row["wrong"]]
-    books.judged, books.judged_wrong = sum(row["judged"] for row in rows), len(wrong)
+    result.judged, result.judged_wrong = sum(row["judged"] for row in rows), len(wrong)
     if wrong:
         kinds = Counter(f"{found} for {wanted}" for found, wanted in wrong)
-        books.errors.append(f"programs judged wrong: {dict(kinds)}")
+        result.errors.append(f"programs judged wrong: {dict(kinds)}")
 
 
-def _check_metrics(books: Books, path: Path) -> None:
+def _check_metrics(result: AuditResult, path: Path) -> None:
     updates = [json.loads(line)["update"] for line in path.read_text(encoding="utf-8").splitlines()]
-    if updates != list(range(1, books.updates + 1)):
-        books.errors.append(f"metrics.jsonl has the updates {_ranges(updates)}")
+    if updates != list(range(1, result.updates + 1)):
+        result.errors.append(f"metrics.jsonl has the updates {_ranges(updates)}")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

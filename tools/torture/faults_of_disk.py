@@ -5,63 +5,63 @@ import shutil
 import socket
 from pathlib import Path
 
-from tools.torture.scene import NotNow, Scene
+from tools.torture.scene import FaultContext, NotNow
 
 _SECONDS = (4.0, 8.0)  # how long a disk is full, slow or read-only: the time of several checkpoints
 
 
-def full_disk(scene: Scene) -> str:
+def full_disk(context: FaultContext) -> str:
     """Fills the disk completely for some seconds."""
-    scene.disk.fill()
+    context.disk.fill()
     try:
-        took = scene.pause(*_SECONDS)
+        took = context.pause(*_SECONDS)
     finally:
-        scene.disk.empty()
+        context.disk.empty()
     return f"full for {took:.1f} s, or until the run ended"
 
 
-def read_only(scene: Scene) -> str:
+def read_only(context: FaultContext) -> str:
     """Makes the run's folder, or the folder of its checkpoints, read-only for some seconds."""
-    folder = scene.random.choice([scene.run, scene.run / "checkpoints"])
+    folder = context.random.choice([context.run, context.run / "checkpoints"])
     if not folder.exists():
         raise NotNow(f"no {folder.name}")
-    scene.disk.refuse_writes(folder)
+    context.disk.refuse_writes(folder)
     try:
-        took = scene.pause(*_SECONDS)
+        took = context.pause(*_SECONDS)
     finally:
-        scene.disk.allow_writes(folder)
+        context.disk.allow_writes(folder)
     return f"{folder.name}/ for {took:.1f} s, or until the run ended"
 
 
-def slow_disk(scene: Scene) -> str:
+def slow_disk(context: FaultContext) -> str:
     """Makes every fsync slower for some seconds."""
-    delay = scene.random.choice([0.05, 0.2, 0.5])
-    scene.shim.slow_down(delay)
+    delay = context.random.choice([0.05, 0.2, 0.5])
+    context.shim.slow_down(delay)
     try:
-        took = scene.pause(*_SECONDS)
+        took = context.pause(*_SECONDS)
     finally:
-        scene.shim.slow_down(0.0)
+        context.shim.slow_down(0.0)
     return f"each fsync {delay} s longer, for {took:.1f} s"
 
 
-def jump(scene: Scene) -> str:
+def jump(context: FaultContext) -> str:
     """Changes the wall clock of all the run's processes by seconds to a day, and corrects it later: two jumps."""
-    seconds = scene.random.choice([-86_400, -3600, -5, 5, 3600, 86_400])
-    scene.shim.jump(seconds)
+    seconds = context.random.choice([-86_400, -3600, -5, 5, 3600, 86_400])
+    context.shim.jump(seconds)
     try:
-        took = scene.pause(2.0, 5.0)
+        took = context.pause(2.0, 5.0)
     finally:
-        scene.shim.jump(0.0)
+        context.shim.jump(0.0)
     return f"{seconds:+} s for {took:.1f} s"
 
 
-def corrupt(scene: Scene) -> str:
+def corrupt(context: FaultContext) -> str:
     """Damages the newest checkpoint while the run is down."""
-    found = sorted((scene.run / "checkpoints").glob("update-*"))
+    found = sorted((context.run / "checkpoints").glob("update-*"))
     if len(found) < 2:
         raise NotNow("fewer than two checkpoints")
-    how = scene.random.choice(list(_DAMAGE))
-    return f"{found[-1].name}: {_DAMAGE[how](found[-1], scene.random)}"
+    how = context.random.choice(list(_DAMAGE))
+    return f"{found[-1].name}: {_DAMAGE[how](found[-1], context.random)}"
 
 
 def _flip_bytes(checkpoint: Path, chance: random.Random) -> str:
@@ -129,10 +129,10 @@ _DAMAGE = {
 }
 
 
-def meeting_port_taken(scene: Scene) -> str:
-    """Occupies MASTER_PORT for some seconds; the ranks of the next life are started one by one, as Slurm does."""
+def rendezvous_port_taken(context: FaultContext) -> str:
+    """Occupies MASTER_PORT for some seconds; the ranks of the next attempt are started one by one, as Slurm does."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    scene.meeting_port, scene.listener = listener.getsockname()[1], listener
-    return f"MASTER_PORT={scene.meeting_port}"
+    context.rendezvous_port, context.listener = listener.getsockname()[1], listener
+    return f"MASTER_PORT={context.rendezvous_port}"

@@ -14,7 +14,7 @@ _SECONDS = 15.0  # the time within which all processes have to end
 
 
 def processes_left(processes: Processes, is_others: Callable[[psutil.Process], bool]) -> list[str]:
-    """Returns the processes that outlive an ended life, except the servers' processes, which are meant to."""
+    """Returns the processes that outlive an ended attempt, except the servers' processes, which are meant to."""
     deadline = time.monotonic() + _SECONDS
     while True:
         left = [process for process in processes.alive() if not is_others(process)]

@@ -1,4 +1,4 @@
-"""A life of a run: from the command that starts or resumes it to the end of its processes."""
+"""An attempt of a run: from the command that starts or resumes it to the end of its processes."""
 
 import contextlib
 import json
@@ -11,17 +11,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from megatron_sspo import stop
+
 ROOT = Path(__file__).parents[2]
-BY_SIGNAL, BY_FILE = 85, 86  # exit codes of a run that was asked to end: docs/launch.md
 _DAMAGED = re.compile(r"(\S*/checkpoints/update-\d{6,})")
 _SRUN_SECONDS = 5.0  # the time until the other ranks are killed when one has failed
 
 
-class Life:
+class Attempt:
     """The processes of one `megatron-sspo` command.
 
     Args:
-        number: the number of this life, from 1.
+        number: the number of this attempt, from 1.
         arguments: the arguments of `megatron-sspo`.
         environment: environment variables for its processes.
         output: the file for its output.
@@ -59,13 +60,13 @@ class Life:
         codes = [process.poll() for process in self.processes]
         if None not in codes:
             return next((code for code in codes if code), 0)
-        if any(code and code not in (BY_SIGNAL, BY_FILE) for code in codes):
+        if any(code and code not in stop.EXIT_CODES for code in codes):
             self._failed = self._failed or time.monotonic()
             if time.monotonic() - self._failed > _SRUN_SECONDS:
                 self.kill()
         return None
 
-    def ask(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Sends a signal to the started processes."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +74,7 @@ class Life:
 
     def kill(self) -> None:
         """Sends SIGKILL to the started processes."""
-        self.ask(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def await_end(self) -> None:
         """Waits for the end of the started processes."""
@@ -102,10 +103,10 @@ class Progress:
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._read = journal, 0
-        self.lines: list[tuple[int, int]] = []  # (life, update)
+        self.lines: list[tuple[int, int]] = []  # (attempt, update)
         self._rest = b""
 
-    def look(self) -> int:
+    def read_new_lines(self) -> int:
         """Reads new lines of the journal; returns the number of updates so far, including repeated ones."""
         if self._journal.exists():
             with self._journal.open("rb") as file:
@@ -114,13 +115,13 @@ class Progress:
             self._read += len(new)
             *whole, self._rest = (self._rest + new).split(b"\n")
             for line in whole:
-                with contextlib.suppress(ValueError):  # a line cut by a kill, with a line of the next life after it
+                with contextlib.suppress(ValueError):  # a line cut by a kill, with a line of the next attempt after it
                     row = json.loads(line)
-                    self.lines.append((row["life"], row["update"]))
+                    self.lines.append((row["attempt"], row["update"]))
         return len(self.lines)
 
     @property
     def update(self) -> int:
         """The newest update."""
-        self.look()
+        self.read_new_lines()
         return self.lines[-1][1] if self.lines else 0

@@ -111,7 +111,7 @@ def private_folders(output: Path) -> None:
         _run("mount", "-t", "tmpfs", "tmpfs", "/tmp")
 
 
-def be_reaper() -> None:
+def become_subreaper() -> None:
     """Makes this process the parent of orphaned processes of a run, so that they do not stay as zombies."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 

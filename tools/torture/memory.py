@@ -18,7 +18,7 @@ _EVERY_SECONDS = 2.0
 _TRAINERS = ("launcher", "rank 0", "rank 1")
 _ROLES = (*_TRAINERS, "serve", "server", "scheduler", "detokenizer", "router")
 _SETTLED_SECONDS = 45.0  # the age at which a server has finished its start
-_SETTLED_UPDATES = 3  # the number of updates in a life after which a trainer has finished its start
+_SETTLED_UPDATES = 3  # the number of updates in an attempt after which a trainer has finished its start
 FEWEST = 16  # the smallest number of samples of a process that counts
 
 
@@ -30,7 +30,7 @@ class Sample:
     phase: str
     role: str
     pid: int
-    updates: int  # updates so far in its life
+    updates: int  # updates so far in its attempt
     age: float
     resident: int
     anonymous: int
@@ -49,7 +49,7 @@ class Recorder:
     Args:
         processes: the processes of the run.
         path: the file to write.
-        now: a function that returns the kind of the phase and the number of updates in the current life.
+        now: a function that returns the kind of the phase and the number of updates in the current attempt.
     """
 
     def __init__(self, processes: Processes, path: Path, now: Callable[[], tuple[str, int]]) -> None:
@@ -67,12 +67,12 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
-            found = self._look()
+            found = self._take_samples()
             self.samples += found
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(sample)) + "\n" for sample in found)
 
-    def _look(self) -> list[Sample]:
+    def _take_samples(self) -> list[Sample]:
         phase, updates = self._now()
         found = []
         for process in self._processes.alive():
@@ -113,7 +113,7 @@ class Flatness:
 def flatness(samples: Sequence[Sample]) -> list[Flatness]:
     """Returns the flatness of each role in each kind of run, for processes with enough samples.
 
-    Two processes of a role may differ by some percent from the start, so lives are not compared with each other: the
+    Two processes of a role may differ by some percent from the start, so attempts are not compared with each other: the
     settled samples of each process are divided into quarters, and the means are taken over processes.
     """
     rows: Mapping[tuple[str, str], dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))

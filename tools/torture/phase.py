@@ -12,22 +12,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from megatron_sspo import stop
 from tools.torture import books, leftovers
 from tools.torture.faults import Kind, Moment
 from tools.torture.hang import stacks
-from tools.torture.life import BY_FILE, BY_SIGNAL, Life, Progress
+from tools.torture.life import Attempt, Progress
 from tools.torture.machine import Disk, Shim
 from tools.torture.plan import Plan
 from tools.torture.processes import Processes, send
 from tools.torture.record import FaultRecord, PhaseRecord
-from tools.torture.scene import NotNow, Scene
+from tools.torture.scene import FaultContext, NotNow
 from tools.torture.servers import Servers
 
 HANG_SECONDS = 120.0  # a run without output, update or end for so long hangs
-_ASKED_SECONDS = 45.0  # a run that hangs has to end within this time after a stop signal
-_FRUITLESS = 4  # after so many lives in a row without an update, a run counts as not recovered
+_STOP_SECONDS = 45.0  # a run that hangs has to end within this time after a stop signal
+_MAX_ATTEMPTS_WITHOUT_UPDATE = 4  # after so many attempts in a row without an update, a run counts as not recovered
 _ENDING = 3  # in the last so many updates of a run, faults hit its end
-_START_SECONDS = 14.0  # the approximate duration of a life's start
+_START_SECONDS = 14.0  # the approximate duration of an attempt's start
 
 
 class NotRecovered(Exception):
@@ -51,7 +52,7 @@ class Torture:
     faults: list[FaultRecord]
     began: float
     tmp: Path
-    now: tuple[str, int] = ("", 0)  # the kind of the phase, and the number of updates in the current life
+    now: tuple[str, int] = ("", 0)  # the kind of the phase, and the number of updates in the current attempt
 
 
 class Phase:
@@ -65,13 +66,13 @@ class Phase:
         disk = Disk(torture.output / "disk" / f"{number:02d}")
         servers = torture.servers if kind in ("outside", "router") else None
         progress = Progress(self._folder / "journal.jsonl")
-        self._scene = Scene(
+        self._context = FaultContext(
             kind, torture.random, disk.folder / "run", disk, torture.shim, torture.processes, progress, servers
         )
-        self._scene.num_updates = num_updates
+        self._context.num_updates = num_updates
         self._activity: tuple[int, ...] = ()
         self._active = time.monotonic()
-        self._life_began_at = 0  # the number of the journal's lines at the start of the life
+        self._lines_at_attempt_start = 0  # the number of the journal's lines at the start of the attempt
         self._is_done = False
 
     def run(self, until: float) -> PhaseRecord:
@@ -94,10 +95,10 @@ class Phase:
     # ------------------------------------------------------------------ faults
 
     def _fault(self) -> None:
-        scene, torture = self._scene, self._torture
-        choice = torture.plan.next(scene.phase, self._moments())
+        context, torture = self._context, self._torture
+        choice = torture.plan.next(context.phase, self._moments())
         if choice is None:  # no kind of fault fits now
-            if scene.life is None:
+            if context.attempt is None:
                 self._start()
             else:
                 self._finish()
@@ -106,15 +107,15 @@ class Phase:
         record = FaultRecord(
             number=len(torture.faults) + 1,
             kind=kind.name,
-            phase=scene.phase,
+            phase=context.phase,
             moment=moment,
             seconds_in=time.monotonic() - torture.began,
         )
         try:
-            self._come_to(moment)
+            self._bring_to_moment(moment)
             if self._is_done:
                 return
-            record.what = kind.act(scene)
+            record.what = kind.act(context)
         except NotNow as reason:
             print(f"          {kind.name}: not now ({reason})", flush=True)
             torture.plan.tried[kind.name] -= 0.5
@@ -122,178 +123,182 @@ class Phase:
             self._recover(record, time.monotonic(), _NOTHING)
             if record.outcome != "went on" or record.tracebacks:
                 torture.faults.append(record)
-                self._tell(record)
+                self._print_record(record)
             return
         except AssertionError as error:
             record.remarks.append(str(error))
         torture.faults.append(record)
         self._recover(record, time.monotonic(), kind)
-        self._tell(record)
+        self._print_record(record)
 
     def _moments(self) -> set[Moment]:
-        left = self._scene.num_updates - self._scene.progress.update
-        if self._scene.life is None:
+        left = self._context.num_updates - self._context.progress.update
+        if self._context.attempt is None:
             return {"starting"}
         if left <= _ENDING:
             return {"ending"}
         return {"working", "starting", "down"}
 
-    def _come_to(self, moment: Moment) -> None:
-        """Starts, kills or waits for the run until it is at that moment of its life."""
-        scene = self._scene
+    def _bring_to_moment(self, moment: Moment) -> None:
+        """Starts, kills or waits for the run until it is at that moment of its attempt."""
+        context = self._context
         if moment in ("starting", "down"):
-            if scene.life is not None:
-                scene.life.kill()
-                self._await_end(scene.life)
-                scene.life = None
+            if context.attempt is not None:
+                context.attempt.kill()
+                self._await_end(context.attempt)
+                context.attempt = None
             if moment == "starting":
                 self._start()
-                scene.pause(0.0, _START_SECONDS)
+                context.pause(0.0, _START_SECONDS)
         elif moment == "working":
-            wanted = scene.progress.look() + scene.random.randint(1, 2)
-            self._await(lambda: scene.progress.look() >= wanted)
-            scene.pause(0.0, 0.8)
+            wanted = context.progress.read_new_lines() + context.random.randint(1, 2)
+            self._await(lambda: context.progress.read_new_lines() >= wanted)
+            context.pause(0.0, 0.8)
         else:
-            self._await(lambda: scene.progress.update >= scene.num_updates)
-            scene.pause(0.0, 2.0)
-        if scene.life is not None and scene.life.exit_code() == 0:
+            self._await(lambda: context.progress.update >= context.num_updates)
+            context.pause(0.0, 2.0)
+        if context.attempt is not None and context.attempt.exit_code() == 0:
             self._is_done = True
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Waits for the condition, the end of the life, or a hang; `_recover` handles a hang."""
-        while not condition() and not self._hangs():
-            if self._scene.life is None or self._scene.life.exit_code() is not None:
+        """Waits for the condition, the end of the attempt, or a hang; `_recover` handles a hang."""
+        while not condition() and not self._is_hung():
+            if self._context.attempt is None or self._context.attempt.exit_code() is not None:
                 return
             time.sleep(0.05)
 
-    # ------------------------------------------------------------------ lives
+    # ------------------------------------------------------------------ attempts
 
     def _start(self) -> None:
-        scene, torture = self._scene, self._torture
-        self.record.lives += 1
-        number = self.record.lives
-        recipe = "embedded" if scene.phase == "embedded" else "served"
-        settings = [f"output={scene.disk.folder}", f"num_updates={scene.num_updates}"]
+        context, torture = self._context, self._torture
+        self.record.attempts += 1
+        number = self.record.attempts
+        recipe = "embedded" if context.phase == "embedded" else "served"
+        settings = [f"output={context.disk.folder}", f"num_updates={context.num_updates}"]
         environment = run_environment(torture, self._folder)
-        if scene.servers is not None:
-            settings.append(f"rollouts.options.urls={json.dumps(scene.servers.urls)}")
-            environment["MEGATRON_SSPO_SERVER_KEY"] = scene.servers.key
-        if scene.phase == "router":
+        if context.servers is not None:
+            settings.append(f"rollouts.options.urls={json.dumps(context.servers.urls)}")
+            environment["MEGATRON_SSPO_SERVER_KEY"] = context.servers.key
+        if context.phase == "router":
             settings.append("rollouts.options.router={}")
         arguments = ["train", f"tools/torture/recipe.py:{recipe}"]
         arguments += [part for setting in settings for part in ("--set", setting)]
-        if (scene.run / "config.json").exists():
-            arguments += ["--resume", str(scene.run)]
-        output = self._folder / f"life-{number:03d}.out"
-        scene.life = Life(number, arguments, environment, output, scene.meeting_port)
-        scene.meeting_port = None
-        self._life_began_at = scene.progress.look()
+        if (context.run / "config.json").exists():
+            arguments += ["--resume", str(context.run)]
+        output = self._folder / f"attempt-{number:03d}.out"
+        context.attempt = Attempt(number, arguments, environment, output, context.rendezvous_port)
+        context.rendezvous_port = None
+        self._lines_at_attempt_start = context.progress.read_new_lines()
         self._active = time.monotonic()
 
     def _recover(self, record: FaultRecord, began: float, kind: Kind) -> None:
         """Resumes the run until it has made two more updates or is complete."""
-        scene, fruitless = self._scene, 0
-        num_before = len(scene.progress.lines)
-        mark, has_ended = scene.progress.look(), False
+        context, fruitless = self._context, 0
+        num_before = len(context.progress.lines)
+        mark, has_ended = context.progress.read_new_lines(), False
         while True:
-            life = scene.life
-            if life is None:
+            attempt = context.attempt
+            if attempt is None:
                 self._start()
-                record.lives += 1
-                mark, has_ended = scene.progress.look(), True
+                record.attempts += 1
+                mark, has_ended = context.progress.read_new_lines(), True
                 continue
-            if life.exit_code() is not None:
-                if self._note_end(life, record):
+            if attempt.exit_code() is not None:
+                if self._record_end(attempt, record):
                     break
-                fruitless = 0 if scene.progress.look() > self._life_began_at else fruitless + 1
-                if fruitless == _FRUITLESS:
+                fruitless = 0 if context.progress.read_new_lines() > self._lines_at_attempt_start else fruitless + 1
+                if fruitless == _MAX_ATTEMPTS_WITHOUT_UPDATE:
                     record.outcome = "not recovered"
-                    raise NotRecovered(f"{record.kind}: {fruitless} lives in a row without an update")
+                    raise NotRecovered(f"{record.kind}: {fruitless} attempts in a row without an update")
                 continue
-            if scene.progress.look() >= mark + 2 and (has_ended or not kind.ends):
+            if context.progress.read_new_lines() >= mark + 2 and (has_ended or not kind.ends):
                 break
-            if self._hangs():
+            if self._is_hung():
                 self._end_hang(record)
                 continue
-            self._mind()
+            self._ensure_servers_running()
             time.sleep(0.05)
         record.seconds = time.monotonic() - began
-        recent = [update for _, update in scene.progress.lines[max(0, num_before - 1) :]]
+        recent = [update for _, update in context.progress.lines[max(0, num_before - 1) :]]
         record.updates_lost = sum(max(0, first - second + 1) for first, second in pairwise(recent))
-        if record.lives and record.outcome == "went on":
+        if record.attempts and record.outcome == "went on":
             record.outcome = "resumed"
 
-    def _note_end(self, life: Life, record: FaultRecord) -> bool:
-        """Records how a life has ended, follows its error message, and returns whether the run is complete."""
-        scene = self._scene
-        code = life.exit_code()
+    def _record_end(self, attempt: Attempt, record: FaultRecord) -> bool:
+        """Records how an attempt has ended, follows its error message, and returns whether the run is complete."""
+        context = self._context
+        code = attempt.exit_code()
         assert code is not None
         record.exit_codes.append(code)
-        text = life.text()
+        text = attempt.text()
         record.tracebacks += "Traceback (most recent call last)" in text
-        if (error := life.error()) and code not in (BY_SIGNAL, BY_FILE):
-            record.sentences.append(error.replace(str(scene.run), "RUN"))
+        if (error := attempt.error()) and code not in stop.EXIT_CODES:
+            record.sentences.append(error.replace(str(context.run), "RUN"))
         self._check_processes(record.processes_left)
-        if scene.listener is not None:
-            scene.listener.close()
-            scene.listener = None
+        if context.listener is not None:
+            context.listener.close()
+            context.listener = None
         if code == 0:
             self._is_done = True
             return True
-        if (damaged := life.damaged_checkpoint()) and damaged.exists():
+        if (damaged := attempt.damaged_checkpoint()) and damaged.exists():
             shutil.rmtree(damaged)
             record.remarks.append(f"deleted {damaged.name}, which the sentence names")
-        scene.life = None
+        context.attempt = None
         return False
 
     def _check_processes(self, left: list[str]) -> None:
-        """Records and kills the processes that a life has left behind."""
+        """Records and kills the processes that an attempt has left behind."""
         found = leftovers.processes_left(self._torture.processes, leftovers.is_of_serve)
         left += found
         if found:
             send([p for p in self._torture.processes.alive() if not leftovers.is_of_serve(p)], signal.SIGKILL)
 
-    def _await_end(self, life: Life) -> None:
+    def _await_end(self, attempt: Attempt) -> None:
         self._active = time.monotonic()
-        while life.exit_code() is None and time.monotonic() - self._active < HANG_SECONDS:
+        while attempt.exit_code() is None and time.monotonic() - self._active < HANG_SECONDS:
             time.sleep(0.02)
         self._check_processes(self.record.processes_left)
 
-    def _mind(self) -> None:
-        scene = self._scene
-        if scene.servers is not None:
-            scene.servers.mind()
-        self._torture.now = (scene.phase, scene.progress.look() - self._life_began_at)
+    def _ensure_servers_running(self) -> None:
+        context = self._context
+        if context.servers is not None:
+            context.servers.ensure_running()
+        self._torture.now = (context.phase, context.progress.read_new_lines() - self._lines_at_attempt_start)
 
     # ------------------------------------------------------------------ hangs
 
-    def _hangs(self) -> bool:
+    def _is_hung(self) -> bool:
         """Returns whether the run has given no output and made no update for `HANG_SECONDS`."""
-        self._mind()
-        scene = self._scene
-        files = [scene.life.output if scene.life else None, scene.run / "log.txt", scene.run / "metrics.jsonl"]
+        self._ensure_servers_running()
+        context = self._context
+        files = [
+            context.attempt.output if context.attempt else None,
+            context.run / "log.txt",
+            context.run / "metrics.jsonl",
+        ]
         sizes = [path.stat().st_size if path and path.exists() else 0 for path in files]
-        activity = (scene.progress.look(), *sizes)
+        activity = (context.progress.read_new_lines(), *sizes)
         if activity != self._activity:
             self._activity, self._active = activity, time.monotonic()
         return time.monotonic() - self._active > HANG_SECONDS
 
     def _end_hang(self, record: FaultRecord) -> None:
         """Records the stack of every process, asks the run to end, and kills it if it does not."""
-        life = self._scene.life
-        assert life is not None
+        attempt = self._context.attempt
+        assert attempt is not None
         record.outcome = "hang"
         processes = self._torture.processes.alive()
         path = self._folder / f"hang-{record.number}.txt"
         path.write_text(stacks(processes), encoding="utf-8")
-        life.ask(signal.SIGTERM)
-        deadline = time.monotonic() + _ASKED_SECONDS
-        while life.exit_code() is None and time.monotonic() < deadline:
+        attempt.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while attempt.exit_code() is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        heard = life.exit_code() is not None
-        record.remarks.append(f"HANG ({path}); {'ended' if heard else 'did not end'} when it was asked to")
-        while life.exit_code() is None:
-            life.kill()
+        has_ended = attempt.exit_code() is not None
+        record.remarks.append(f"HANG ({path}); {'ended' if has_ended else 'did not end'} when it was asked to")
+        while attempt.exit_code() is None:
+            attempt.kill()
             time.sleep(0.1)
         self._active = time.monotonic()
 
@@ -301,49 +306,49 @@ class Phase:
 
     def _finish(self) -> None:
         """Lets the run finish without a fault."""
-        record = FaultRecord(0, "none", self._scene.phase, "", time.monotonic() - self._torture.began)
-        if self._scene.life is None:
+        record = FaultRecord(0, "none", self._context.phase, "", time.monotonic() - self._torture.began)
+        if self._context.attempt is None:
             self._start()
         while not self._is_done:
             self._recover(record, time.monotonic(), _NOTHING)
-        if record.outcome == "hang" or record.lives:
+        if record.outcome == "hang" or record.attempts:
             self._torture.faults.append(record)
-            self._tell(record)
+            self._print_record(record)
 
     def _audit(self, shared: set[str]) -> None:
-        scene, torture, record = self._scene, self._torture, self.record
-        is_served = scene.phase != "embedded"
-        expected = torture.expected("served" if is_served else "embedded", scene.num_updates)
+        context, torture, record = self._context, self._torture, self.record
+        is_served = context.phase != "embedded"
+        expected = torture.expected("served" if is_served else "embedded", context.num_updates)
         journal = self._folder / "journal.jsonl"
-        record.books = books.audit(journal, scene.run, expected, group_size=4, is_served=is_served)
+        record.audit = books.audit(journal, context.run, expected, group_size=4, is_served=is_served)
         if not is_served and torture.reference is not None:
-            record.differences = books.differences(scene.run, torture.reference)
+            record.differences = books.differences(context.run, torture.reference)
         left = leftovers.listing(torture.tmp) | (leftovers.shared_memory(torture.processes.alive()) - shared)
-        record.files_left = sorted(left) + leftovers.files_of_run(scene.run)
+        record.files_left = sorted(left) + leftovers.files_of_run(context.run)
         for path in left:
             with suppress(OSError):
                 shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
     def _end(self) -> None:
-        scene = self._scene
-        if scene.life is not None:
-            scene.life.kill()
-            self._await_end(scene.life)
+        context = self._context
+        if context.attempt is not None:
+            context.attempt.kill()
+            self._await_end(context.attempt)
         for name in ("log.txt", "metrics.jsonl", "evaluations.jsonl"):
-            if (scene.run / name).exists():
-                shutil.copy(scene.run / name, self._folder)
-        if (scene.run / "servers").exists():
-            shutil.copytree(scene.run / "servers", self._folder / "servers", dirs_exist_ok=True)
-        scene.disk.close()
+            if (context.run / name).exists():
+                shutil.copy(context.run / name, self._folder)
+        if (context.run / "servers").exists():
+            shutil.copytree(context.run / "servers", self._folder / "servers", dirs_exist_ok=True)
+        context.disk.close()
 
-    def _tell(self, record: FaultRecord) -> None:
+    def _print_record(self, record: FaultRecord) -> None:
         passed = time.monotonic() - self._torture.began
         print(f"{passed:7.0f} s  {record.number:3d}  {record.line()}", flush=True)
         with (self._torture.output / "faults.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(vars(record)) + "\n")
 
 
-_NOTHING = Kind("none", lambda scene: "")
+_NOTHING = Kind("none", lambda context: "")
 
 
 def run_environment(torture: Torture, folder: Path) -> dict[str, str]:

@@ -13,14 +13,14 @@ class Plan:
 
     Args:
         seed: the seed of the order of kinds and of moments; the order also depends on the phases.
-        able: the abilities of the machine: "mount", "shim".
+        abilities: the abilities of the machine: "mount", "shim".
         only: a regular expression for the names of the kinds to use; "" for all.
     """
 
-    def __init__(self, seed: int, able: Collection[str], only: str = "") -> None:
+    def __init__(self, seed: int, abilities: Collection[str], only: str = "") -> None:
         self._random = random.Random(f"plan:{seed}")
         wanted = [kind for kind in KINDS if re.search(only, kind.name)]
-        self.kinds = [kind for kind in wanted if not kind.needs or kind.needs in able]
+        self.kinds = [kind for kind in wanted if not kind.needs or kind.needs in abilities]
         self.not_run = [kind for kind in wanted if kind not in self.kinds]
         self._order = {kind.name: self._random.random() for kind in self.kinds}
         self.tried: defaultdict[str, float] = defaultdict(float)

@@ -10,7 +10,7 @@ from megatron_sspo.reward import code
 from megatron_sspo.reward.code import read_checks
 from megatron_sspo.types import Prompt
 
-_LIVES = 1_000_000  # the number of serial numbers of a life; a float represents all of them exactly
+_SERIALS_PER_ATTEMPT = 1_000_000  # the number of serial numbers of an attempt; a float represents all of them exactly
 
 # A program that passes each row's tests, and one that fails them.
 RIGHT, WRONG = "def f(x):\n    return 3 * x + 1\n", "def f(x):\n    return 3 * x - 1\n"
@@ -48,7 +48,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._judge = code.reward(concurrency=2)
-        self._life = int(os.environ.get("TORTURE_LIFE", "0"))
+        self._attempt = int(os.environ.get("TORTURE_LIFE", "0"))
         self._numbers = itertools.count(1)
         self._verdicts = Path(os.environ["TORTURE_JOURNAL"]).with_name("verdicts.jsonl")
 
@@ -58,7 +58,7 @@ class Programs:
             for prompt, response in zip(prompts, responses, strict=True)
         ]
         found = self._judge.judge(attempts)
-        self._note(responses, found)
+        self._record_verdicts(responses, found)
         return [self._parts(reason) for reason in found]
 
     def close(self) -> None:
@@ -68,17 +68,17 @@ class Programs:
         return self._judge.metrics()
 
     def _parts(self, reason: str) -> dict[str, float]:
-        serial = float(self._life * _LIVES + next(self._numbers))
+        serial = float(self._attempt * _SERIALS_PER_ATTEMPT + next(self._numbers))
         return {"answer": float(reason == "passed"), "serial": serial, "serial_back": -serial}
 
-    def _note(self, responses: Sequence[str], found: Sequence[str]) -> None:
+    def _record_verdicts(self, responses: Sequence[str], found: Sequence[str]) -> None:
         wrong = [
             [reason, "passed" if _is_odd(response) else "failed"]
             for response, reason in zip(responses, found, strict=True)
             if (reason == "passed") != _is_odd(response) or reason not in ("passed", "failed")
         ]
         with self._verdicts.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"life": self._life, "judged": len(found), "wrong": wrong}) + "\n")
+            file.write(json.dumps({"attempt": self._attempt, "judged": len(found), "wrong": wrong}) + "\n")
 
 
 def programs() -> Programs:

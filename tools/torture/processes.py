@@ -23,25 +23,21 @@ class Processes:
     def __init__(self, token: str, tmp: Path) -> None:
         self._mark = f"{TOKEN}={token}\0".encode()
         self._tmp = str(tmp).encode()
-        self._known: dict[tuple[int, float], str] = {}  # (pid, start) -> role; keeps processes that rename themselves
+        self._known: set[tuple[int, float]] = set()  # (pid, start); keeps processes that rename themselves
 
     def alive(self) -> list[psutil.Process]:
         """Returns all of these processes except zombies."""
-        found, known = [], {}
+        found, known = [], set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 key = (process.pid, process.create_time())
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 if key in self._known or self._is_marked(process.pid):
-                    known[key] = self._known.get(key, "")
+                    known.add(key)
                     found.append(process)
         self._known = known
         return found
-
-    def role(self, process: psutil.Process) -> str:
-        """Returns the role of a process; "" for other helpers. Raises psutil.Error if the process has ended."""
-        return role_of(process)
 
     def of_role(self, *roles: str) -> list[psutil.Process]:
         """Returns the processes with one of these roles, oldest first."""
@@ -73,7 +69,11 @@ class Processes:
 
 
 def role_of(process: psutil.Process) -> str:
-    """Returns launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge or ""."""
+    """Returns launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge or "".
+
+    Raises:
+        psutil.Error: the process has ended.
+    """
     words = process.cmdline()
     line = " ".join(words)
     if "bwrap" in line and "--json-status-fd" in line:

@@ -65,7 +65,7 @@ def _additions(size: int, split: str = "train") -> Prompts:
     return Prompts(source="arithmetic", options={"size": size, "split": split}, template="{question}", max_tokens=8)
 
 
-def _keep_books() -> None:
+def _write_journal() -> None:
     """Makes rank 0 write each update's rollouts to the journal, before the update appears anywhere else."""
     import hashlib
     import json
@@ -75,14 +75,14 @@ def _keep_books() -> None:
         warnings.simplefilter("ignore")
         from megatron_sspo.job import Job
 
-    journal, life = Path(os.environ["TORTURE_JOURNAL"]), int(os.environ["TORTURE_LIFE"])
+    journal, attempt = Path(os.environ["TORTURE_JOURNAL"]), int(os.environ["TORTURE_LIFE"])
     after_update = Job.after_update
 
     def content(rollout) -> str:
         """Returns a digest of a response; two long responses are not equal by chance."""
         return hashlib.sha256(repr((rollout.tokens, rollout.rollout_log_probs)).encode()).hexdigest()[:20]
 
-    def noted(self, batch, record) -> None:
+    def after_update_with_journal(self, batch, record) -> None:
         groups = [
             {
                 "prompt": group.prompt.id,
@@ -99,11 +99,11 @@ def _keep_books() -> None:
             for group in batch
         ]
         with journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"life": life, "update": self.state.update, "groups": groups}) + "\n")
+            file.write(json.dumps({"attempt": attempt, "update": self.state.update, "groups": groups}) + "\n")
         after_update(self, batch, record)
 
-    Job.after_update = noted
+    Job.after_update = after_update_with_journal
 
 
 if os.environ.get("RANK") == "0":
-    _keep_books()
+    _write_journal()

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tools.torture.books import Books
+from tools.torture.books import AuditResult
 
-# went on: by itself, in the same life. resumed: by the command that a user or Slurm gives.
+# went on: by itself, in the same attempt. resumed: by the command that a user or Slurm gives.
 Outcome = Literal["went on", "resumed", "hang", "not recovered"]
 
 
@@ -21,10 +21,10 @@ class FaultRecord:
     what: str = ""
     outcome: Outcome = "went on"
     seconds: float = 0.0  # from the fault's end until the run made further updates
-    lives: int = 0  # the number of lives until then
+    attempts: int = 0  # the number of attempts until then
     updates_lost: int = 0
     exit_codes: list[int] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)  # the error messages that lives ended with
+    sentences: list[str] = field(default_factory=list)  # the error messages that attempts ended with
     tracebacks: int = 0
     processes_left: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -32,8 +32,8 @@ class FaultRecord:
     def line(self) -> str:
         """Returns the record as one line for the console."""
         parts = [f"{self.kind} ({self.phase}, {self.moment}): {self.what}", f"{self.outcome} in {self.seconds:.1f} s"]
-        if self.lives:
-            parts.append(f"{self.lives} lives, {self.updates_lost} updates lost")
+        if self.attempts:
+            parts.append(f"{self.attempts} attempts, {self.updates_lost} updates lost")
         parts += [f'"{sentence[:160]}"' for sentence in self.sentences]
         if self.tracebacks:
             parts.append(f"{self.tracebacks} TRACEBACKS")
@@ -50,8 +50,8 @@ class PhaseRecord:
     kind: str
     num_updates: int
     seconds: float = 0.0
-    lives: int = 0
-    books: Books | None = None  # None: the run did not finish
+    attempts: int = 0
+    audit: AuditResult | None = None  # None: the run did not finish
     differences: list[str] = field(default_factory=list)  # from the uninterrupted run
     files_left: list[str] = field(default_factory=list)
     processes_left: list[str] = field(default_factory=list)

@@ -37,7 +37,7 @@ class Findings:
         for phase in self.phases:
             where = f"run {phase.number} ({phase.kind})"
             found += [f"{where}: {phase.error}"] if phase.error else []
-            found += [f"{where}: {error}" for error in (phase.books.errors if phase.books else ())]
+            found += [f"{where}: {error}" for error in (phase.audit.errors if phase.audit else ())]
             found += [f"{where}: {difference}" for difference in phase.differences]
             found += [f"{where}: file left: {path}" for path in phase.files_left]
             found += [f"{where}: process left: {line}" for line in phase.processes_left]
@@ -70,7 +70,7 @@ class Findings:
         failures = self.failures()
         parts = [
             f"`{self.command}`: {sum(fault.kind != 'none' for fault in self.faults)} faults in {len(self.phases)} runs "
-            f"of {sum(phase.lives for phase in self.phases)} lives, {self.seconds:.0f} s",
+            f"of {sum(phase.attempts for phase in self.phases)} attempts, {self.seconds:.0f} s",
             _of_kinds(self.faults, self.not_run),
             _of_phases(self.phases),
             _of_memory(self.samples),
@@ -119,28 +119,28 @@ def _of_kinds(faults: Sequence[FaultRecord], not_run: Sequence[Kind]) -> str:
 def _of_phases(phases: Sequence[PhaseRecord]) -> str:
     rows = []
     for phase in phases:
-        books = phase.books
+        audit = phase.audit
         rows.append(
             [
                 f"{phase.number} {phase.kind}",
-                phase.lives,
+                phase.attempts,
                 phase.num_updates,
                 *(
                     [
-                        books.updates_lost,
-                        books.rollouts_lost,
-                        books.rollouts_doubled,
-                        f"{books.judged_wrong} of {books.judged}",
+                        audit.updates_lost,
+                        audit.rollouts_lost,
+                        audit.rollouts_doubled,
+                        f"{audit.judged_wrong} of {audit.judged}",
                     ]
-                    if books
+                    if audit
                     else ["not complete"] * 4
                 ),
-                ("no" if phase.differences else "yes") if phase.kind == "embedded" and books else "",
+                ("no" if phase.differences else "yes") if phase.kind == "embedded" and audit else "",
                 len(phase.files_left),
                 f"{phase.seconds:.0f}",
             ]
         )
-    head = "run|lives|updates|made again|rollouts lost|learned from twice|judged wrong|equal to the bit|files left|s"
+    head = "run|attempts|updates|made again|rollouts lost|learned from twice|judged wrong|equal to the bit|files left|s"
     return _table(head.split("|"), rows)
 
 

@@ -26,7 +26,7 @@ class Servers:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
-        self.port = _free_pair()
+        self.port = _free_port_pair()
         self.key = secrets.token_urlsafe(16)
         self._environment = {**os.environ, **environment, "MEGATRON_SSPO_SERVER_KEY": self.key}
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,7 +36,7 @@ class Servers:
     def urls(self) -> list[str]:
         return [f"http://127.0.0.1:{self.port + number}" for number in range(NUM_SERVERS)]
 
-    def mind(self) -> None:
+    def ensure_running(self) -> None:
         """Starts the process if it does not run, as a job script or a user would."""
         if self._process is not None and self._process.poll() is None:
             return
@@ -57,11 +57,11 @@ class Servers:
                 start_new_session=True,
             )
 
-    def await_up(self, seconds: float) -> bool:
+    def await_ready(self, seconds: float) -> bool:
         """Waits until all servers answer; returns False after `seconds`."""
         deadline = time.monotonic() + seconds
         while not (self.folder / "urls").exists():
-            self.mind()
+            self.ensure_running()
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.5)
@@ -75,7 +75,7 @@ class Servers:
             self._process = None
 
 
-def _free_pair() -> int:
+def _free_port_pair() -> int:
     while True:
         port = 20_000 + secrets.randbelow(10_000)
         try:
