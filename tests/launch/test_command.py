@@ -90,7 +90,7 @@ def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, ca
         ),
         (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is not an sbatch option"),
         (["--on", "slurm", "--script=slurm/none.sbatch"], "has no slurm/none.sbatch: start from a checkout"),
-        (["--on", "slurm", "--resume=runs/x"], "set RUN in place of --resume"),
+        (["--on", "slurm", "--resume=runs/x"], "--resume is for --on local: set RUN"),
         (["--sbatch=--nodes=3"], "--sbatch and --script are for Slurm jobs"),
         (["--executor=local"], "--executor is NeMo-Run's"),
         (["--on", "nemo-run", "--executor=local"], "make install-nemo-run"),

@@ -57,4 +57,4 @@ def test_a_node_that_does_not_answer_is_left_to_slurm(tmp_path) -> None:
 
     ends = "pause() { ((SECONDS += 10)); echo COMPLETING > state; kill -TERM $$; }"
     ended = run(tmp_path, f"{ends}; {step}", scontrol=says, srun="exit 1")
-    assert "the job ends: Slurm has ended it" in ended.stdout and ended.returncode == 1
+    assert "the job ends: ended by Slurm" in ended.stdout and ended.returncode == 1

@@ -175,7 +175,7 @@ def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest
     (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
     for folder, reason in {
         written(tmp_path / "empty", "metrics.jsonl"): "has no rows: wait for the first update",
-        written(tmp_path / "other", "metrics.jsonl", '{"update": 1, "loss": 2}'): "is it the file of another program?",
+        written(tmp_path / "other", "metrics.jsonl", '{"update": 1, "loss": 2}'): "was it written by another program?",
         tmp_path / "pipe": "it is a pipe, not a regular file",
         tmp_path / "folder": "it is a folder, not a regular file",
         tmp_path / "binary": "is not UTF-8",

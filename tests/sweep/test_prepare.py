@@ -40,7 +40,7 @@ def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path) -> None:
     ("sets", "vary", "seeds", "message"),
     [
         ([], VARY, 0, "--seeds is 0: a sweep has one seed or more"),
-        (["seed=3"], VARY, 1, "--set seed is given, and each run has a seed of its own"),
+        (["seed=3"], VARY, 1, "--set seed is given, but each run of a sweep has its own seed"),
         ([], [*VARY, VARY[0]], 1, "--vary objective is given twice"),
         ([], ["objective=[sspo(), sspo( )]"], 1, "are the same: leave one of the values out"),
         ([], ["objective=[sspo(), spo()]"], 1, "objective=spo() cannot be read"),
