@@ -24,8 +24,8 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     Args:
         rollouts: mappings with these keys.
             `prompt` and `response`: token ids. `advantage`: Â.
-            `old`: log π_old of each response token under the trainer's model, at the temperature that `policy_step` is
-            given. It is left out of all rollouts if the policy has not moved.
+            `old`: log π_old of each response token under the trainer's model, at the temperature that is given to
+            `make_forward_step`. It is left out of all rollouts if the policy has not moved.
             `engine`, for an engine correction, and `reference`, for a KL penalty: the log-probs of the engine and of
             the reference policy, on all rollouts or on none.
             `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
@@ -68,7 +68,7 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     return microbatch if all(with_engine) else replace(microbatch, rollout_log_probs=None)
 
 
-def policy_step(
+def make_forward_step(
     objective: Objective,
     *,
     num_sequences: int,
@@ -95,7 +95,7 @@ def policy_step(
         RuntimeError: Megatron's model-parallel groups are not initialized.
     """
     if not parallel_state.model_parallel_is_initialized():
-        raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before policy_step")
+        raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before make_forward_step")
     scale = loss_scale(num_microbatches=num_microbatches, num_sequences=num_sequences)
     return _OwnLoopStep(
         policy_loss(objective, penalties, correction, scale=scale),
@@ -112,11 +112,11 @@ class _OwnLoopStep(ForwardStep):
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         chunk: Any = unwrap_model(model)
-        _check_that_rows_may_differ(chunk.config)
+        _check_variable_lengths(chunk.config)
         return super().__call__(microbatches, model)
 
 
-def _check_that_rows_may_differ(transformer: TransformerConfig) -> None:
+def _check_variable_lengths(transformer: TransformerConfig) -> None:
     """Refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` does not fix.
 
     Raises:

@@ -123,7 +123,7 @@ def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
     answer = engine._submit(server.client._exchange("POST", "/generate", question, 60))
     until(lambda: num_running(engine), 30)
     session = engine._session()
-    session.flush(put_back=False)
+    session.flush(has_retracted=False)
     assert not session.failures
     status, text = answer.result(60)
     assert status == 200, text

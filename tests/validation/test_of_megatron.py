@@ -14,7 +14,7 @@ REFUSED = {
     "megatron={'num_attention_heads': 3}": f"megatron.num_attention_heads is 3, {MINE} the model's config.json",
     "megatron={'tensor_model_parallel_size': 2}": f"is 2, {MINE} parallel.tensor, so set that",
     "megatron={'bf16': False}": f"megatron.bf16 is False, {MINE} model.dtype, so set that",
-    "megatron={'calculate_per_token_loss': True}": "megatron.calculate_per_token_loss is True, and has to stay off",
+    "megatron={'calculate_per_token_loss': True}": "megatron.calculate_per_token_loss is True, and must stay off",
     "megatron={'hidden_dropout': 'a'}": "megatron.hidden_dropout is 'a': it has to be a number of 0 or more",
     "megatron={'hidden_dropout': math.nan}": "megatron.hidden_dropout is nan: it has to be a number",
     "megatron={'glu_linear_offset': math.inf}": "megatron.glu_linear_offset is inf: it has to be a finite number",
@@ -31,7 +31,7 @@ REFUSED = {
     "ddp={'bucket_size': 'a'}": "ddp.bucket_size is 'a': it has to be a whole number of 1 or more",
     "ddp={'overlap_grad_reduce': 1}": "ddp.overlap_grad_reduce is 1: it has to be True or False",
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
-    "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and has to stay off",
+    "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
     "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
     # what a layout and a model do not go together in
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
