@@ -206,7 +206,9 @@ class ResultQueue:
 
     def get_nowait(self) -> Any:
         """Returns the value, or an error if the writing process ended without one. Megatron shows it on all ranks."""
-        return self._value or RuntimeError("the process that writes was killed, perhaps because memory ran out")
+        if self._value is None:
+            return RuntimeError("the process that writes was killed, perhaps because memory ran out")
+        return self._value
 
 
 def _copy_to_host(buckets: Any) -> Any:

@@ -167,10 +167,8 @@ def _write_weights(
 
 
 def _set_default_permissions(file: Path) -> None:
-    """Gives a file the default permissions of a new file; safetensors lets only its owner read it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    file.chmod(0o666 & ~mask)
+    """Gives a file in a new folder the permissions of the folder; safetensors lets only its owner read it."""
+    file.chmod(0o666 & file.parent.stat().st_mode)
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:

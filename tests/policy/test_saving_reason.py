@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_sspo.policy.saving import describe_error
+from megatron_sspo.policy.saving import ResultQueue, describe_error
 
 
 class Acting:
@@ -27,3 +27,10 @@ def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path:
             torch.load(tmp_path / name)
         assert "weights_only" not in describe_error(raised.value) and "\n" not in describe_error(raised.value)
     assert not (tmp_path / "hacked").exists()
+
+
+def test_an_empty_result_of_the_writer_is_not_an_error() -> None:
+    results = ResultQueue()
+    results.put({})
+    results.collect()
+    assert results.get_nowait() == {}

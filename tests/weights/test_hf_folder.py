@@ -1,5 +1,6 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
+import os
 import shutil
 
 import pytest
@@ -151,7 +152,8 @@ def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
     assert torch.equal(written.read("c"), whole.t()[1:])
 
 
-def test_written_weights_can_be_read_by_whoever_can_read_the_config(checkpoint, tmp_path):
+def test_written_weights_have_the_permissions_of_the_config(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "umask")  # to read the process's umask is to change it, for all threads
     with HFFolder(checkpoint("llama")) as folder:
         write_folder(tmp_path / "out", stream(folder), source=folder)
     modes = {(tmp_path / "out" / name).stat().st_mode for name in ("config.json", "model.safetensors")}

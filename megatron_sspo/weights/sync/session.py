@@ -26,7 +26,7 @@ class Transport(Protocol):
     def send(self, session: "Session", tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
 
-        The stream is always consumed, because it is a collective with the other ranks.
+        The stream is consumed unless an error ends the run, because it is a collective with the other ranks.
         """
         ...
 
