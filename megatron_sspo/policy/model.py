@@ -70,9 +70,7 @@ def transformer_config(
     }
     if fields.get("num_moe_experts"):
         if parallel.tensor > 1 and not parallel.sequence:
-            raise UserError(
-                "experts under parallel.tensor > 1 need parallel.sequence=true: Megatron refuses them without"
-            )
+            raise UserError("experts under parallel.tensor > 1 need parallel.sequence=true: Megatron requires it")
         fields |= {
             "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
             "moe_aux_loss_coeff": 0.0,
@@ -81,9 +79,9 @@ def transformer_config(
             "moe_grouped_gemm": has_transformer_engine(),
         }
     elif routing_replay:
-        raise UserError("routing_replay is on, and the model at hand has no experts to replay: set it to none")
+        raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
     elif parallel.expert > 1:
-        raise UserError(f"parallel.expert is {parallel.expert}, and the model at hand has no experts: set it to 1")
+        raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
     return construct(TransformerConfig, fields, options, "megatron")
 
 

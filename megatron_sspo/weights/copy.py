@@ -128,7 +128,7 @@ class TensorCopier:
                     view, offset = view[count:], offset + count
         except OSError as error:
             raise UserError(
-                f"cannot write {self._paths[file]}: {error.strerror}; what is done is kept, run the same command again"
+                f"cannot write {self._paths[file]}: {error.strerror}; finished work is kept, run the same command again"
             ) from error
 
     def close(self) -> None:

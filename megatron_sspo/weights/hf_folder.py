@@ -81,7 +81,7 @@ class HFFolder(ModelFolder):
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
-                    f"{index} places {shown(name)} in {shown(file_name)}, which is outside of this folder; download it "
+                    f"{index} places {shown(name)} in {shown(file_name)}, which is not a file in this folder; download it "
                     "again"
                 )
         for file_name in sorted(set(weight_map.values())):
@@ -149,7 +149,7 @@ def _write_weights(
 
     for name, tensor in tensors:
         if name in seen:
-            raise ValueError(f"{name} comes twice")
+            raise ValueError(f"{name} occurs twice")
         seen.add(name)
         is_float = tensor.is_floating_point()
         tensor = tensor.detach().to("cpu", dtype if is_float else None).contiguous()

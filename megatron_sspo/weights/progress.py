@@ -28,7 +28,7 @@ class Meter:
         """Starts the display, with `done` bytes copied by earlier attempts."""
         self._start_time = self._last_printed = time.monotonic()
         self._done = self._done_before = done
-        resumed = f", {done / 1e9:.2f} GB of it done already" if done else ""
+        resumed = f", {done / 1e9:.2f} GB already done" if done else ""
         print(f"{self._title}: {self._total / 1e9:.2f} GB{resumed}", file=sys.stderr, flush=True)
         if self._console.is_terminal:
             columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

@@ -104,8 +104,8 @@ class Files:
             record = self._record(stored, part.file, *part.record)
             if part.offset + part.num_rows * part.width > record.num_bytes:
                 raise UserError(
-                    f"{stored.name} of {part.file} has the shape {list(record.shape)} there, which is smaller than by "
-                    "the file .metadata; it is damaged, get it again"
+                    f"{stored.name} in {part.file} has the shape {list(record.shape)}, smaller than the file .metadata "
+                    "says; the checkpoint is damaged, get it again"
                 )
             offset += record.data_offset
         if part.width == stored.row_bytes:
@@ -138,7 +138,7 @@ class Files:
                     f"cannot read {stored.name} from {file}: {error}; it is damaged, get it again"
                 ) from error
             if record.dtype != stored.dtype:
-                raise UserError(f"{stored.name} of {file} is {record.dtype}, and {stored.dtype} by the file .metadata")
+                raise UserError(f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata")
             known[file, offset] = record
             if len(known) > _OPEN_FILES:
                 known.popitem(last=False)

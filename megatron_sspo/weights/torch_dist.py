@@ -108,7 +108,7 @@ def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) 
 
 def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
     if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
-        raise ValueError(f"{key} is placed in {shown(info.relative_path)}, which is outside of this folder")
+        raise ValueError(f"{key} is placed in {shown(info.relative_path)}, which is not a file in this folder")
     offset, length = _sizes((info.offset, info.length))
     return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
 

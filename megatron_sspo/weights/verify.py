@@ -49,7 +49,7 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
         else:
             differences.append(f"{x.name} is {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
     total = sum(x.num_bytes for x, _ in comparable)
-    meter = Meter(f"{a.path} = {b.path}?", total)
+    meter = Meter(f"{a.path} and {b.path}", total)
     meter.start(0)
     try:
         with ThreadPoolExecutor(DEFAULT_THREADS) as pool:

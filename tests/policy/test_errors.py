@@ -40,7 +40,7 @@ def configure(folder, parallel=Parallel(), **options):
             {"calculate_per_token_loss": True},
             "calculate_per_token_loss is True, and must stay off: it weights every sequence",
         ),
-        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model at hand has no experts"),
+        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model has no experts"),
         ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
         ("moe", Parallel(data=3, expert=3), {}, "parallel.expert is 3, which does not divide the model's 8 experts"),
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
@@ -116,12 +116,12 @@ def test_a_loss_that_is_not_finite_takes_no_step(folders, batches, device, chang
 def test_a_gradient_that_is_not_finite_is_reported(folders, batches, device):
     policy, batch = Policy(make_run(), folders["dense"], device), read_batch(batches["dense"])
 
-    def spoilt(log_probs, *others):
+    def with_infinite_gradient(log_probs, *others):
         sums = sspo()(log_probs, *others)
         return replace(sums, loss=sums.loss + (log_probs - log_probs.detach()).abs().sqrt().sum())
 
     with pytest.raises(UserError, match="the gradient norm is nan"):
-        policy.update(batch, spoilt)
+        policy.update(batch, with_infinite_gradient)
 
 
 @pytest.mark.parametrize("kind", ["moe", "dense"])

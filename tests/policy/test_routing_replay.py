@@ -104,5 +104,5 @@ def test_routes_that_cannot_be_are_refused(folders, device, routed):
 
 
 def test_a_model_without_experts_has_nothing_to_replay(folders, device):
-    with pytest.raises(UserError, match="routing_replay is on, and the model at hand has no experts"):
+    with pytest.raises(UserError, match="routing_replay is on, and the model has no experts"):
         Policy(make_run(routing_replay="R2"), folders["dense"], device)

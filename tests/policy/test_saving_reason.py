@@ -9,7 +9,7 @@ import torch
 from megatron_sspo.policy.saving import ResultQueue, describe_error
 
 
-class Acting:
+class CodeOnLoad:
     """An object whose unpickling would run a command."""
 
     def __init__(self, command: str) -> None:
@@ -20,7 +20,7 @@ class Acting:
 
 
 def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path: Path) -> None:
-    torch.save({"a": Acting(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
+    torch.save({"a": CodeOnLoad(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
     (tmp_path / "garbage.pt").write_bytes(b"garbage")
     for name in ("common.pt", "garbage.pt"):
         with pytest.raises(Exception, match="weights_only") as raised:

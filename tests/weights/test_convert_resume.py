@@ -30,7 +30,7 @@ def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
         return write(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UserError, match=r"cannot write .*__0_0.distcp: No space left on device; what is done is kept"):
+    with pytest.raises(UserError, match=r"cannot write .*__0_0.distcp: No space left on device; finished work is kept"):
         convert(pair[0], tmp_path / "out", num_threads=1)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(os, "pwrite", write)

@@ -227,7 +227,7 @@ def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a comes twice"), ([], "no tensors")])
+@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a occurs twice"), ([], "no tensors")])
 def test_invalid_streams_are_refused(checkpoint, tmp_path, names, message):
     with pytest.raises(ValueError, match=message):
         write_folder(tmp_path / "new", [(n, torch.zeros(1)) for n in names], source=HFFolder(checkpoint("llama")))
