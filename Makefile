@@ -65,6 +65,7 @@ quickstart: install
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
 test: install sandbox-there

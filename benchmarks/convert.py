@@ -1,12 +1,12 @@
-"""Conversion next to `cp` of the same files, to loading and saving everything, and to a peer's reader and writer.
+"""Compares conversion with `cp` of the same files, with loading and saving everything, and with mbridge's I/O.
 
     python benchmarks/convert.py --folder DIR            # 5 GB, and room for two copies of it
 
-Makes a checkpoint with the shapes of Qwen3-30B-A3B and three layers of its 48, once, in DIR. Every variant runs in a
-process of its own, in turn. Seconds are wall-clock time of the work alone, with the files in the page cache; ours
+The first call makes a checkpoint in DIR with the shapes of Qwen3-30B-A3B and three of its 48 layers. Every variant runs
+in its own process, in turn. Seconds are wall-clock time of the conversion only, with the files in the page cache; ours
 includes checksums and waiting for the disk, cp's does not. MB is the peak of resident memory above that of an
-interpreter that has imported torch. `mbridge`: what its reader and its writer of safetensors need by themselves, with
-nothing in between but the concatenation; `pip install --no-deps mbridge==0.15.1` brings it, else it is left out.
+interpreter that has imported torch. `mbridge` measures only its reader and writer of safetensors and the concatenation
+between them; install it with `pip install --no-deps mbridge==0.15.1`, otherwise it is left out.
 """
 
 import argparse
@@ -50,7 +50,7 @@ CONFIG = {
 
 
 def make_checkpoint(folder: Path, num_layers: int) -> None:
-    """Random bits in the shapes of the model, in files of no more than 2 GB, as published checkpoints have them."""
+    """Writes random bits in the shapes of the model, in files of at most 2 GB as in published checkpoints."""
     config = {**CONFIG, "num_hidden_layers": num_layers}
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(0)
@@ -96,7 +96,7 @@ def rows_of(source: Path) -> list[Any]:
 
 
 def everything_to_megatron(source: Path, destination: Path) -> None:
-    """Loads the model, puts the parameters together, saves them."""
+    """Loads the whole model, assembles Megatron's parameters, and saves them."""
     tensors: dict[str, torch.Tensor] = {}
     for file in sorted(source.glob("*.safetensors")):
         tensors |= load_file(file)
@@ -108,7 +108,7 @@ def everything_to_megatron(source: Path, destination: Path) -> None:
 
 
 def everything_to_hf(source: Path, destination: Path) -> None:
-    """Loads what `everything_to_megatron` saved, takes the parameters apart, saves them."""
+    """Loads the file of `everything_to_megatron`, splits the parameters into Hugging Face tensors, and saves them."""
     destination.mkdir()
     parameters = torch.load(source.with_name("everything.pt"))
     tensors: dict[str, torch.Tensor] = {}
@@ -118,7 +118,7 @@ def everything_to_hf(source: Path, destination: Path) -> None:
 
 
 def mbridge_io(folder: Path) -> Any:
-    """The module that reads and writes safetensors, without the package around it, which wants a GPU's libraries."""
+    """Loads mbridge's module for safetensors without the rest of the package, which needs CUDA libraries."""
     package = importlib.util.find_spec("mbridge")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("mbridge is not installed")
@@ -154,10 +154,10 @@ VARIANTS: dict[str, dict[str, Callable[[Path, Path], None]]] = {
 
 
 def measure(work: Callable[[Path, Path], None], source: Path, destination: Path) -> dict[str, float]:
-    """Wall-clock seconds and the peak of resident memory above the present."""
+    """Returns wall-clock seconds, and the peak of resident memory above its value at the start."""
     _remove(destination)
     os.sync()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak to the current value
     before = kilobytes("VmRSS")
     start = time.perf_counter()
     work(source, destination)

@@ -1,13 +1,13 @@
-"""Log-probs and entropy, forward and backward: ours against the naive form and against peers as they are installed.
+"""Compares log-probs and entropy, forward and backward, with a naive implementation and with installed peers.
 
     python benchmarks/log_probs.py                 # T = 512
     python benchmarks/log_probs.py --tokens 2048   # four times the memory of the first
 
-One thread, vocabulary 151,936, hidden size 2,048, bfloat16. Times are CPU seconds of one forward and backward pass; MB
-is the peak of memory above the inputs. "From logits" asks for log-probs with a gradient and for entropy as a metric;
-"with the output layer" starts from hidden states and the weight, and MB is beyond the gradients that are returned.
+It runs one thread with vocabulary 151,936, hidden size 2,048 and bfloat16. Times are CPU seconds of one forward and
+backward pass; MB is the peak of memory above the inputs. "From logits" computes log-probs with a gradient, and entropy
+as a metric. "With the output layer" starts from hidden states and the weight, and MB excludes the returned gradients.
 The last columns are the largest errors of log-probs against float64: from float32 logits, or from bfloat16 operands.
-Peers: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`; what is not installed is left out.
+Peers: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`; peers that are not installed are left out.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def naive(logits: torch.Tensor, labels: torch.Tensor) -> Values:
 
 
 def megatron(logits: torch.Tensor, labels: torch.Tensor) -> Values:
-    """Megatron's own, which has no entropy."""
+    """Computes log-probs with Megatron's own function, which has no entropy."""
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
     return -vocab_parallel_cross_entropy(logits, labels), None
@@ -105,8 +105,8 @@ def measure_logits(function: Callable[..., Values], tokens: int, repetitions: in
     upstream = torch.ones(tokens)
 
     def work() -> None:
-        # the logits of a model are an intermediate result, which may be overwritten: ours leaves the gradient
-        # there, and the next repetition finds it; times do not depend on values
+        # The logits of a model are an intermediate result and may be overwritten: ours stores the gradient in them. The
+        # next repetition starts from these values, which does not change the times.
         part = logits.requires_grad_().view_as(logits)
         values = function(part, labels)[0]
         torch.autograd.grad(values, part, upstream.to(values.dtype))
@@ -135,7 +135,7 @@ def measure_head(function: Callable[..., Values], tokens: int, repetitions: int)
 
 
 def one_rank() -> None:
-    """Megatron's functions ask for their groups."""
+    """Initializes Megatron's process groups for one rank; its functions need them."""
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.run import Parallel
 

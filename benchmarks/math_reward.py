@@ -1,13 +1,13 @@
-"""Verifications a second of the math reward, by kind of answer, and how late a deadline is kept.
+"""Measures the math reward: verifications per second by kind of answer, and the delay of a deadline.
 
     python benchmarks/math_reward.py                       # 2 workers, 1,000 answers of each kind, deadline 2 s
     python benchmarks/math_reward.py --count 5000 --workers 8
 
-No two answers are alike, so that nothing is remembered. "numbers" are settled in the trainer's process; "LaTeX" by
-math-verify in the workers; "half and half" mixes them; "with bombs" adds expressions that never end to the LaTeX, which
-cost their deadline and a new worker each. The latency is that of one answer by itself, with the start of a worker for
-the one after a bomb. The last line is about bombs alone, one at a time: when is the worst of them over, and its process
-gone? The exit code is 1 where that is later than 1.1 deadlines.
+All answers are different, so that no cache helps. "numbers" are compared in the trainer's process; "LaTeX" by
+math-verify in the workers; "half and half" mixes both. "with bombs" adds expressions that never finish to the LaTeX;
+each costs its deadline and a new worker. The latency is that of one answer alone; after a bomb it includes the start of
+a worker. The last line is about bombs alone, one at a time: the longest time until a bomb's process has ended. The exit
+code is 1 if that is more than 1.1 deadlines.
 """
 
 import argparse
@@ -52,14 +52,14 @@ def latex(draw: random.Random, count: int) -> list[Pair]:
 
 
 def throughput(reward: MathReward, pairs: Sequence[Pair]) -> float:
-    """Answers a second, as one batch."""
+    """Returns answers per second, scored as one batch."""
     started = time.perf_counter()
     score(reward, pairs)
     return len(pairs) / (time.perf_counter() - started)
 
 
 def latencies(reward: MathReward, pairs: Sequence[Pair]) -> list[float]:
-    """Milliseconds of each answer by itself, in order of size."""
+    """Returns the milliseconds of each answer scored alone, sorted."""
 
     def timed(pair: Pair) -> float:
         started = time.perf_counter()
@@ -75,12 +75,12 @@ def score(reward: MathReward, pairs: Sequence[Pair]) -> None:
 
 
 def latest(deadline: float, count: int) -> float:
-    """The longest that a bomb took, as a multiple of the deadline: from its start to the death of its process."""
+    """Returns the longest time from a bomb's start to the end of its process, as a multiple of the deadline."""
     with DeadlinePool(equivalent, 1, deadline, False, prepare) as pool:
         pool.map([("x", "y+1")])
         seconds: list[float] = []
         for number in range(count):
-            pool.map([("x", f"y+{number + 2}")])  # a new worker has started when this is done
+            pool.map([("x", f"y+{number + 2}")])  # waits until a new worker has started
             started = time.perf_counter()
             pool.map([(r"\sqrt{2}", _BOMBS[number % len(_BOMBS)])])
             seconds.append(time.perf_counter() - started)
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=2.0, help="seconds; default: %(default)s")
     parser.add_argument("--bombs", type=int, default=8, help="bombs; default: %(default)s")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # one line a bomb
+    logging.disable(logging.WARNING)  # otherwise one line per bomb
     print(f"{options.workers} workers, deadline {options.deadline} s, {os.cpu_count()} cores, load {_load()}")
     print(f"{'':14} {'a second':>9} {'median ms':>10} {'p99 ms':>8}")
     draw = random.Random(0)
@@ -108,7 +108,7 @@ def main() -> int:
     ]
     for name, pairs in kinds.items():
         pool = DeadlinePool(equivalent, options.workers, options.deadline, False, prepare)
-        pool.map([("x", f"y+{number}") for number in range(4 * options.workers)])  # imports are off the clock
+        pool.map([("x", f"y+{number}") for number in range(4 * options.workers)])  # so that imports are not timed
         reward = MathReward(pool)
         rate = throughput(reward, pairs[: len(pairs) // 2])
         each = latencies(reward, pairs[len(pairs) // 2 :])

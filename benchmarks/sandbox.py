@@ -1,11 +1,11 @@
-"""Latency and throughput of the sandbox, at several numbers of sandboxes at a time.
+"""Measures the latency and throughput of the sandbox at several concurrencies.
 
     python benchmarks/sandbox.py                       # 200 of each
     python benchmarks/sandbox.py --count 50 --concurrency 1 8
 
-A check is a small program with one assert statement, in a sandbox of its own from its start to the death of its last
-process. "case" is one input-output pair, "20 cases" as many in one sandbox, "run" a program alone, "cell" a cell of an
-open session. The latency is that of one call, without the wait for a turn.
+"check" is a small program with one assert statement, in its own sandbox, from the sandbox's start to the end of its
+last process. "case" is one input-output pair, "20 cases" are 20 pairs in one sandbox, "run" is a program alone, "cell"
+is a cell of an open session. The latency is that of one call, without the wait for a free place.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def run(runner: Runner) -> bool:
 
 
 def measure(work: Callable[[], bool], count: int, concurrency: int) -> tuple[float, float, float]:
-    """Median and 95th percentile of the latency in milliseconds, and calls a second."""
+    """Returns the median and 95th percentile of the latency in milliseconds, and calls per second."""
 
     def timed(_: int) -> float:
         started = time.perf_counter()

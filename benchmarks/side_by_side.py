@@ -1,4 +1,4 @@
-"""Variants measured side by side: each in a process of its own, round after round, ratios of medians in a table."""
+"""Measures variants side by side: each in its own process, in several rounds, with ratios of medians in a table."""
 
 import json
 import os
@@ -15,9 +15,9 @@ MEGABYTE = 1e6
 
 
 def measure(work: Callable[[], Any], *, repetitions: int) -> dict[str, float]:
-    """CPU seconds (the least of the repetitions) and the peak of resident memory above the level before it, in MB."""
+    """Returns CPU seconds (the minimum of the repetitions) and the peak of resident memory above the start, in MB."""
     seconds = []
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak to the current value
     before = kilobytes("VmRSS")
     for _ in range(repetitions):
         start = time.process_time()
@@ -29,9 +29,9 @@ def measure(work: Callable[[], Any], *, repetitions: int) -> dict[str, float]:
 def run_all(
     script: str, variants: Sequence[str], arguments: Sequence[str], *, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Runs `script --variant NAME` for every variant in turn, `rounds` times over, and takes the medians.
+    """Runs `script --variant NAME` for every variant in turn, `rounds` times, and returns the medians.
 
-    A variant that cannot be measured here says why, and is left out.
+    A variant that fails is left out, and the reason is printed.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -55,7 +55,7 @@ def run_all(
 
 
 def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline: str) -> None:
-    """A row a variant: time relative to `baseline`, seconds, memory, and whatever else it reported."""
+    """Prints a row per variant: time relative to `baseline`, seconds, memory, and its other numbers."""
     others = [key for key in next(iter(results.values())) if key not in ("seconds", "megabytes")]
     print(f"\n{title}")
     print(f"{'':34}{'time':>8}{'seconds':>10}{'MB':>8}" + "".join(f"{key:>20}" for key in others))
@@ -66,7 +66,7 @@ def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline
 
 
 def kilobytes(name: str) -> int:
-    """A line of this process's status: VmRSS, VmHWM."""
+    """Returns a number of /proc/self/status, such as VmRSS or VmHWM."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])

@@ -1,8 +1,8 @@
-"""The SSPO loss of a microbatch and its tokens' weights, forward and backward: segment sums against a loop.
+"""Compares the SSPO loss and token weights of a microbatch, forward and backward, with a loop over sequences.
 
     python benchmarks/sspo_loss.py
 
-131,072 response tokens, one thread, float32; CPU seconds, the median of the rounds.
+It uses 131,072 response tokens, one thread and float32. Times are CPU seconds, the median of the rounds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TOKENS = 131_072
 def loop(
     log_probs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, lengths: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """−Σ_i Â_i exp(mean_t log f(ρ_it)) and the tokens' weights, which the metrics are made of, a sequence at a time."""
+    """Returns −Σ_i Â_i exp(mean_t log f(ρ_it)) and the token weights for the metrics, one sequence at a time."""
     gate, total, weights = AtanLog(), torch.zeros(()), []
     parts = zip(log_probs.split(lengths), old.split(lengths), advantages, strict=True)
     for new, before, advantage in parts:

@@ -1,11 +1,11 @@
-"""Generation that runs ahead of training against generation that waits for it, on the same work, side by side.
+"""Compares generation ahead of training with generation that waits for training, on the same work, side by side.
 
     make install-sglang && python benchmarks/staleness.py
 
-A small Qwen3-MoE, one trainer process and one real SGLang server, a core each. The policy stays random, so that every
-response reaches its last token and all cycles are alike. `max_staleness` 0 and 2 take turns; the first cycles of each,
-in which the pipeline fills, are left out. Waiting is what the trainer spends on rollouts, and what the server spends
-without any; the bound is checked on every batch.
+It uses a small Qwen3-MoE, one trainer process and one real SGLang server, with one core each. The policy stays random,
+so that every response has the maximum length and all cycles are alike. `max_staleness` 0 and 2 alternate; the first
+cycles of each, in which the pipeline fills, are left out. The waiting times are those of the trainer for rollouts, and
+of the server without requests. The staleness bound is checked on every batch.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MU = 2
 
 
 def recipe() -> Run:
-    """What both variants do."""
+    """Returns the run of both variants."""
     return Run(
         name="staleness",
         model=Model(path=str(Path(__file__).parents[1] / "examples" / "tiny_moe"), init="random", dtype="float32"),
@@ -42,7 +42,7 @@ def recipe() -> Run:
 
 
 def measure(folder: Path, max_staleness: int) -> dict[str, float]:
-    """Seconds of a cycle, and of waiting in it."""
+    """Returns the seconds of a cycle, the waiting times in it, and its tokens."""
     command = [sys.executable, "-W", "ignore", "-m", "megatron_sspo", "train", __file__]
     settings = {"rollouts.max_staleness": max_staleness, "output": folder, "name": f"staleness-{max_staleness}"}
     for name, value in settings.items():
@@ -60,7 +60,7 @@ def measure(folder: Path, max_staleness: int) -> dict[str, float]:
         raise SystemExit(done.stdout + done.stderr)
     lines = (folder / f"staleness-{max_staleness}" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines][SKIPPED:]
-    # within a cycle its own updates add up to μ − 1
+    # the updates within a cycle add at most μ − 1
     assert all(row["rollout/staleness_max"] <= max_staleness + MU - 1 for row in rows), "a rollout is too old"
     seconds = [value for row in rows for key, value in row.items() if key.startswith("seconds/")]
     cycles = len(rows) / MU

@@ -1,12 +1,12 @@
-"""What a weight sync costs beside moving bytes: Qwen3-30B-A3B's 18,867 tensors, each of them small, to a real server.
+"""Measures the overhead of a weight sync: Qwen3-30B-A3B's 18,867 tensors, all of them small, to a real server.
 
     make install-sglang && python benchmarks/weight_sync.py
 
-A Qwen3-MoE of 48 layers with 128 experts, hidden size 64 (145 MB in float32), on a server on this machine's CPU. Each
-transport sends all of it `--rounds` times, after one that is not counted; the baseline sends the first 300 tensors in
-a request each, which is what buckets of one tensor are. What a sync costs whatever its size is in every row.
-Microseconds are of wall time, by tensor; the checksum row is the tensor transport with every tensor's checksum compared
-on both sides.
+The model is a Qwen3-MoE of 48 layers with 128 experts and hidden size 64 (145 MB in float32), on a server on this
+machine's CPU. Each transport sends all tensors `--rounds` times, after one round that is not counted. The baseline
+sends the first 300 tensors with one request each, that is, in buckets of one tensor. Every row includes the fixed cost
+of a sync. Microseconds are wall time per tensor. The checksum row is the tensor transport with the checksum of every
+tensor compared on both sides.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Named = tuple[str, torch.Tensor]
 
 
 def write_model(folder: Path) -> dict[str, Any]:
-    """config.json and a tokenizer, no weights."""
+    """Writes config.json and a tokenizer, without weights, and returns the configuration."""
     shutil.copytree(TOKENIZER, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {
@@ -52,7 +52,7 @@ def write_model(folder: Path) -> dict[str, Any]:
 
 
 def random_weights(config: dict[str, Any]) -> list[Named]:
-    """Every tensor of the model, by its Hugging Face name."""
+    """Returns every tensor of the model with its Hugging Face name."""
     generator = torch.Generator().manual_seed(0)
     rows = load_family(config).rows(config, config["vocab_size"])
     shapes = {name: shape for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True)}
@@ -60,7 +60,7 @@ def random_weights(config: dict[str, Any]) -> list[Named]:
 
 
 def median_seconds(folder: Path, url: str, weights: Sequence[Named], rounds: int, **options: Any) -> float:
-    """Of a sync, after one that is not counted."""
+    """Returns the median seconds of a sync, after one sync that is not counted."""
     engine = sglang.engine(folder, urls=[url], **{"verify_every": 0, **options})
     taken = []
     try:

@@ -4,8 +4,8 @@
     .venv-nemo-run/bin/python examples/nemo_run_qwen3_30b_a3b.py --account research --partition h100 --dry-run
     CONTAINER=trainer.sqsh SERVER_CONTAINER=sglang.sqsh .venv-nemo-run/bin/python examples/nemo_run_qwen3_30b_a3b.py ...
 
-Three nodes of eight GPUs: one generates, two learn. Variables are those of slurm/README.md; docs/launch.md has what
-NeMo-Run does with them. Not run on GPUs yet.
+It needs three nodes of eight GPUs: one node generates, two train. The variables are explained in slurm/README.md, and
+NeMo-Run's treatment of them in docs/launch.md. This example has not been run on GPUs yet.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from megatron_sspo.launch.nemo_run import launch, paper_job, slurm_executor
 
 
 def main() -> int:
-    """Submits it and stays until its end, which is the exit code."""
+    """Submits the experiment, waits for its end, and returns 0 if it has succeeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--account", required=True)
     parser.add_argument("--partition", required=True)

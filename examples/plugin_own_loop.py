@@ -1,8 +1,8 @@
-"""SSPO in a Megatron training loop of your own: three names from here, the rest is Megatron's. See docs/plugin.md.
+"""SSPO in your own Megatron training loop: three names from this package, the rest from Megatron. See docs/plugin.md.
 
     OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 examples/plugin_own_loop.py
 
-Two data-parallel processes, a small GPTModel, and rollouts out of a hat.
+It uses two data-parallel processes, a small GPTModel, and random rollouts.
 """
 
 import random
@@ -21,7 +21,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
 
-from megatron_sspo.policy.attention import PackedAttention  # Transformer Engine's, where there is one, packs as well
+from megatron_sspo.policy.attention import PackedAttention  # Transformer Engine's attention supports packing as well
 
 VOCAB_SIZE = 96
 
@@ -38,7 +38,7 @@ def build_model() -> Any:
 
 
 def sample(count: int) -> list[dict[str, Any]]:
-    """Prompts and responses of random tokens, rewarded for even ones, as an engine of yours would bring them."""
+    """Returns random prompts and responses in the format that your engine would return; even tokens are rewarded."""
     draw, found = random.Random(0), []
     for _ in range(count):
         prompt, response = ([draw.randrange(VOCAB_SIZE) for _ in range(draw.randrange(2, 12))] for _ in "pr")
@@ -48,7 +48,7 @@ def sample(count: int) -> list[dict[str, Any]]:
 
 
 def gradient(model: Any, rollouts: list[dict[str, Any]], per_microbatch: int = 4) -> float:
-    """Forward and backward passes over this rank's share of the batch; returns its part of the loss."""
+    """Runs forward and backward over this rank's share of the batch, and returns its part of the loss."""
     mine = rollouts[parallel_state.get_data_parallel_rank() :: parallel_state.get_data_parallel_world_size()]
     packed = [pack_rollouts(mine[i : i + per_microbatch]) for i in range(0, len(mine), per_microbatch)]
     hook = make_forward_step(sspo(), num_sequences=len(rollouts), num_microbatches=len(packed), vocab_size=VOCAB_SIZE)

@@ -1,4 +1,4 @@
-"""Qwen2.5-7B-Instruct on GSM8K and DeepMath-103K by SSPO: the model of the paper's ablation.
+"""Trains Qwen2.5-7B-Instruct on GSM8K and DeepMath-103K with SSPO: the model of the paper's ablation.
 
 megatron-sspo train examples/qwen2_5_7b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen2_5_7b_math.py:stale      the harsher regime, μ = 4
@@ -9,7 +9,7 @@ from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
-    """8 GPUs. GSM8K and DeepMath-103K, every question once an epoch: the paper does not say how it mixes them."""
+    """Uses 8 GPUs. Every question of both sets comes once per epoch; the paper does not say how it mixes the sets."""
     return paper(
         "qwen2_5_7b_math",
         "Qwen2.5-7B-Instruct",
@@ -21,5 +21,5 @@ def recipe(mu: int = 2) -> Run:
 
 
 def stale() -> Run:
-    """The same with the sampler refreshed every 4 updates."""
+    """Refreshes the sampler every 4 updates instead of every 2."""
     return recipe(mu=4)

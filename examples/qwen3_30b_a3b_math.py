@@ -1,4 +1,4 @@
-"""Qwen3-30B-A3B on DAPO's mathematics by SSPO, in the paper's setting.
+"""Trains Qwen3-30B-A3B on DAPO's mathematics with SSPO, in the paper's setting.
 
 megatron-sspo train examples/qwen3_30b_a3b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen3_30b_a3b_math.py:stale      the harsher regime, μ = 4
@@ -9,7 +9,7 @@ from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
-    """16 GPUs: every 8 share the experts, and the optimizer's state is spread over all of them."""
+    """Uses 16 GPUs: experts are sharded over 8 of them, the optimizer state over all 16."""
     return paper(
         "qwen3_30b_a3b_math",
         "Qwen3-30B-A3B",
@@ -21,5 +21,5 @@ def recipe(mu: int = 2) -> Run:
 
 
 def stale() -> Run:
-    """The same with the sampler refreshed every 4 updates."""
+    """Refreshes the sampler every 4 updates instead of every 2."""
     return recipe(mu=4)

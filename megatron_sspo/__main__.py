@@ -9,7 +9,7 @@ from megatron_sspo.processes.surroundings import prepare_process
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
+    """Runs the command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with naming_the_file():
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         from megatron_sspo.launch import local
 
-        local.report(str(error))  # where `launch` started this process, it ends here
+        local.report(str(error))  # does not return if `launch` started this process
         rank = os.environ.get("RANK", "0")
         where = f" (process {rank})" if rank != "0" else ""
         print(f"megatron-sspo{where}: {error}", file=sys.stderr, flush=True)

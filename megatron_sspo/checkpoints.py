@@ -1,4 +1,4 @@
-"""When and how a run's checkpoints are written: while the trainer waits, or while it goes on."""
+"""Writes a run's checkpoints, either while the trainer waits or in the background."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,19 +16,19 @@ from megatron_sspo.state import State, begin_checkpoint, describe_checkpoint, fi
 
 
 class Checkpoints:
-    """The checkpoints of a run. Every process calls the same methods. A checkpoint gets its name when it is whole.
+    """The checkpoints of a run. Every rank calls the same methods. A checkpoint gets its final name when complete.
 
     Args:
-        folder: holds the checkpoints.
-        run: the configuration, as `describe` gives it, for the manifest.
-        kept: the number of checkpoints that stay; older ones are removed.
-        in_background: a checkpoint is written while the trainer goes on; one at a time.
-        watchdog: is told that writing may be silent for long.
-        on_saved: is called when a checkpoint is whole, with its update, the seconds that the trainer has waited for
-            it, and the seconds that it took.
+        folder: the folder of the checkpoints.
+        run: the configuration as `describe` returns it, for the manifest.
+        kept: the number of checkpoints to keep; older ones are removed.
+        in_background: whether a checkpoint is written while training continues (one at a time).
+        watchdog: the run's watchdog; it allows long silences while a checkpoint is written.
+        on_saved: a function called when a checkpoint is complete, with its update, the seconds that the trainer waited
+            for it, and the seconds that it took.
 
     Attributes:
-        newest: the update of the newest checkpoint, which may not be whole yet; None where there is none.
+        newest: the update of the newest checkpoint, which may still be incomplete; None if there is no checkpoint.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Checkpoints:
         self.newest: int | None = None
 
     def save(self, policy: Policy, state: State, extra: dict[str, Any]) -> None:
-        """Writes a checkpoint of this moment, or begins to. A collective; it waits for the one before.
+        """Writes a checkpoint of the current state, or starts to. A collective; it first waits for the previous one.
 
         Raises:
-            UserError: this checkpoint, or the one before it, cannot be written.
+            UserError: this checkpoint, or the previous one, cannot be written.
         """
         self.wait()
         started = time.perf_counter()
@@ -63,14 +63,14 @@ class Checkpoints:
             self.wait()
 
     def poll(self) -> None:
-        """Finishes the checkpoint in progress where it is written. A collective, which raises what `save` raises."""
+        """Finishes the checkpoint in progress if it is written. A collective; it raises what `save` raises."""
         one = self._in_progress
         if one is not None and one.saving.is_done():
             self._in_progress = None
             self._finish(one)
 
     def wait(self) -> None:
-        """Waits for the checkpoint in progress and finishes it. A collective, which raises what `save` raises."""
+        """Waits for the checkpoint in progress and finishes it. A collective; it raises what `save` raises."""
         one = self._in_progress
         if one is not None:
             began = time.perf_counter()
@@ -112,4 +112,4 @@ class _InProgress:
     temporary: Path
     update: int
     started: float
-    waited: float  # seconds of the trainer
+    waited: float  # seconds that the trainer waited

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, a line a cycle elsewhere, a table at the end."""
+"""Console output of a run: a progress bar on a terminal, one line per cycle elsewhere, and a table at the end."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class Display:
-    """The screen of a run, and its log file. On every rank but 0 it stays silent."""
+    """The console output of a run and its log file. `silent` is for all ranks but rank 0."""
 
     def __init__(self, *, silent: bool) -> None:
         self.console = Console(quiet=silent)
@@ -29,19 +29,19 @@ class Display:
         logger.propagate = False
 
     def log_to(self, path: Path) -> None:
-        """From here on, lines and tables are appended to this file as well."""
+        """Appends all later lines and tables to this file as well."""
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
     def say(self, text: str) -> None:
-        """One line, with the time since the start."""
+        """Prints one line with the time since the start. `text` may contain rich markup."""
         self._write(f"{time.monotonic() - self._started:7.1f} s  {Text.from_markup(text).plain}")
         self.console.print(
             f"[dim]{time.monotonic() - self._started:7.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
         )
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Starts a bar of `total` steps, where there is a terminal to draw it on."""
+        """Starts a progress bar of `total` steps if the output is a terminal."""
         self.end()
         if self.console.is_terminal and not self._silent:
             columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -50,18 +50,18 @@ class Display:
             self._progress.add_task(what, total=total, completed=done)
 
     def advance(self, description: str) -> None:
-        """One step done."""
+        """Advances the progress bar by one step."""
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], advance=1, description=description)
 
     def end(self) -> None:
-        """Takes the bar away."""
+        """Removes the progress bar."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """A table of text."""
+        """Prints a table."""
         table = Table(title=title)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right")
@@ -78,24 +78,24 @@ class Display:
 
 
 class _Handler(logging.Handler):
-    """What other parts of the package have to say, in its place among the lines."""
+    """A logging handler that prints the package's log records through a `Display`."""
 
     def __init__(self, display: Display) -> None:
         super().__init__()
         self._display = display
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
+        """Prints a log record as one line."""
         self._display.say(escape(record.getMessage()))
 
 
 def count(number: int, noun: str, plural: str = "s") -> str:
-    """A number with its noun: "1 process", "2 processes"."""
+    """Returns a number with its noun: "1 process", "2 processes"."""
     return f"{number:,} {noun}{plural if number != 1 else ''}"
 
 
 def summary(row: Mapping[str, float]) -> str:
-    """The line of an update."""
+    """Returns the log line of an update."""
     seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
     return (
         f"update {int(row['update'])}  reward {row['reward/mean']:.3f}  entropy {row['policy/entropy']:.3f}  "

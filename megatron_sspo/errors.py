@@ -12,18 +12,19 @@ _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class UserError(Exception):
-    """Something that the user can mend.
+    """An error that the user can fix.
 
-    The message is one sentence: the thing, the place, the remedy. The command line prints it without a traceback.
+    The message is one sentence: the problem, where it is, and how to fix it. The command line prints it without a
+    traceback.
     """
 
 
 @contextmanager
 def naming_the_file(place: Path | None = None) -> Iterator[None]:
-    """Turns what the operating system refuses, within, into an error of one sentence that names the file.
+    """Turns an OSError raised inside into a UserError that names the file.
 
     Args:
-        place: named where the operating system names no file, as for a full disk.
+        place: the path to name if the OSError has no file name, as for a full disk.
     """
     try:
         yield
@@ -38,7 +39,7 @@ def naming_the_file(place: Path | None = None) -> Iterator[None]:
 
 
 def shown(value: Any) -> str:
-    """A value from outside as a message shows it: on one line, and cut where it is long."""
+    """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more than 4,300 digits

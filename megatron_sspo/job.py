@@ -1,4 +1,4 @@
-"""`Job`: everything that a run holds open, and the housekeeping that would hide the algorithm."""
+"""`Job`: the resources that a run holds open, and the bookkeeping that the training loop leaves out."""
 
 import json
 import os
@@ -54,13 +54,13 @@ from megatron_sspo.weights.random import write_random_weights
 
 
 class Job:
-    """A context, opened on every process of the run: it starts or resumes, and at the end evaluates and exports.
+    """A context manager, entered on every rank: it starts or resumes a run, and at the end evaluates and exports.
 
-    What is written is written by rank 0.
+    Only rank 0 writes the run's configuration, metrics and log.
 
     Args:
-        run: the configuration, checked.
-        resume: the folder of an earlier attempt, to go on from its newest checkpoint; None starts a new folder.
+        run: the configuration; it is checked again here.
+        resume: the folder of an earlier attempt, to resume from its newest checkpoint; None starts a new run.
     """
 
     def __init__(self, run: Run, resume: Path | None) -> None:
@@ -78,7 +78,7 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []  # on rank 0
         self._sinks: sinks.Sinks | None = None  # on rank 0
-        with ExitStack() as stack:  # closes what is open where the start fails
+        with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
             check_ranks(run, model_config(run), self.folder)
@@ -105,8 +105,8 @@ class Job:
     # ------------------------------------------------------------------ start and end
 
     def __enter__(self) -> "Job":
-        """Resumes from the newest checkpoint; without one, warm-starts and evaluates."""
-        with self._open.pop_all() as stack:  # closes what is open where the start fails
+        """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
+        with self._open.pop_all() as stack:  # closes everything already opened if the start fails
             self._start(stack)
             self._open = stack.pop_all()
         return self
@@ -142,18 +142,18 @@ class Job:
         self._watchdog.forget_silences()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is not None:  # the other processes may be inside a collective, and will not come to one of this one
+        if kind is not None:  # no collectives here: the other ranks may be inside a different one
             self._open.__exit__(kind, error, trace)
             return
         with self._open:
             self._leave() if self.stop.exit_code else self._finish()
 
     def _lock(self, stack: ExitStack) -> None:
-        """Keeps other runs out of the folder."""
+        """Locks the run's folder against other runs."""
         stack.enter_context(RunLock(self.folder))
 
     def _open_records(self, stack: ExitStack) -> None:
-        """Opens what rank 0 writes: configuration, metrics, log. Rows of updates that are lost are removed."""
+        """Opens what rank 0 writes: configuration, metrics, log. Removes metrics of updates after the checkpoint."""
         run = self.run
         with naming_the_file(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class Job:
                 self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
 
     def _leave(self) -> None:
-        """A checkpoint, for a run that was asked to end before it is done; before the first update it has no state."""
+        """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
         self.display.end()
         if self.checkpoints.newest != self.state.update and self.state.update:
             self._save()
@@ -182,9 +182,9 @@ class Job:
         )
 
     def _finish(self) -> None:
-        """The last evaluation, the model as a Hugging Face folder, the curves, and the table.
+        """Does the last evaluation, exports the model as a Hugging Face folder, plots the curves, prints the table.
 
-        What was learned is saved before: whoever asks the run to end is heard between the evaluation's sets.
+        A checkpoint is saved first, because a stop request can interrupt the evaluation between two of its sets.
         """
         self.display.end()
         if self.checkpoints.newest != self.state.update:
@@ -194,7 +194,7 @@ class Job:
             self._leave()
             return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
-        if self.is_main and model.exists():  # of an attempt that ended here before
+        if self.is_main and model.exists():  # exported by an earlier attempt
             shutil.rmtree(replaced, ignore_errors=True)
             model.rename(replaced)
         with self._watchdog.patience():
@@ -206,25 +206,25 @@ class Job:
             self.display.say(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
 
     def _is_evaluated(self) -> bool:
-        """Whether the last evaluation's row is written, which rank 0 alone knows."""
+        """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
         return bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
 
     # ------------------------------------------------------------------ what the loop calls
 
     def sync(self) -> None:
-        """Gives the engine the policy's weights. A collective."""
+        """Loads the policy's weights into the engine. A collective."""
         self.engine.load_weights(self.policy.weights(), self.state.update)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside to the next row's `seconds/<name>`."""
+        """Adds the time spent inside to `seconds/<name>` of the next metrics row."""
         started = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
 
     def after_update(self, batch: Batch, record: UpdateRecord) -> None:
-        """Writes the update's row of metrics; evaluates and saves where that is due."""
-        version = self.state.update - 1  # of the weights that the step started from
+        """Writes the update's row of metrics, and evaluates and saves if that is due."""
+        version = self.state.update - 1  # the version of the weights before this optimizer step
         row = {
             "update": self.state.update,
             **reward_metrics(batch, policy_version=version),
@@ -253,17 +253,17 @@ class Job:
     # ------------------------------------------------------------------ parts
 
     def _metrics_of_the_reward(self) -> dict[str, float]:
-        """What a reward counts by itself, such as why programs failed; of this process's share."""
+        """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
         metrics = getattr(self.reward, "metrics", None)
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
 
     def _metrics_of_the_environment(self) -> dict[str, float]:
-        """Of this process's share."""
+        """Returns the environment's own metrics for this rank's share of the rollouts."""
         metrics = self.environment.metrics() if self.environment is not None else {}
         return {f"environment/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
-        """Says what was left out of the training prompts, and lists it in the run's folder."""
+        """Reports dropped prompts, and prompts both trained on and evaluated; lists the former in the run's folder."""
         prompts, dropped = self.prompts.prompts, self.prompts.dropped
         if dropped:
             self.display.say(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
@@ -287,13 +287,13 @@ class Job:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
 
     def _initial_weights(self, model_path: Path) -> Path:
-        """The folder that the policy loads: the model's, or one of random weights that rank 0 makes."""
+        """Returns the folder that the policy loads: the model's, or one of random weights that rank 0 makes."""
         if self.run.model.init == "pretrained":
             return model_path
         destination = self.folder / "initial_model"
 
         def write() -> None:
-            if self._newest is None:  # an attempt that ended before its first checkpoint may have had another seed
+            if self._newest is None:  # an attempt that ended before its first checkpoint may have used another seed
                 shutil.rmtree(destination, ignore_errors=True)
             with naming_the_file(destination):
                 write_random_weights(model_path, destination, self.run.seed)
@@ -317,7 +317,7 @@ class Job:
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
     def _evaluate(self, *, until_asked: bool = False) -> bool:
-        """Writes a row of numbers; False where it was given up because the run is asked to end."""
+        """Evaluates all sets and writes their row; returns False if a stop request ended the evaluation early."""
         options = self.run.evaluation
         if options is None:
             return True
@@ -360,7 +360,7 @@ class Job:
         behind, to_leave = "", self.stop.longest + seconds
         if self.run.checkpoint_in_background:
             behind = f", {seconds - waited:.1f} s of it in the background"
-            to_leave += seconds  # the one under way is waited for, and then another is written
+            to_leave += seconds  # a stop waits for the checkpoint in progress, and then writes another
         self.display.say(
             f"checkpoint of update {update} in {seconds:.1f} s{behind}; a run that is asked to stop leaves within "
             f"{to_leave:.0f} s, by what was longest so far"

@@ -10,19 +10,19 @@ from megatron_sspo.run import Run
 def train(run: Run, *, resume: Path | None = None) -> int:
     """Trains a policy from `run.model` for `run.num_updates` optimizer steps.
 
-    One cycle: give the engine the weights, roll out G responses to each prompt and score them, turn rewards into
-    advantages, note π_old, and take μ optimizer steps, each on its own batch. A run that resumes within a cycle has
-    the cycle's remaining batches at hand and starts with those.
+    One cycle has these steps: load the weights into the engine, roll out G responses to each prompt and score them,
+    turn rewards into advantages, compute the log-probs of π_old, and take μ optimizer steps, each on its own batch. A
+    run that resumes within a cycle starts with the cycle's remaining batches, which are in the checkpoint.
 
     Args:
         run: the configuration.
-        resume: the folder of an earlier attempt, to go on from its newest checkpoint.
+        resume: the folder of an earlier attempt, to resume from its newest checkpoint.
 
     Returns:
-        0, or, where the run was asked to end early and is to be resumed, the exit code that says so: see `stop`.
+        0, or one of the exit codes of `stop` if the run was asked to end early and is to be resumed.
 
     Raises:
-        UserError: something that the user can mend, in one sentence.
+        UserError: the user can fix the problem; the message is one sentence.
     """
     with Job(run, resume) as job:
         policy, state = job.policy, job.state
@@ -37,7 +37,7 @@ def train(run: Run, *, resume: Path | None = None) -> int:
                     if run.penalties.kl_coef:
                         groups = policy.reference_log_probs(groups)
                     first, *later = split(with_advantages(groups, run.advantage), run.updates_per_sync)
-                    # the first batch is on-policy: its π_old is π_θ itself, ρ = 1, and there is nothing to note
+                    # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
                     state.batches = [first, *map(policy.old_log_probs, later)]
 
             batch = state.batches.pop(0)
@@ -49,5 +49,5 @@ def train(run: Run, *, resume: Path | None = None) -> int:
 
 
 def split(groups: list, parts: int) -> list[list]:
-    """A cycle's groups, dealt out to its updates."""
+    """Splits a cycle's groups into one batch per update."""
     return [groups[i::parts] for i in range(parts)]

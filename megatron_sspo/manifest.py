@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files with sizes and checksums, by which damage is found before anything is loaded."""
+"""The list of a checkpoint's files with sizes and checksums, to find damage before anything is loaded."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.state import write_atomically
 
 NAME = "manifest.json"
-_PIECE = 16 * 1024**2  # bytes that are read at a time
-_THREADS = 8  # a shared file system is faster with several
+_PIECE = 16 * 1024**2  # bytes per read
+_THREADS = 8  # a shared file system is faster with several readers
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Entry:
     """One file of a checkpoint.
 
     Attributes:
-        size: bytes.
-        crc32: of its content.
+        size: the size in bytes.
+        crc32: the CRC-32 of the content.
     """
 
     size: int
@@ -35,8 +35,8 @@ class Manifest:
     """The files of a checkpoint, and the run that wrote it.
 
     Attributes:
-        files: by their names relative to the checkpoint.
-        run: the configuration, as `describe` gives it.
+        files: the files, by their paths relative to the checkpoint.
+        run: the configuration as `describe` returns it.
     """
 
     files: Mapping[str, Entry]
@@ -61,38 +61,38 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
-    """Writes the manifest into a checkpoint that has no name yet, the last of its files."""
+    """Writes the manifest, as the last file, into a checkpoint that does not have its final name yet."""
     content = {"run": manifest.run, "files": {name: [e.size, e.crc32] for name, e in manifest.files.items()}}
     write_atomically(checkpoint / NAME, json.dumps(content, indent=1))
 
 
 def files_of(checkpoint: Path) -> list[str]:
-    """The files that belong into a manifest, by their names relative to the checkpoint, in order."""
+    """Returns the files that belong in a manifest, as sorted paths relative to the checkpoint."""
     names = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
     return sorted(name for name in names if name != NAME)
 
 
 def checksums_of_rank(rank: int, trainer: Path) -> dict[str, Entry]:
-    """Reads the tensors that a rank has written into the folder `trainer` of a checkpoint.
+    """Returns the checksums of the tensor files that a rank wrote into the folder `trainer` of a checkpoint.
 
-    Each rank reads its own: their pages are in its host's memory, and another host may not see the files of a shared
-    folder for some seconds.
+    Each rank reads its own files: their pages are in its host's page cache, and another host may not see new files of
+    a shared folder for some seconds.
     """
     return checksums(trainer, sorted(path.name for path in trainer.glob(f"__{rank}_*.distcp")))
 
 
 def checksums(checkpoint: Path, names: Iterable[str]) -> dict[str, Entry]:
-    """Reads these files of a checkpoint; several at a time."""
+    """Returns sizes and checksums of these files of a checkpoint; several files are read in parallel."""
     ordered = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
         return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name), ordered), strict=True))
 
 
 def check_sizes(checkpoint: Path, manifest: Manifest) -> None:
-    """Compares names and sizes, which takes no time.
+    """Compares names and sizes, which is fast.
 
     Raises:
-        UserError: a file is missing, is left over, or has another size.
+        UserError: a file is missing, is not in the manifest, or has another size.
     """
     found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
     for name, entry in manifest.files.items():

@@ -1,4 +1,4 @@
-"""Per-token and per-sequence values -> the numbers of a row of metrics.jsonl. Sums here; division once."""
+"""Computes the numbers of a row of metrics.jsonl from per-token and per-sequence values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ _MOVED = 1e-3  # |log ρ| above which a token counts as moved: well above the ro
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRecord:
-    """What one optimizer step saw, over all ranks and microbatches. R response tokens, S sequences."""
+    """The values of one optimizer step over all ranks and microbatches: R response tokens, S sequences."""
 
-    loss: float  # the mean over sequences that was differentiated
+    loss: float  # the mean over sequences, whose gradient was taken
     tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
     grad_norm: float = 0.0  # before clipping
-    learning_rate: float = 0.0  # that the step was taken with
+    learning_rate: float = 0.0  # of this step
 
 
 def merge(reports: Sequence[Mapping[str, Any]], *, num_sequences: int) -> UpdateRecord:
-    """One record out of the microbatches' reports; their losses are sums, so they add up."""
+    """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences."""
 
     def joined(kind: str) -> dict[str, torch.Tensor]:
         return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
@@ -34,7 +34,7 @@ def merge(reports: Sequence[Mapping[str, Any]], *, num_sequences: int) -> Update
 
 
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
-    """Means over the responses, and how many groups teach nothing because their rewards are all equal."""
+    """Returns means over the responses, and the share of groups with equal rewards, which give no gradient."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     lengths = torch.tensor([float(rollout.num_response_tokens) for rollout in rollouts])
@@ -57,10 +57,10 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
 
 
 def update_metrics(record: UpdateRecord) -> dict[str, float]:
-    """The update's numbers by the names that they are plotted under.
+    """Returns the update's numbers by the names that they are plotted under.
 
     KL(π_old‖π_θ) is estimated by k3 = ρ − 1 − log ρ on tokens that π_old sampled (Schulman, "Approximating KL
-    divergence"). The entropy is that of the whole distribution, not −log π of the sampled token.
+    divergence"). The entropy is the entropy of the whole distribution, not −log π of the sampled token.
     """
     log_ratio, weight = record.tokens["log_ratio"].double(), record.tokens["token_weight"].double()
     difference = record.tokens["engine_difference"].double()
@@ -74,7 +74,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         **_distribution("log_ratio", log_ratio),
         **_distribution("token_weight", weight),
         "token_weight/below_half": _mean(weight < 0.5),
-        "token_weight/zero": _mean(weight == 0),  # the clip fraction, where the gate is Clip
+        "token_weight/zero": _mean(weight == 0),  # the clip fraction, if the gate is Clip
         **_sides(log_ratio, weight, record.tokens["advantage"]),
         **_distribution("sequence_weight", sequence_weight),
         "sequence_weight/effective_sample_size": _effective_sample_size(sequence_weight),
@@ -113,7 +113,7 @@ def _distribution(name: str, values: torch.Tensor) -> dict[str, float]:
 
 
 def _quantile(values: torch.Tensor, q: float) -> float:
-    """The nearest observed value: torch.quantile refuses more than 16 million."""
+    """Returns the nearest observed value, because torch.quantile refuses more than 16 million values."""
     if not len(values):
         return 0.0
     return float(values.kthvalue(1 + round(q * (len(values) - 1))).values)

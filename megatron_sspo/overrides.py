@@ -25,12 +25,12 @@ _PLACE = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attr
 def override(config: T, assignments: Sequence[str]) -> T:
     """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
 
-    A value is read by the type of its field; one that cannot be stays a string, for `check` to find. Where a field
-    holds a part of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
+    A value is parsed by the type of its field; if that fails, it stays a string, which `check` rejects later. For a
+    field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
     or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
 
     Raises:
-        UserError: an unknown field (the message names the valid ones), or an expression that cannot be read.
+        UserError: a field is unknown (the message names the valid ones), or an expression cannot be parsed.
     """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -44,7 +44,7 @@ def override(config: T, assignments: Sequence[str]) -> T:
 
 
 def describe(value: Any) -> Any:
-    """The configuration as JSON values; classes and functions by name."""
+    """Returns the configuration as JSON values, with classes and functions by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
@@ -90,7 +90,7 @@ def _suggestion(name: str, fields: list[str]) -> str:
 
 
 def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
-    """The text as a value of the annotation, or as it is where it is none."""
+    """Returns the text as a value of the annotated type, or unchanged if it is not one."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null") and type(None) in arguments:
@@ -117,12 +117,12 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
 
 
 def _is_of_objective(hint: Any, origin: Any) -> bool:
-    """Whether a field holds a part of the objective: an object of that package, or a pooling, which is a function."""
+    """Returns whether a field is part of the objective: an object of that package, or a pooling function."""
     return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
 
 
 def _chosen(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Some of the named parts: `gsm8k,math-500`."""
+    """Returns the parts that a list such as `gsm8k,math-500` names."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in parts]:
         raise UserError(
@@ -133,7 +133,7 @@ def _chosen(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """JSON or a Python literal (True is no JSON) where it parses, the bare string otherwise."""
+    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(*_UNREADABLE):
             return read(text)
@@ -144,7 +144,7 @@ _UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, 
 
 
 def _expression(text: str, path: str) -> Any:
-    """A call of a public name of `megatron_sspo.objective`, with literals or such calls as arguments."""
+    """Evaluates a call of a public name of `megatron_sspo.objective`, with literals or such calls as arguments."""
 
     def build(node: ast.expr) -> Any:
         if isinstance(node, ast.Name) and node.id in objective.__all__:

@@ -1,13 +1,13 @@
 """The settings that the SSPO paper's experiments share, for recipes to vary (arXiv 2602.19327, §4.2 and appendix A).
 
-What the paper gives: G = 8 responses a prompt, at most 512 tokens, no KL term, the sampler refreshed every μ = 2
+The paper gives G = 8 responses a prompt, at most 512 tokens, no KL term, a sampler that is refreshed every μ = 2
 optimizer steps (4 in the harsher regime), and (τ_neg, τ_pos) from {(0.3, 0.2), (0.6, 0.5)}. It gives no learning rate,
-batch size or layout: those here are starting points of ours, and have not been run. Nor does it print its prompts, or
-say how many turns a task of CodeAct may take: here five at most, in 2048 tokens, which is four times 512.
+batch size or layout: the values here are our starting points and have not been run. The paper also gives neither its
+prompts nor the number of turns of a CodeAct task: here at most five, in 2048 tokens, which is four times 512.
 
-Its sets: GSM8K and DeepMath-103K for Qwen2.5-7B-Instruct, evaluated on GSM8K, MATH-500 and AIME 2025; "DAPO-103K" for
-the mathematics of Qwen3, evaluated on AIME 2024, AIME 2025 and MATH-500; CodeAct for its programs, evaluated on a test
-part of the same. No set is published as DAPO-103K: DAPO-Math-17k is taken for it (docs/paper.md).
+Data sets: Qwen2.5-7B-Instruct trains on GSM8K and DeepMath-103K, and is evaluated on GSM8K, MATH-500 and AIME 2025.
+Qwen3 trains on "DAPO-103K" for mathematics, evaluated on AIME 2024, AIME 2025 and MATH-500, and on CodeAct for code,
+evaluated on CodeAct's test split. No set is published as DAPO-103K: DAPO-Math-17k replaces it here (docs/paper.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from megatron_sspo.objective import AtanLog, sspo
 from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 
-# Keeps a layer's input alone and computes the layer again in the backward pass: otherwise the activations of a
-# microbatch of 16,384 tokens take more than an 80 GB GPU has left (slurm/README.md).
+# Full recomputation keeps only each layer's input and computes the layer again in the backward pass. Without it, the
+# activations of a microbatch of 16,384 tokens take more memory than an 80 GB GPU has left (slurm/README.md).
 RECOMPUTE = MappingProxyType(
     {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 )
@@ -34,7 +34,7 @@ CODEACT_TEST = Prompts(
     source="codeact", options={"split": "test"}, system=CODEACT_INSTRUCTION, max_tokens=4096, overlong="drop"
 )
 
-# The sets by name, with the heads of the paper's tables, and how each is asked and judged.
+# The held-out sets by name: prompts, column titles of the paper's tables, reward and environment.
 HELD_OUT: Mapping[str, HeldOut] = MappingProxyType(
     {
         "gsm8k": HeldOut(prompts=GSM8K_TEST, title="GSM8K", reward="math", environment=""),
@@ -47,7 +47,7 @@ HELD_OUT: Mapping[str, HeldOut] = MappingProxyType(
     }
 )
 
-# The sets to evaluate on are named in `without`, so that none of their questions is trained on.
+# `without` names the evaluation sets, so that none of their questions is trained on.
 GSM8K_AND_DEEPMATH = Prompts(
     source="mixture",
     options={"sets": {"gsm8k": {}, "deepmath_103k": {}}},
@@ -83,15 +83,15 @@ def paper(
     evaluation: Sequence[str],
     megatron: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
-    """One of the paper's runs.
+    """Returns one of the paper's runs.
 
     Args:
-        name: of the run's folder; "-stale" is added for μ = 4.
+        name: the name of the run's folder; "-stale" is appended unless μ = 2.
         model: a Hugging Face folder under `models/`.
-        mu: optimizer steps between refreshes of the sampler.
-        max_tokens: of a response; of several turns all together.
-        evaluation: names of `HELD_OUT`.
-        megatron: fields of Megatron's TransformerConfig, besides those of `RECOMPUTE`.
+        mu: the number of optimizer steps between refreshes of the sampler.
+        max_tokens: the maximum number of response tokens, over all turns.
+        evaluation: names of sets in `HELD_OUT`.
+        megatron: fields of Megatron's TransformerConfig, in addition to `RECOMPUTE`.
     """
     return Run(
         name=name if mu == 2 else f"{name}-stale",
@@ -118,9 +118,9 @@ def paper(
 
 
 def evaluation() -> Run:
-    """What `megatron-sspo evaluate` takes without a recipe: all sets, 512 tokens a response, the engine in process.
+    """Returns the default recipe of `megatron-sspo evaluate`: all sets, 512 tokens a response, the embedded engine.
 
-    Nothing is trained by it: its model, prompts and objective are not looked at.
+    Its model, prompts and objective are placeholders, because nothing is trained.
     """
     return Run(
         name="evaluation",

@@ -9,12 +9,12 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends. Elsewhere than on Linux it looks once, and no more.
+    """Makes the kernel kill this process when its parent ends. On other systems than Linux, checks the parent once.
 
-    The kernel goes by the thread that started this process: it has to live as long as the parent.
+    The kernel watches the thread that started this process, so that thread has to live as long as the parent.
 
     Args:
-        parent: the pid, which the parent itself has noted: it may be gone by now, and then this process ends.
+        parent: the parent's pid as the parent passed it. If the parent has already ended, this process exits.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

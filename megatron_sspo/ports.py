@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody listens on."""
+"""Free ports of this machine."""
 
 import contextlib
 import random
@@ -6,16 +6,16 @@ import socket
 
 from megatron_sspo.errors import UserError
 
-# Below those that the kernel hands out to connections (from 32,768 on, unless told otherwise), so that a port stays
-# free between here and the server that is told to listen on it.
+# These ports are below the kernel's ephemeral ports (by default from 32,768 on), so that no outgoing connection takes
+# the port before the server listens on it.
 _FIRST, _LAST = 20_000, 31_999
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port at which a server can listen on `address`.
+    """Returns a port on which a server can listen at `address`.
 
     Raises:
-        OSError: `address` is none of this machine's.
+        OSError: `address` is not an address of this machine.
     """
     with socket.socket() as probe:
         probe.bind((address, 0))
@@ -27,17 +27,17 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def check_free(address: str, port: int, remedy: str) -> None:
-    """Refuses a port that somebody listens on.
+    """Checks that a server can listen on a port.
 
     Args:
-        address: of this machine, that is to be listened on; "" for all of them.
-        remedy: how the user names another.
+        address: the address of this machine to listen on; "" for all of them.
+        remedy: how the user chooses another port, for the message.
 
     Raises:
-        UserError: it is taken, or the address is none of this machine's.
+        UserError: the port is in use, or this machine does not have the address.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier job may linger there
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections may be in TIME_WAIT
         try:
             probe.bind((address, port))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What can be found wrong before a process group is made: on the launching process, in a few seconds."""
+"""Checks that need no process group; the launching process runs them in a few seconds."""
 
 import os
 import warnings
@@ -25,25 +25,25 @@ from megatron_sspo.weights.table import check_coverage
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
-    """Checks the configuration with Megatron's fields, the run's folder, the model's folder, every row of the data, by
-    its reward too, and the plug-ins' names; and of the machine the disk, the port that ranks meet at, and servers that
-    the recipe names.
+    """Checks a run before it starts: its configuration, folders, data, plug-ins, and the machine.
 
-    On ranks that torchrun or srun has started, what concerns the whole job is checked by rank 0. Memory is checked
-    where the ranks are: `preflight_ranks`.
+    The configuration includes Megatron's fields. Every row of the data is read, and checked by its reward. On the
+    machine, the disk, the rendezvous port, the limit on open files and the recipe's servers are checked; on ranks that
+    torchrun or srun has started, only rank 0 does this. `preflight_ranks` checks the memory on the ranks.
 
     Args:
-        elsewhere: the run is for other machines than this one.
+        resume: the folder of the run to resume; None for a new run.
+        elsewhere: whether the run is for other machines than this one.
 
     Returns:
-        Remarks, a line each: what differs from the configuration that a resumed run had.
+        A line for each field that differs from the configuration in the checkpoint of a resumed run.
 
     Raises:
-        UserError: the first thing that is wrong.
+        UserError: the first check that fails.
     """
     check(run)
     config = resources.model_config(run)
-    with warnings.catch_warnings():  # megatron-core tells of what is not installed, when it is imported
+    with warnings.catch_warnings():  # megatron-core warns of optional packages when it is imported
         warnings.simplefilter("ignore")
         from megatron_sspo.policy.check import check_policy
 
@@ -82,10 +82,13 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
 
 
 def check_folder(run: Run, resume: Path | None) -> Resumable | None:
-    """A new run wants a folder without a run in it; a resumed one wants the opposite, and a sound checkpoint.
+    """Checks that a new run's folder holds no run, or that a resumed run's folder holds one and a valid checkpoint.
 
     Returns:
-        The newest checkpoint; None where there is none.
+        The newest checkpoint; None if there is none.
+
+    Raises:
+        UserError: the folder or its newest checkpoint fails the check.
     """
     folder = resume or Path(run.output) / run.name
     has_run = (folder / "config.json").exists()

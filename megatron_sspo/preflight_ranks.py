@@ -1,4 +1,4 @@
-"""What only all ranks together can find wrong: when the process group is there, and before anything is loaded."""
+"""Checks that need all ranks; they run after the process group is made and before anything is loaded."""
 
 import contextlib
 import hashlib
@@ -20,20 +20,20 @@ from megatron_sspo.resources import check_memory, memory_of_rank
 from megatron_sspo.run import Run
 
 _PACKAGES = ("torch", "megatron-core", "transformers", "safetensors")
-_SEEN_SECONDS = 10.0  # within which a file on a shared disk shows everywhere
+_SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system is visible on all nodes
 
 
 def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Every rank has the same programs, sees the run's folder and the model's, and has the memory. A collective.
+    """Checks that all ranks have the same software, see the run's and the model's folders, and have enough memory.
 
-    All ranks raise the same error, so that none waits for another.
+    A collective: all ranks raise the same error, so that no rank waits for another.
 
     Args:
         config: the content of the model's config.json.
-        folder: the run's. It is made where it is not there; a check that fails takes it away again.
+        folder: the run's folder; it is created if missing, and removed again if the check of the folders fails.
 
     Raises:
-        UserError: in one sentence, the first thing that is wrong.
+        UserError: the first check that fails.
     """
     found = agree.gather({"host": socket.gethostname(), "versions": versions()})
     hosts = [rank["host"] for rank in found]
@@ -49,7 +49,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes: Python, packages, and this package's own sources."""
+    """Returns the versions of Python and of the packages used, and a hash of this package's sources."""
     found = {"Python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -73,7 +73,7 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
 
 
 def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
-    """A file that rank 0 makes in the run's folder is seen by all: a folder of the same name is not enough."""
+    """Checks that all ranks see a file that rank 0 makes in the run's folder; a folder of that name is not enough."""
     is_main = agree.is_main()
     made = is_main and not folder.exists()
     marker = folder / f".seen-{secrets.token_hex(8)}"
@@ -99,7 +99,7 @@ def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
     except UserError:
         if made:
             marker.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+            with contextlib.suppress(OSError):  # the folder is not empty any more
                 folder.rmdir()
         raise
     finally:

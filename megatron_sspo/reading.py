@@ -1,4 +1,4 @@
-"""Files from outside: ordinary files alone are opened, and whatever is wrong with one is said in one sentence."""
+"""Reads files from outside: only regular files are opened, and every problem gives an error of one sentence."""
 
 import errno
 import json
@@ -21,17 +21,17 @@ _KINDS = (
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Opens an ordinary file for reading; a pipe would keep the reader waiting, and a device has no end.
+    """Opens a regular file for reading. A pipe could block the reader, and a device may have no end.
 
     Raises:
-        OSError: there is no such file, it may not be read, or it is no ordinary file.
+        OSError: the file does not exist, must not be read, or is not a regular file.
     """
     check_ordinary(path)
     return open(open_descriptor(path), "rb")
 
 
 def open_descriptor(path: Path | str) -> int:
-    """The same as a file descriptor."""
+    """Opens a regular file for reading and returns its file descriptor; raises what `open_file` raises."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_special(os.fstat(descriptor), path)
@@ -42,16 +42,16 @@ def open_descriptor(path: Path | str) -> int:
 
 
 def check_ordinary(path: Path | str) -> None:
-    """Refuses what is no ordinary file, without opening it.
+    """Checks, without opening it, that a path is a regular file.
 
     Raises:
-        OSError: there is no such file, or it is something else.
+        OSError: the file does not exist or is not a regular file.
     """
     _refuse_special(os.stat(path), path)
 
 
 def is_inside(name: str) -> bool:
-    """Whether the name of a file, as another file has it, stays within the folder that it is relative to."""
+    """Returns whether a relative path, as read from another file, stays inside the folder that it is relative to."""
     path = PurePath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
@@ -63,10 +63,10 @@ def _refuse_special(status: os.stat_result, path: Path | str) -> None:
 
 
 def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
-    """The content of an ordinary file.
+    """Returns the content of a regular file.
 
     Raises:
-        UserError: it cannot be read, or has more than `at_most` bytes.
+        UserError: the file cannot be read, or has more than `at_most` bytes.
     """
     try:
         with open_file(path) as file:
@@ -79,10 +79,10 @@ def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file in UTF-8.
+    """Returns the content of a text file in UTF-8.
 
     Raises:
-        UserError: it cannot be read, or is not UTF-8.
+        UserError: the file cannot be read, or is not UTF-8.
     """
     try:
         return read_bytes(path).decode("utf-8")
@@ -91,10 +91,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file.
+    """Returns the object in a JSON file.
 
     Raises:
-        UserError: it cannot be read, or is something else.
+        UserError: the file cannot be read, or is not a JSON object.
     """
     text = read_text(path)
     try:
@@ -107,10 +107,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON as its standard has it: without NaN and Infinity, and without a name that comes twice.
+    """Parses standard JSON: NaN, Infinity and duplicate names in an object are errors.
 
     Raises:
-        ValueError: it is not, or is nested too deeply.
+        ValueError: the text is not standard JSON, or is nested too deeply.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)

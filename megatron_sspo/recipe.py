@@ -1,4 +1,4 @@
-"""From the name of a recipe to its `Run`."""
+"""Loads a recipe by its name and returns its `Run`."""
 
 import inspect
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ _FORMS = "name a Python file, file.py:function or package.module:function"
 
 
 def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
-    """Calls the recipe, applies the overrides, and checks every value of what comes of it.
+    """Calls the recipe, applies the overrides, and checks every value of the result.
 
     Args:
         name: `file.py` (its function `recipe`), `file.py:function`, or `package.module:function`.
-        assignments: `field.field=value`, from left to right.
+        assignments: overrides `field.field=value`, applied from left to right.
 
     Raises:
-        UserError: there is no such recipe, it raises, it does not return a Run, or a value is wrong.
+        UserError: the recipe does not exist, raises, or does not return a Run, or a value is wrong.
     """
     what = f"the recipe {name}"
     recipe = _recipe(name)
@@ -61,7 +61,7 @@ def _is_file(path: str) -> bool:
 
 def _remedy(found: Any) -> str:
     if inspect.iscoroutine(found):
-        found.close()  # or Python warns that nobody has waited for it
+        found.close()  # otherwise Python warns that the coroutine was never awaited
         return ": write `def`, without async"
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
         return ": write return in place of yield"

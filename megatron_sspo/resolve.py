@@ -1,4 +1,4 @@
-"""From a name in the configuration to the Python object that it stands for."""
+"""Finds the Python object that a name in the configuration stands for."""
 
 import hashlib
 import importlib
@@ -16,18 +16,18 @@ from megatron_sspo.validation.naming import named
 from megatron_sspo.validation.tree import expected
 from megatron_sspo.validation.user_code import not_python, user_code
 
-FILE_MODULE = "_megatron_sspo_file_"  # how the names of modules begin that are loaded by their path
+FILE_MODULE = "_megatron_sspo_file_"  # the prefix of the names of modules that are loaded by path
 
 _PACKAGE = Path(__file__).parent
 
 
 def resolve(folder: str, name: str, attribute: str) -> Any:
-    """Finds `attribute` of `megatron_sspo/<folder>/<name>.py`; `package.module:attribute` names anything else.
+    """Finds `attribute` of `megatron_sspo/<folder>/<name>.py`, or what `package.module:attribute` names.
 
-    One rule for every part that can be swapped, so that adding one is adding a file. `file.py:attribute` does too.
+    All plug-ins use this one rule, so that adding a plug-in is adding a file. `file.py:attribute` works too.
 
     Raises:
-        UserError: no such file, module or attribute. The message lists the short names that exist.
+        UserError: the file, module or attribute does not exist. The message lists the existing short names.
     """
     if ":" in name:
         module_name, _, attribute = name.rpartition(":")
@@ -42,7 +42,7 @@ def resolve(folder: str, name: str, attribute: str) -> Any:
 
 
 def short_names(folder: str, attribute: str) -> list[str]:
-    """The files of `megatron_sspo/<folder>` that define `attribute` at the top level."""
+    """Returns the names of the files of `megatron_sspo/<folder>` that define `attribute` at the top level."""
     definitions = (f"def {attribute}(", f"class {attribute}(", f"class {attribute}:", f"{attribute} =", f"{attribute}:")
     return sorted(
         path.stem
@@ -52,10 +52,10 @@ def short_names(folder: str, attribute: str) -> list[str]:
 
 
 def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any) -> Any:
-    """`function(*given, **options)`, after `check_options`.
+    """Returns `function(*given, **options)`, after `check_options`.
 
     Raises:
-        UserError: as `check_options`, or the function is the user's own and raises; the message has the line.
+        UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
     check_options(function, options, what, num_given=len(given))
     with user_code(what):
@@ -63,15 +63,15 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0) -> None:
-    """Compares the options that a user wrote with the parameters of the function that gets them.
+    """Compares the options that a user wrote with the parameters of the function that receives them.
 
     Args:
-        what: whose options they are, for the message: "the source 'jsonl'".
-        num_given: positional arguments that the caller adds by itself; they are no options.
+        what: the owner of the options, for the message: "the source 'jsonl'".
+        num_given: the number of leading positional arguments that the caller adds; they are not options.
 
     Raises:
-        UserError: an option that the function does not have, or none where it has no default, or a value that is not
-            of the parameter's type, where that is a plain one.
+        UserError: the function does not have an option, an option without a default is missing, or a value does not
+            fit the parameter's annotation, if that is a plain type.
     """
     if not callable(function):
         raise UserError(f"{what} is {named(function)}, and has to be a function")
@@ -101,9 +101,9 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError, SyntaxError):  # an annotation of names that are there for a type checker alone
+    except (NameError, AttributeError, SyntaxError):  # an annotation uses names that only a type checker imports
         return inspect.signature(function)
-    except (TypeError, ValueError):  # of a function in C that does not say
+    except (TypeError, ValueError):  # a function in C without a signature
         return inspect.signature(lambda *arguments, **options: None)
 
 
@@ -115,13 +115,13 @@ def _taken(hint: Any) -> str:
 
 
 def load_file(path: Path) -> Any:
-    """Imports a Python file by its path, once a process.
+    """Imports a Python file by its path, once per process.
 
-    The file may import others beside it: its folder stays on the Python path, at the end, so that a `random.py` there
-    does not stand in for Python's own.
+    The file may import other files of its folder: the folder stays on the Python path, at the end, so that a
+    `random.py` there does not replace Python's own.
 
     Raises:
-        UserError: there is no such file, it is not Python, or it raises; the message has the line.
+        UserError: the file does not exist, is not Python, or raises; the message has the line.
     """
     name = _module_name(path)
     if name in sys.modules:
@@ -132,10 +132,10 @@ def load_file(path: Path) -> Any:
         raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
     except SyntaxError as error:
         raise not_python(error) from error
-    except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, and what is nested too deep
+    except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, or code that is nested too deeply
         raise UserError(f"{path} is not Python: {error or type(error).__name__}") from error
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # which it is for a name that does not end in .py
+    assert spec is not None  # it is None only for a name that does not end in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
@@ -149,7 +149,7 @@ def load_file(path: Path) -> Any:
 
 
 def _module_name(path: Path) -> str:
-    """The name in `sys.modules` of a file that is loaded by its path: files of equal names have different ones."""
+    """Returns the name in `sys.modules` of a file loaded by its path; files of the same name get different ones."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     return f"{FILE_MODULE}{path.stem}_{digest}"
 
@@ -162,7 +162,7 @@ def _add_to_path(folder: Path) -> None:
 def _import_by_path(module_name: str) -> Any:
     if module_name.endswith(".py"):
         return load_file(Path(module_name))
-    _add_to_path(Path.cwd())  # which `python -m megatron_sspo` has there, and `megatron-sspo` has not
+    _add_to_path(Path.cwd())  # `python -m megatron_sspo` has it on the path, `megatron-sspo` does not
     try:
         with user_code(f"the module {module_name}"):
             return importlib.import_module(module_name)

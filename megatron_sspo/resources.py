@@ -1,4 +1,4 @@
-"""Whether a machine has what a run wants of it: memory, disk, a port, servers that answer."""
+"""Checks that a machine has what a run needs: memory, disk, a port, servers that answer."""
 
 import asyncio
 import os
@@ -23,10 +23,10 @@ _ANSWER_SECONDS = 10.0
 
 
 def model_config(run: Run) -> dict[str, Any]:
-    """The content of the model's config.json, which a checkpoint of a run keeps beside the trainer's tensors.
+    """Returns the content of the model's config.json. A run's checkpoint has this file in its folder `trainer`.
 
     Raises:
-        UserError: there is none, or it cannot be read.
+        UserError: the file does not exist or cannot be read.
     """
     folder = Path(run.model.path)
     for path in (folder / "config.json", folder / "trainer" / "config.json"):
@@ -36,7 +36,7 @@ def model_config(run: Run) -> dict[str, Any]:
 
 
 def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
-    """(bytes, what has them): a GPU of its own for each rank, or an equal part of this machine's memory."""
+    """Returns this rank's memory in bytes and its name: a GPU of its own, or an equal part of the host's memory."""
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         return properties.total_memory, f"the {properties.name}"
@@ -44,10 +44,10 @@ def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
 
 
 def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:
-    """Refuses a layout of which a rank is estimated to need more than `available` bytes, unless the run says not to.
+    """Checks that no rank is estimated to need more than `available` bytes, unless `run.check_memory` is False.
 
     Raises:
-        UserError: what is largest, and what makes it smaller.
+        UserError: a rank needs more; the message names the largest part and how to make it smaller.
     """
     if not run.check_memory:
         return
@@ -64,10 +64,13 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
 
 
 def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Refuses a disk without space for a checkpoint and the finished model.
+    """Checks that the disk has space for a checkpoint and the finished model.
 
     Args:
-        folder: the run's, which need not be there yet.
+        folder: the run's folder, which need not exist yet.
+
+    Raises:
+        UserError: the disk has less free space.
     """
     place = folder.absolute()
     while not place.exists():
@@ -82,9 +85,13 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def check_port() -> None:
-    """Refuses a MASTER_PORT that somebody listens on, where this process is the one that is to listen there.
+    """Checks that MASTER_PORT is free if this process will serve the rendezvous store there.
 
-    Without this, others would wait for half an hour for a stranger to speak to them. torchrun listens there itself.
+    Otherwise the other ranks would connect to an unrelated server and wait half an hour. Under torchrun this check is
+    skipped, because torchrun itself listens on that port.
+
+    Raises:
+        UserError: the port is in use.
     """
     port = os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:
@@ -93,10 +100,10 @@ def check_port() -> None:
 
 
 def check_servers(urls: Sequence[str]) -> None:
-    """Refuses servers that are named in the recipe, and of which one does not answer.
+    """Checks that all rollout servers that the recipe names answer.
 
     Raises:
-        UserError: the first that does not.
+        UserError: a server does not answer; the message names the first such server.
     """
     if not urls:
         return
@@ -134,7 +141,7 @@ _WORDS = {
 
 
 def _largest(run: Run, estimated: Estimate) -> tuple[str, str]:
-    """The field of the estimate that is largest, and how it is made smaller."""
+    """Returns the name of the estimate's largest field, and how to make it smaller."""
     largest = max(vars(estimated), key=lambda name: getattr(estimated, name))
     more_ranks = "raise parallel.tensor, parallel.pipeline or, for experts, parallel.expert"
     if largest == "activations" and run.megatron.get("recompute_granularity") != "full":

@@ -14,7 +14,7 @@ from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.state import LOOP_STATE, read_checkpoint
 
-_NO_DIFFERENCE = ("name", "output")  # where the folder is
+_NO_DIFFERENCE = ("name", "output")  # not compared: they only say where the folder is
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Resumable:
     """A checkpoint that a run can be resumed from.
 
     Attributes:
-        prompts: the state of the stream of prompts.
-        differences: between the configuration and that of the checkpoint, a line each.
+        prompts: the state of the prompt stream.
+        differences: a line for each field that differs between the configuration and that of the checkpoint.
     """
 
     prompts: Mapping[str, Any]
@@ -31,9 +31,9 @@ class Resumable:
 
 
 def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
-    """Checks a run's newest checkpoint, and what a resumed run needs besides.
+    """Checks a run's newest checkpoint and its files of metrics.
 
-    Where torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
+    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
 
     Raises:
         UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics are missing.
@@ -60,10 +60,10 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
-    """Compares the files of a checkpoint with its manifest, a share on each rank. A collective.
+    """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective.
 
     Raises:
-        UserError: a file is damaged; on all ranks.
+        UserError: a file is damaged; all ranks raise it.
     """
     failed: UserError | None = None
     try:
@@ -74,16 +74,16 @@ def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The fields of a configuration that have changed, a line each: "optimizer.lr is 2e-06, and was 1e-06"."""
+    """Returns a line for each field of the configuration that has changed: "optimizer.lr is 2e-06, and was 1e-06"."""
     return [line for name, line in _differences(before, now, "") if name not in _NO_DIFFERENCE]
 
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
-    """A checkpoint is read in the layout that wrote it, with the same kind of model."""
+    """Checks that the layout and the model's settings are those of the checkpoint."""
     now = describe(run)
     for part in ("parallel", "model"):
         for name, line in _differences(manifest.run.get(part, {}), now[part], part):
-            if name != "model.path":  # a folder may have been moved; its shapes are compared with the checkpoint's
+            if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
                 raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
 
 

@@ -1,4 +1,4 @@
-"""Which experts each token went to, layer by layer, as a rollout carries it: one string, small enough for a log."""
+"""Packs the experts that each token was routed to in each layer into one string, small enough for a log."""
 
 import base64
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ import torch
 
 @dataclass(frozen=True)
 class RouterShape:
-    """What the routers of a model choose from."""
+    """The shape of the routing choices of a model."""
 
-    num_layers: int  # that have experts
+    num_layers: int  # layers with experts only
     topk: int
     num_experts: int
 
 
 def pack_routes(routes: torch.Tensor, num_experts: int) -> str:
-    """The experts of n tokens, [n, layers, topk] integers, as base64 of one or two bytes a choice."""
+    """Packs the experts of n tokens, integers [n, layers, topk], as base64 of one or two bytes a choice."""
     return base64.b64encode(routes.to(_dtype(num_experts)).contiguous().numpy().tobytes()).decode()
 
 
 def unpack_routes(text: str, shape: RouterShape) -> torch.Tensor:
-    """The reverse of `pack_routes`: [n, layers, topk] int64.
+    """Reverses `pack_routes`; returns int64 [n, layers, topk].
 
     Raises:
-        ValueError: the string is not of whole tokens, or names an expert that there is not.
+        ValueError: the string does not hold a whole number of tokens, or names an expert that does not exist.
     """
     dtype = _dtype(shape.num_experts)
     data = bytearray(base64.b64decode(text, validate=True))

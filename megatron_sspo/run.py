@@ -1,8 +1,8 @@
 """`Run`: the whole configuration of a training run, as frozen dataclasses.
 
-A recipe is a Python function that returns a `Run`. A field's annotation is its kind, with the range: see
-`validation/kinds.py`. `check` compares every value with it. Nothing here imports torch's heavy neighbours, so a recipe
-loads in a moment and a wrong value is found before a GPU is touched.
+A recipe is a Python function that returns a `Run`. A field's annotation gives its kind and range: see
+`validation/kinds.py`. `check` compares every value with it. Nothing here imports Megatron or SGLang, so a recipe loads
+fast and a wrong value is found before a GPU is touched.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ from megatron_sspo.validation.tree import checked
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The policy that is trained."""
+    """The model of the policy that is trained."""
 
     path: FilePath  # a Hugging Face folder: config.json, tokenizer and, unless init is "random", safetensors
     init: Literal["pretrained", "random"] = "pretrained"
@@ -48,53 +48,53 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """The layout. The number of processes is data × tensor × pipeline × context; experts are cut inside of these."""
+    """The parallel layout: data × tensor × pipeline × context ranks; experts are sharded over these same ranks."""
 
     data: Count = 1
     tensor: Count = 1
     pipeline: Count = 1
-    virtual_pipeline: Count = 1  # model chunks a pipeline stage (interleaved schedule above 1)
+    virtual_pipeline: Count = 1  # model chunks per pipeline stage (interleaved schedule above 1)
     context: Count = 1  # ranks that share each sequence
     expert: Count = 1
     expert_tensor: Count = 1
-    sequence: bool = False  # sequence parallelism; Megatron wants it for experts under tensor parallelism
+    sequence: bool = False  # sequence parallelism; Megatron requires it for experts with tensor parallelism
 
     @property
     def num_processes(self) -> int:
-        """The world size that this layout fills."""
+        """The world size of this layout."""
         return self.data * self.tensor * self.pipeline * self.context
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """Where the prompts come from and how a row becomes tokens."""
+    """A set of prompts: its source, and how a row becomes tokens."""
 
     source: Plugin  # a .jsonl or .parquet file, a file of megatron_sspo/data, or package.module:attribute
     options: Options = field(default_factory=dict)  # the source's own: split, field names, seed
     template: Text = "chat"  # the tokenizer's chat template, or a format string with {question}
     system: Text = ""  # system message of the chat template
     max_tokens: Count = 1024
-    overlong: Literal["error", "drop"] = "error"  # what a prompt of more than max_tokens is
-    without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one: those to evaluate on
+    overlong: Literal["error", "drop"] = "error"  # what happens to a prompt of more than max_tokens
+    without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one, such as the evaluation sets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """Who generates, how much, and how."""
+    """The rollouts: the engine, the number of responses, the sampling, the environment."""
 
     engine: Plugin = "embedded"  # a file of megatron_sspo/rollout, or package.module:attribute
     options: Options = field(default_factory=dict)  # the engine's own
     prompts_per_update: Count = 16
-    group_size: GroupSize = 8  # G, responses a prompt
-    # updates that a rollout's weights may lag behind those that its cycle starts from: 0 generates, then trains;
-    # k × updates_per_sync generates k cycles ahead, while the trainer works
+    group_size: GroupSize = 8  # G, responses per prompt
+    # the updates that a rollout's weights may lag behind the weights at the start of its cycle: 0 generates, then
+    # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
     max_staleness: Amount = 0
     refills: Amount = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
     oversampling: AtLeastOne = (
-        1.0  # prompts begun for one that is needed; the slowest are given up, and begun again later
+        1.0  # prompts started per prompt needed; the slowest are cancelled and started again later
     )
-    overlong_buffer: Amount = 0  # a penalty grows over the last so many of sampling.max_tokens; 0: none
-    overlong_penalty: NotNegative = 1.0  # at sampling.max_tokens
+    overlong_buffer: Amount = 0  # a penalty grows over the last overlong_buffer tokens of max_tokens; 0: no penalty
+    overlong_penalty: NotNegative = 1.0  # the penalty at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)
     environment: MaybePlugin = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
     environment_options: Options = field(default_factory=dict)  # the environment's own
@@ -112,7 +112,7 @@ class Optimizer:
     beta1: Decay = 0.9
     beta2: Decay = 0.999
     eps: Positive = 1e-8
-    clip_grad: NotNegative = 1.0  # global norm; 0 does not clip
+    clip_grad: NotNegative = 1.0  # the largest global norm; 0 does not clip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,22 +127,22 @@ class WarmStart:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A set to evaluate on, and how its answers are had and judged."""
+    """A set to evaluate on: its prompts, its reward and its environment."""
 
     prompts: Prompts
-    title: Line = ""  # of its column in a table; "": its name
+    title: Line = ""  # the title of its column in a table; "": its name
     reward: MaybePlugin = ""  # a file of megatron_sspo/reward, or package.module:attribute; "": the run's
-    reward_options: Options = field(default_factory=dict)  # {}: the run's, where the reward is the run's
+    reward_options: Options = field(default_factory=dict)  # {}: the run's, if the reward is the run's
     environment: MaybePlugin | None = (
-        None  # a file of megatron_sspo/environment; "": a single turn; None: that of the rollouts
+        None  # a file of megatron_sspo/environment; "": a single turn; None: the environment of the rollouts
     )
-    environment_options: Options = field(default_factory=dict)  # {}: the rollouts', as for the reward
-    max_tokens: Amount = 0  # of a response; 0: rollouts.sampling.max_tokens
+    environment_options: Options = field(default_factory=dict)  # {}: the rollouts', if the environment is theirs
+    max_tokens: Amount = 0  # response tokens; 0: rollouts.sampling.max_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Held-out sets by name, answered greedily before the first update, every n-th, and at the end."""
+    """The evaluation: greedy answers to held-out sets before the first update, every n updates, and at the end."""
 
     sets: Annotated[
         Mapping[SetName, HeldOut],
@@ -152,12 +152,12 @@ class Evaluation:
         ),
     ]
     every: Amount = 0  # updates; 0 evaluates before and after only
-    samples: Amount = 0  # k > 0 adds k sampled answers a prompt, by rollouts.sampling: avg@k, pass@k
+    samples: Amount = 0  # k > 0 adds k answers per prompt sampled with rollouts.sampling: avg@k, pass@k
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Where metrics go besides metrics.jsonl."""
+    """The trackers that receive the metrics in addition to metrics.jsonl."""
 
     tensorboard: bool = False
     wandb_project: Line = ""
@@ -165,7 +165,7 @@ class Tracking:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything that a training run is. `megatron-sspo train RECIPE --set field.field=value` changes any of it."""
+    """The configuration of a training run. `megatron-sspo train RECIPE --set field.field=value` overrides a field."""
 
     name: FolderName
     model: Model
@@ -185,30 +185,30 @@ class Run:
     correction: Correction = field(default_factory=Correction)
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
     tokens_per_microbatch: Count = 16384
-    routing_replay: Literal["none", "R2", "R3"] = "none"  # experts as in the pass of π_old (R2), as in the engine (R3)
+    routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
     optimizer: Optimizer = Optimizer()
     warm_start: WarmStart | None = None
     evaluation: Evaluation | None = None
-    checkpoint_every: Amount = 0  # updates; 0 keeps the last state alone, from which a finished run resumes
+    checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
     checkpoints_kept: Count = 2
-    checkpoint_in_background: bool = False  # written while the trainer goes on, from a copy in the host's memory
+    checkpoint_in_background: bool = False  # written while training continues, from a copy in the host's memory
     distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
-    check_memory: bool = True  # refuse to start where a rank is estimated to need more than it has
+    check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()
-    # fields of Megatron's TransformerConfig and of its DistributedDataParallelConfig, by their own names
+    # fields of Megatron's TransformerConfig and DistributedDataParallelConfig, by their names there
     megatron: Fields = field(default_factory=dict)
     ddp: Fields = field(default_factory=dict)
 
 
 def check(run: Run) -> Run:
-    """Finds a wrong value, and what contradicts itself, before anything is started.
+    """Checks every value, and fields that contradict each other, before anything is started.
 
     Returns:
-        The run, made anew of plain values: see `checked`.
+        The run, rebuilt from plain values: see `checked`.
 
     Raises:
-        UserError: one sentence: the field, its value, the remedy.
+        UserError: a value is wrong; the message names the field, its value and the remedy.
     """
     run = checked(run, Run)
     _check_optimizer("optimizer", run.optimizer)

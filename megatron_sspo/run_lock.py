@@ -1,4 +1,4 @@
-"""One process at a time writes a run's folder."""
+"""A lock, so that only one process at a time writes a run's folder."""
 
 import contextlib
 import errno
@@ -19,11 +19,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _BEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
 
-_held: set[int] = set()  # descriptors of locks of this process
+_held: set[int] = set()  # file descriptors of this process's locks
 
 
 def _close_in_child() -> None:
-    """A forked child that outlives this process would keep its locks."""
+    """Closes the locks' descriptors in a forked child, which could outlive this process and keep its locks."""
     for descriptor in _held:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -34,20 +34,22 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class RunLock:
-    """A context: keeps other processes out of a run's folder, on this machine and on others that share the folder.
+    """A context manager that locks a run's folder against other processes, also those of other machines.
 
-    The kernel's lock is used, which ends with the process however it ends. Where a file system has none (Lustre without
-    `flock`, some FUSE), a note is: the one of a dead process is found by its number and start on the same machine; from
-    another machine it is watched for `watch_seconds`, in which a living holder counts on in it.
+    It uses `flock`, which the kernel releases however the process ends. If the file system has no `flock` (Lustre
+    without that option, some FUSE), a holder file replaces it: the holder increments a counter in it. On the same
+    machine, a dead holder is recognized by its pid and start time. On another machine, the holder counts as dead if
+    the file does not change for `watch_seconds`.
 
     Args:
-        folder: is made where it is not there.
-        watch_seconds: how long a note from another machine may stand still before its holder counts as dead.
-        what: the folder is of, for the message.
-        option: names another folder, for the message.
+        folder: the folder to lock; it is created if missing.
+        watch_seconds: the seconds without a change after which a holder on another machine counts as dead.
+        what: the owner of the folder, for the message.
+        option: the option that chooses another folder, for the message.
 
     Raises:
-        UserError: another process has the folder, which is named by machine and number; or it cannot be written.
+        UserError: another process holds the lock (the message names its machine and pid), or the folder cannot be
+            written.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class RunLock:
         self._folder, self._watch_seconds = folder, watch_seconds
         self._what, self._option = what, option
         self._descriptor = -1
-        self._note: Path | None = None  # only where there is no kernel's lock
+        self._note: Path | None = None  # the holder file, only without flock
         self._ended = threading.Event()
 
     def __enter__(self) -> "RunLock":
@@ -90,7 +92,8 @@ class RunLock:
         if self._note is not None and _read(self._note).get("token") == self._token:
             self._note.unlink(missing_ok=True)
         elif self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)  # nobody's; removed, two processes could hold a file of its name each
+            # emptied, not removed: otherwise two processes could each lock a different file of this name
+            os.ftruncate(self._descriptor, 0)
         self._close()
 
     def _take_note(self, note: Path) -> None:
@@ -119,7 +122,11 @@ class RunLock:
         return False
 
     def _remove_of_the_dead(self, note: Path, known: dict[str, Any]) -> None:
-        """By a rename, which one of several processes does; what a faster one has written since is put back."""
+        """Removes a dead holder's file.
+
+        Only one of several processes succeeds with the rename. If it has renamed a file that a faster process has
+        written since, it puts that file back.
+        """
         mine = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
         with contextlib.suppress(FileNotFoundError):
             note.rename(mine)
@@ -135,7 +142,7 @@ class RunLock:
             self._beat(count)
 
     def _beat(self, count: int) -> None:
-        text = json.dumps({**_myself(), "token": self._token, "beat": f"{count:015}"})  # of one length at all times
+        text = json.dumps({**_myself(), "token": self._token, "beat": f"{count:015}"})  # always of the same length
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, text.encode(), 0)
 
@@ -163,7 +170,7 @@ def _myself() -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a note says; nothing where it is gone, or not written yet."""
+    """Returns the content of a lock or holder file; {} if the file is missing or not yet written."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -176,7 +183,7 @@ def _boot() -> str:
 
 
 def _started(pid: Any) -> str | None:
-    """When a process of this machine began, in ticks since the boot; None where there is none of the number."""
+    """Returns when a process of this machine started, in ticks since boot; None if no live process has this pid."""
     try:
         text = Path(f"/proc/{int(pid)}/stat").read_bytes().decode(errors="replace")
     except (OSError, ValueError, TypeError):

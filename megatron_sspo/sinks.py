@@ -1,4 +1,4 @@
-"""Where metrics are written: JSONL always; TensorBoard and Weights & Biases where asked."""
+"""Writes metrics: always as JSONL, and to TensorBoard and Weights & Biases if the run asks for them."""
 
 import importlib.util
 import io
@@ -16,11 +16,11 @@ from megatron_sspo.state import write_atomically
 
 _WANDB_ID = "wandb_id"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
-_MOST_UPDATES = 10**15  # a number that is more is none of updates
+_MOST_UPDATES = 10**15  # a larger number in a row is an error
 
 
 def check(tracking: Tracking) -> None:
-    """Raises UserError where a tracker is asked for that is not installed."""
+    """Raises UserError if the run asks for a tracker that is not installed."""
     for asked, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
         spec = importlib.util.find_spec(module) if asked else None
         if asked and (spec is None or spec.origin is None):  # no origin: a mere folder, such as W&B leaves behind
@@ -30,10 +30,11 @@ def check(tracking: Tracking) -> None:
 
 
 class Sinks:
-    """Writes rows of numbers; one object, on rank 0.
+    """The writer of metrics rows. Only rank 0 has one.
 
     Args:
-        first_step: of this attempt at the run: what an attempt that was killed told the trackers of later ones is void.
+        first_step: the first step of this attempt at the run. TensorBoard drops steps from there on that an earlier,
+            killed attempt wrote.
     """
 
     def __init__(self, folder: Path, tracking: Tracking, name: str, config: Any, *, first_step: int) -> None:
@@ -52,7 +53,7 @@ class Sinks:
             self._wandb = wandb.init(project=tracking.wandb_project, name=name, config=config, **where)
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
-        """Appends a row; its `update` is the step of the trackers. A row is on disk when this returns.
+        """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
 
         Raises:
             UserError: the file cannot be written.
@@ -72,7 +73,7 @@ class Sinks:
             self._wandb.log(values, step=step)
 
     def close(self) -> None:
-        """Lets the trackers finish."""
+        """Closes the trackers."""
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:
@@ -80,7 +81,7 @@ class Sinks:
 
 
 def _wandb_id(folder: Path) -> str:
-    """Of the run, whose attempts all add to one curve; W&B itself leaves out steps that it has been told already."""
+    """Returns the run's W&B id, so that all attempts extend one curve; W&B skips steps that it already has."""
     path = folder / _WANDB_ID
     if not path.exists():
         write_atomically(path, secrets.token_hex(8))
@@ -88,13 +89,13 @@ def _wandb_id(folder: Path) -> str:
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
-    """The rows of a metrics file.
+    """Returns the rows of a metrics file.
 
     Args:
-        may_be_cut: what a kill has left of a last row is none.
+        may_be_cut: whether an incomplete last line, which a kill can leave, is ignored.
 
     Raises:
-        UserError: there is no such file, or a line of it is not JSON, or no row.
+        UserError: the file does not exist, or a line is not JSON or not a row.
     """
     with naming_the_file():
         if not path.exists():
@@ -120,7 +121,7 @@ def check_rows(path: Path, update: int) -> None:
 
 
 def whole_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of a metrics file, without a last line that a kill has cut short; none where there is no file.
+    """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist.
 
     Raises:
         UserError: a line is not JSON, or not a row.
@@ -132,10 +133,10 @@ def whole_rows(path: Path) -> list[dict[str, float]]:
 
 
 def keep_until(path: Path, update: int) -> None:
-    """Takes the rows of later updates off a metrics file, and what a kill has left of one.
+    """Removes the rows of updates after `update`, and an incomplete last line, from a metrics file.
 
     Raises:
-        UserError: another line of it is not JSON, or no row.
+        UserError: another line is not JSON or not a row.
     """
     if not path.exists():
         return
@@ -144,7 +145,7 @@ def keep_until(path: Path, update: int) -> None:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """Returns the lines with their ends; a line that is not UTF-8 is told by its number where it is parsed."""
+    """Returns the lines as bytes with their ends, so that the parser can name a line that is not UTF-8."""
     return list(io.BytesIO(read_bytes(path)))
 
 

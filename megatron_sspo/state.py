@@ -1,4 +1,4 @@
-"""What a run is besides the trainer's tensors, and how it gets to disk without ever being half there."""
+"""Reads and writes the state of a run except the trainer's tensors, atomically."""
 
 import json
 import os
@@ -14,34 +14,34 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
 _FILES = ("state.json", "batches.jsonl", "trainer")
-LOOP_STATE = ("prompts", "cycles")  # what a run's checkpoint holds besides its `State`
+LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 
 
 @dataclass
 class State:
-    """Where a run stands."""
+    """The progress of a run."""
 
     update: int = 0  # optimizer steps taken; also the policy version
-    batches: list[list[RolloutGroup]] = field(default_factory=list)  # of the current cycle, still to be learned from
+    batches: list[list[RolloutGroup]] = field(default_factory=list)  # the current cycle's batches not yet trained on
 
 
 def prompt_row(prompt: Prompt) -> dict[str, Any]:
-    """A prompt as JSON values; what JSON has no word for, such as a date in its metadata, becomes text."""
+    """Returns a prompt as JSON values; values without a JSON type, such as a date in its metadata, become strings."""
     return json.loads(json.dumps(asdict(prompt), default=str))
 
 
 def prompt_from_row(row: dict[str, Any]) -> Prompt:
-    """The reverse of `prompt_row`."""
+    """Reverses `prompt_row`."""
     return Prompt(**_tupled(row))
 
 
 def to_row(group: RolloutGroup) -> dict[str, Any]:
-    """A group as JSON values. Floats keep every bit: Python writes the shortest text that reads back the same."""
+    """Returns a group as JSON values. Floats keep every bit: Python writes the shortest text that reads back equal."""
     return {"prompt": asdict(group.prompt), "rollouts": [asdict(rollout) for rollout in group.rollouts]}
 
 
 def from_row(row: dict[str, Any]) -> RolloutGroup:
-    """The reverse of `to_row`."""
+    """Reverses `to_row`."""
     return RolloutGroup(
         prompt=prompt_from_row(row["prompt"]), rollouts=[Rollout(**_tupled(rollout)) for rollout in row["rollouts"]]
     )
@@ -55,8 +55,8 @@ def _tupled(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes beside `path`, then renames, so that a reader finds the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.new")  # the next attempt replaces what a kill has left of this one
+    """Writes a temporary file beside `path` and renames it, so that a reader finds the old content or the new."""
+    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -67,14 +67,14 @@ def write_atomically(path: Path, text: str) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes JSON lines, atomically.
 
-    What JSON has no word for, such as a date in a prompt's metadata, becomes text: only the reward looks at metadata,
-    and what is written here has its reward.
+    Values without a JSON type, such as a date in a prompt's metadata, become strings. This loses nothing, because only
+    the reward reads metadata, and the rollouts written here are scored already.
     """
     write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 def begin_checkpoint(folder: Path, update: int) -> Path:
-    """An empty folder under a name that no reader takes for a checkpoint; what kills have left of others is removed."""
+    """Makes an empty folder with a name that no reader takes for a checkpoint, and removes incomplete older ones."""
     for left in folder.glob(".update-*"):
         shutil.rmtree(left, ignore_errors=True)
     temporary = folder / f".update-{update:06d}"
@@ -83,7 +83,7 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
 
 
 def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) -> None:
-    """Adds the state, and whatever else there is to say."""
+    """Writes the state and `extra` into the folder of a checkpoint."""
     rows = [{"batch": number, **to_row(group)} for number, batch in enumerate(state.batches) for group in batch]
     write_rows(temporary / "batches.jsonl", rows)
     numbers = {"update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
@@ -91,11 +91,11 @@ def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) ->
 
 
 def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
-    """Gives the folder its name, when all of it is on the disk, and removes all but the newest `kept`."""
+    """Flushes the folder to disk, gives it its final name, and removes all but the newest `kept` checkpoints."""
     final = temporary.with_name(temporary.name[1:])
     for path in (*temporary.rglob("*"), temporary):
         _flush(path)
-    if final.exists():  # of an attempt that was resumed from an older checkpoint
+    if final.exists():  # the run was resumed from an older checkpoint
         _remove(final)
     temporary.rename(final)
     _flush(final.parent)
@@ -105,26 +105,26 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or a folder's list of names, would survive the machine's end."""
+    """Flushes a file, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # not every file system can do it for a folder
+        if not path.is_dir():  # some file systems cannot fsync a folder
             raise
     finally:
         os.close(descriptor)
 
 
 def _remove(checkpoint: Path) -> None:
-    """A kill in the middle leaves nothing that has a checkpoint's name."""
+    """Removes a checkpoint; it is renamed first, so that a kill leaves no incomplete folder under the final name."""
     unnamed = checkpoint.with_name(f".{checkpoint.name}-removed")
     checkpoint.rename(unnamed)
     shutil.rmtree(unnamed)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first.
+    """Returns the complete checkpoints of a run, oldest first.
 
     Raises:
         OSError: the folder cannot be read.
@@ -135,10 +135,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict[str, Any]]:
-    """The state, and what `describe_checkpoint` was given besides.
+    """Returns the state, and the `extra` values that `describe_checkpoint` wrote.
 
     Args:
-        needed: names that have to be among the latter.
+        needed: names that the `extra` values must contain.
 
     Raises:
         UserError: a part of the checkpoint is missing or cannot be read.

@@ -1,28 +1,28 @@
-"""A run that is asked to end early ends after an update, with a checkpoint, on all of its processes alike."""
+"""Stop requests: a run ends early after an update, with a checkpoint, on all ranks at the same update."""
 
 import signal
 import time
 from pathlib import Path
 from types import FrameType
 
-FILE = "stop"  # in the run's folder: whoever makes it asks
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what Slurm sends before it takes nodes away
-BY_SIGNAL = 85  # exit code: the machine is wanted back, so start the run again later, with --resume
-BY_FILE = 86  # exit code: somebody wanted the run to end here
+FILE = "stop"  # making this file in the run's folder requests a stop
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm sends these before it takes nodes away
+BY_SIGNAL = 85  # exit code: the nodes are needed for other jobs, so start the run again later with --resume
+BY_FILE = 86  # exit code: a user wanted the run to end here
 EXIT_CODES = (BY_SIGNAL, BY_FILE)
 
 
 class Stop:
-    """Listens for the signals and the file, from when it is made until `close`.
+    """The stop requests of a run: signals, handled from construction until `close`, and the file.
 
-    A signal may reach one process an update earlier than another, so that what is done about it is agreed upon.
+    A signal may reach one process an update earlier than another, so the ranks agree before they stop.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
 
     Attributes:
-        reason: why the run is to end, once that is agreed upon; "" before.
-        exit_code: what its processes are to end with then; 0 before.
+        reason: why the run ends, once the ranks have agreed to stop; "" before.
+        exit_code: the exit code of all ranks, once they have agreed to stop; 0 before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,18 +35,18 @@ class Stop:
         self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
     def close(self) -> None:
-        """Signals mean again what they meant before."""
+        """Restores the previous signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     @property
     def longest(self) -> float:
-        """Seconds, the longest so far from one look to the next: whoever asks is heard no later."""
+        """The longest time so far between two calls of `is_agreed`, in seconds: a bound on the delay of a request."""
         return max(self._longest, time.monotonic() - self._looked) if self._looked is not None else 0.0
 
     def is_agreed(self) -> bool:
-        """Whether any process was asked to end. A collective: all hear the same. The file, having asked, is gone."""
-        from megatron_sspo.processes import agree  # torch's, and the command line starts without it
+        """Returns, the same on all ranks, whether any rank got a stop request; removes the file. A collective."""
+        from megatron_sspo.processes import agree  # imports torch, which the command line starts without
 
         self._longest, self._looked = self.longest, time.monotonic()
         is_main = agree.is_main()

@@ -1,4 +1,4 @@
-"""The model's tokenizer."""
+"""Loads the model's tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from megatron_sspo.weights.companions import check_tokenizer_files
 
 @naming_the_file()
 def load_tokenizer(model_path: Path) -> Any:
-    """Reads it from a Hugging Face folder; nothing is fetched, and no code of the folder is run.
+    """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
 
     Raises:
-        UserError: the folder is not there, or holds no tokenizer, or one that cannot be read.
+        UserError: the folder does not exist, or holds no tokenizer that can be read.
     """
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
@@ -25,11 +25,11 @@ def load_tokenizer(model_path: Path) -> Any:
         found: Any = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # of every kind, down to a panic of the library below, which is no Exception
+    except BaseException as error:  # a panic of the Rust library is not an Exception
         reason = " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
         raise UserError(
             f"{model_path} has no tokenizer that can be read ({reason}): copy tokenizer.json there"
         ) from error
-    if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one of no files
+    if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
         raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
     return found

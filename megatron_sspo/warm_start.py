@@ -1,4 +1,4 @@
-"""Supervised learning on demonstrations, through the same policy, schedule and packing as the updates that follow."""
+"""Supervised learning on demonstrations, with the same policy, schedule and packing as the later updates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def warm_start(
     """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps.
 
     Args:
-        report: called after each step with its number, from 1, and its record.
+        report: a function called after each step with its number, from 1, and its record.
     """
     policy.set_optimizer(options.optimizer, options.updates)
     for number in range(1, options.updates + 1):
@@ -35,10 +35,10 @@ def warm_start(
 
 
 def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None) -> RolloutGroup:
-    """The prompt with its demonstration, as a group of one response, closed by the end-of-sequence token.
+    """Returns a prompt and its demonstration as a group of one response, which ends with the end-of-sequence token.
 
     Raises:
-        UserError: it has none, or is longer than `max_tokens`, prompt included.
+        UserError: the prompt has no demonstration, or both together are longer than `max_tokens`.
     """
     if not prompt.demonstration:
         raise UserError(
@@ -53,7 +53,7 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
         )
     rollout = Rollout(
         tokens=tokens,
-        rollout_log_probs=(0.0,) * len(tokens),  # nobody sampled it
+        rollout_log_probs=(0.0,) * len(tokens),  # the demonstration was not sampled
         text=prompt.demonstration,
         finish_reason="stop",
         policy_version=0,

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts of this folder share; they source it within their job. The variables that a user sets are those of
-# slurm/README.md.
+# Functions that the scripts of this folder share; they source this file in their job. slurm/README.md explains the
+# variables that a user sets.
 
 PROJECT=${PROJECT:-$SLURM_SUBMIT_DIR}
 PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
@@ -15,20 +15,21 @@ export PYTHONPATH=$PROJECT${PYTHONPATH:+:$PYTHONPATH}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
 if [[ $INTERFACE ]]; then export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAME=$INTERFACE; fi
 
-# The first element of an array has the number of the whole array for its own, and Slurm takes it for the array.
+# SLURM_JOB_ID of the first element of an array is also the number of the whole array, so that Slurm would act on the
+# whole array. ARRAY_ELEMENT names one element.
 job_id=$SLURM_JOB_ID
 if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
-first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve for each job, below those that the kernel gives away
+first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve ports for each job, below the kernel's ephemeral ports
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
-ended="" # why, where Slurm ends the job itself
+ended="" # the reason, if Slurm itself ends the job
 
 say() {
     echo "[$(date +%T)] $*"
 }
 
-# fail MESSAGE...: the last line of the job's log. The steps that still run are ended.
+# fail MESSAGE...: ends the steps that still run, writes the last line of the job's log, and exits with 1.
 fail() {
     end_steps
     say "the job ends: $*"
@@ -40,7 +41,7 @@ join() {
     echo "$*"
 }
 
-# begin: makes the folders, and sees to it that every node sees them and has an address.
+# begin: makes the folders, checks that every node sees them, and finds the address of every node.
 begin() {
     mkdir -p "$attempt" || fail "cannot make $attempt: choose a folder that all nodes share, with RUN=..."
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, attempt ${SLURM_RESTART_COUNT:-0}, logs in $attempt"
@@ -67,7 +68,7 @@ begin() {
     done
 }
 
-# on_each_node SECONDS COMMAND...: once, within that time.
+# on_each_node SECONDS COMMAND...: runs the command once on each node, with a timeout.
 on_each_node() {
     local seconds=$1
     shift
@@ -75,7 +76,8 @@ on_each_node() {
         --mpi=none --kill-on-bad-exit=0 "$@"
 }
 
-# step ROLE CONTAINER TASKS_PER_NODE NODES COMMAND...: one srun, with a log for each node. NODES has commas.
+# step ROLE CONTAINER TASKS_PER_NODE NODES COMMAND...: starts one srun, with a log for each node. NODES are separated by
+# commas.
 step() {
     local role=$1 container=$2 per_node=$3 chosen=$4 options=()
     shift 4
@@ -85,20 +87,20 @@ step() {
         options=(--container-image="$container" --container-workdir="$PROJECT" --no-container-mount-home
             --container-mounts="$PROJECT:$PROJECT,${SWEEP:-$RUN}:${SWEEP:-$RUN}${MOUNTS:+,$MOUNTS}")
     fi
-    # --wait and not --kill-on-bad-exit: a trainer's exit code that asks for a requeue is no failure
+    # --wait instead of --kill-on-bad-exit: a trainer's exit code that requests a requeue is not a failure
     exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
         --ntasks-per-node="$per_node" --cpus-per-task="$((cpus ? cpus : 1))" --cpu-bind=none --mem=0 \
         --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="$attempt/$role-%N.log" \
         --open-mode=append "${options[@]}" "$@"
 }
 
-# end_steps: kills what still runs of this job, apart from the script itself. Where Slurm ends the job it does that, and
-# no more is heard of the sruns.
+# end_steps: kills the steps of this job that still run. If Slurm ends the job, Slurm kills the steps, and this function
+# kills only their sruns.
 end_steps() {
     local found
     if [[ $ended ]]; then
         mapfile -t found < <(jobs -rp)
-        disown -a # or bash would tell of their end
+        disown -a # otherwise bash would report their end
         ((${#found[@]} == 0)) || kill -KILL "${found[@]}" 2>/dev/null
         return 0
     fi
@@ -106,10 +108,10 @@ end_steps() {
     ((${#found[@]})) || return 0
     scancel --signal=KILL "${found[@]}" 2>/dev/null
     local deadline=$((SECONDS + 15))
-    while [[ $(jobs -rp) ]] && ((SECONDS < deadline)); do sleep 0.2; done # their sruns have something to say
+    while [[ $(jobs -rp) ]] && ((SECONDS < deadline)); do sleep 0.2; done # the sruns print their messages first
 }
 
-# last_lines ROLE: of each of its logs, so that the reason stands in the job's own.
+# last_lines ROLE: prints the last lines of each log of that role, so that the job's own log has the reason.
 last_lines() {
     local log
     for log in "$attempt/$1"-*.log; do
@@ -120,7 +122,7 @@ last_lines() {
     echo ---
 }
 
-# end_with_log ROLE PID [MESSAGE]: the job ends because that srun has ended.
+# end_with_log ROLE PID [MESSAGE]: ends the job because the srun of that pid has ended.
 end_with_log() {
     wait "$2"
     local code=$?
@@ -129,7 +131,7 @@ end_with_log() {
     fail "the $1 $(how "$code")${3:+; $3}"
 }
 
-# end_when_done ROLE PID: the job is what that srun does.
+# end_when_done ROLE PID: waits for the srun of that pid, and ends the job with its result.
 end_when_done() {
     trap look_whether_ended TERM
     while running "$2" && [[ ! $ended ]]; do pause; done
@@ -140,7 +142,7 @@ end_when_done() {
     exit 0
 }
 
-# how CODE: an exit code in words.
+# how CODE: prints an exit code in words.
 how() {
     if (($1 > 128)); then
         echo "was killed by SIG$(kill -l "$(($1 - 128))")"
@@ -149,8 +151,8 @@ how() {
     fi
 }
 
-# look_whether_ended: sets `ended`. Slurm ends a job with SIGTERM, which others may send too. A controller that is being
-# started again does not answer: it has ended nothing.
+# look_whether_ended: sets `ended` if Slurm ends the job. Slurm ends a job with SIGTERM, but others may send it too. If
+# the controller does not answer, for example because it restarts, it has not ended the job.
 look_whether_ended() {
     local state="" tries
     for ((tries = 0; tries < 10; tries++)); do
@@ -158,12 +160,12 @@ look_whether_ended() {
         if [[ $state ]]; then break; fi
         pause
     done
-    # while the job is being ended scontrol says no more than COMPLETING; slurmstepd has written the reason by then
+    # while Slurm ends the job, scontrol prints only COMPLETING; slurmstepd has already written the reason to the log
     if [[ $state && $state != @(RUNNING|SIGNALING|SUSPENDED|STOPPED) ]]; then ended="Slurm has ended it, for the reason that slurmstepd gives above"; fi
 }
 
-# look_after_nodes: where one of the job's nodes does not answer, waits for Slurm to see that too: then it ends the job,
-# and queues it again, for other nodes. The processes that lose a node's see it long before.
+# look_after_nodes: if one of the job's nodes does not answer, waits until Slurm detects it too. Slurm then ends the job
+# and queues it again for other nodes. The job's processes detect a lost node much earlier than Slurm.
 look_after_nodes() {
     local seconds deadline
     if on_each_node 60 true 2>/dev/null; then return; fi
@@ -175,26 +177,26 @@ look_after_nodes() {
     if [[ $ended ]]; then fail "$ended"; fi
 }
 
-# running PID...: whether all of them do.
+# running PID...: succeeds if all of these processes are running.
 running() {
     kill -0 "$@" 2>/dev/null
 }
 
-# pause: a second, or until a signal has been seen to.
+# pause: waits a second, or until a signal has been handled.
 pause() {
     sleep 1 &
     wait $! || true
 }
 
-# make_key: the servers' random key into MEGATRON_SSPO_SERVER_KEY. Steps get it by their environment, which no `ps` shows.
+# make_key: sets MEGATRON_SSPO_SERVER_KEY to a random key. Steps get it by their environment, which `ps` does not show.
 make_key() {
     MEGATRON_SSPO_SERVER_KEY=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
     export MEGATRON_SSPO_SERVER_KEY
 }
 
-# start_servers NODES ARGUMENTS...: `megatron-sspo serve ARGUMENTS` on each of these nodes. They do not hear what Slurm
-# says to all processes of a job, because a trainer that is to finish its update needs them until then. `servers` is
-# the process to watch.
+# start_servers NODES ARGUMENTS...: starts `megatron-sspo serve ARGUMENTS` on each of these nodes, and sets `servers` to
+# the pid to watch. The servers ignore the signals that Slurm sends to all processes of a job, because the trainer needs
+# them to finish its update.
 start_servers() {
     local chosen=$1 node table=""
     shift
@@ -212,7 +214,7 @@ start_servers() {
     servers=$!
 }
 
-# await_servers NODES: until all of them answer. `urls` then holds theirs.
+# await_servers NODES: waits until all servers answer, and sets `urls` to their URLs.
 await_servers() {
     local node said=$SECONDS
     urls=()

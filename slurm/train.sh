@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# The training job, from the survey of its nodes to its last line: train*.sbatch set sizes, and source this.
+# The training job. train*.sbatch and sweep.sbatch set its sizes and source this file.
 
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
 . "${PROJECT:-$SLURM_SUBMIT_DIR}/slurm/job.sh"
 
 LEFT_BY_SIGNAL=85 # megatron_sspo/stop.py: saved, to be requeued
-LEFT_BY_FILE=86   # saved, and somebody wanted it to end
+LEFT_BY_FILE=86   # saved, and a user wanted it to end
 
 recipe=${1:-}
 shift || true
-servers="" trainer="" # the processes of their sruns
-leaving=""            # why the job is to give its nodes back, and to be requeued
+servers="" trainer="" # the pids of their sruns
+leaving=""            # the reason why the job leaves its nodes and is requeued
 
 main() {
     trap on_limit USR1
@@ -29,12 +29,12 @@ main() {
     finish "$newest"
 }
 
-# Slurm's warning, as long before the time limit as --signal says.
+# Slurm's warning; --signal sets its time before the time limit.
 on_limit() {
     leave "the time limit is near"
 }
 
-# Slurm ends the job, or somebody asks this script to.
+# Slurm ends the job, or a user has sent SIGTERM to this script.
 on_term() {
     look_whether_ended
     if [[ $ended ]]; then
@@ -47,10 +47,10 @@ on_term() {
 leave() {
     leaving=$1
     say "$1: the trainer is to finish its update, save, and leave"
-    if [[ $trainer ]]; then kill -USR1 "$trainer"; fi # srun hands it to every rank
+    if [[ $trainer ]]; then kill -USR1 "$trainer"; fi # srun forwards it to every rank
 }
 
-# Sets server_nodes and train_nodes: the first SERVER_NODES of the job, and the others; with 0 both are all of them.
+# Sets server_nodes to the first SERVER_NODES nodes of the job, train_nodes to the others; with 0, both are all nodes.
 # shellcheck disable=SC2153
 divide_nodes() {
     ((SERVER_NODES < ${#nodes[@]})) ||
@@ -61,7 +61,7 @@ divide_nodes() {
     num_ranks=$(((${#nodes[@]} - SERVER_NODES) * RANKS_PER_NODE))
 }
 
-# Sets engine: the trainer's arguments that name the servers; none where the recipe's engine needs none.
+# Sets engine to the trainer's arguments that name the servers; it is empty if the recipe's engine needs no servers.
 get_servers() {
     engine=()
     if [[ ${SERVERS:-} ]]; then
@@ -95,7 +95,7 @@ start_trainer() {
     trainer=$!
 }
 
-# Until the trainer has left, or the servers have failed.
+# Waits until the trainer has ended; ends the job if the servers fail.
 watch() {
     while running "$trainer"; do
         if [[ $servers ]] && ! running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
@@ -119,7 +119,7 @@ finish() {
         end_steps
         say "done: $RUN/model"
         ;;
-    "$LEFT_BY_SIGNAL" | 138 | 143) # the latter are USR1 and TERM, before the trainer listens to them
+    "$LEFT_BY_SIGNAL" | 138 | 143) # 138 and 143: killed by USR1 or TERM before the trainer handles these signals
         requeue "${leaving:-the nodes are wanted back}" "$1"
         ;;
     "$LEFT_BY_FILE")
@@ -130,7 +130,7 @@ finish() {
     esac
 }
 
-# requeue REASON NEWEST: where the attempt has a newer checkpoint than NEWEST.
+# requeue REASON NEWEST: requeues the job. It fails at the time limit if there is no checkpoint newer than NEWEST.
 requeue() {
     local reached tries=0
     reached=$(newest_checkpoint)
@@ -140,7 +140,7 @@ requeue() {
     end_steps
     say "$1: requeued, to go on from the checkpoint: $reached"
     trap '' USR1 TERM
-    until scontrol requeue "$job_id"; do # the controller may be on its way up
+    until scontrol requeue "$job_id"; do # the controller may be restarting
         ((++tries < 10)) || fail "Slurm does not requeue it: RUN=$RUN sbatch ... goes on from $reached"
         pause
     done

@@ -2,6 +2,6 @@
 
 from hypothesis import settings
 
-# The machine that runs the tests runs other things too: a test that is slow for once has not failed.
+# The machine may be busy with other work, so a slow example is not a failure.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

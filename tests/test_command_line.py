@@ -1,4 +1,4 @@
-"""What the command line says before any command is run."""
+"""Output of the command line before any command runs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Text is UTF-8 whatever the locale: every file that is opened as text names its encoding."""
+"""Text is UTF-8 in every locale: every call that opens a text file names its encoding."""
 
 import ast
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ FILES = [
     for file in sorted((ROOT / folder).rglob("*.py"))
     if str(file.relative_to(ROOT / folder)) not in LATER
 ]
-NO_FILES = ("os", "tarfile", "zipfile", "self", "environment", "sessions")  # whose `open` opens something else
+NO_FILES = ("os", "tarfile", "zipfile", "self", "environment", "sessions")  # their `open` does not open text files
 
 
 def _unnamed(tree: ast.AST) -> Iterator[int]:
-    """The lines of calls that leave the encoding to the locale."""
+    """Yields the lines of calls without an encoding."""
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):
             continue

@@ -1,4 +1,4 @@
-"""Which folder may import what, read from the sources."""
+"""Rules for imports between folders, checked in the sources."""
 
 import ast
 import subprocess
@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every dotted name that a file imports, at whatever depth; `from a import b` is a.b."""
+    """Yields every dotted name that a file imports, also inside functions; `from a import b` is a.b."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,7 +77,7 @@ def test_an_objective_needs_torch_and_nothing_else() -> None:
 
 
 def test_a_recipe_loads_without_the_heavy_neighbours() -> None:
-    """`megatron_sspo.run` and the objectives, where megatron and transformers cannot be imported at all."""
+    """`megatron_sspo.run` and the objectives load when megatron and transformers cannot be imported."""
     program = """
 import sys
 

@@ -1,4 +1,4 @@
-"""What a reward counts by itself finds its way into the run's rows."""
+"""A reward's own metrics are in the run's rows."""
 
 from typing import Any
 

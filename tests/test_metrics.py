@@ -1,4 +1,4 @@
-"""The numbers of a row, against numbers worked out by hand."""
+"""The numbers of a metrics row, against numbers computed by hand."""
 
 import math
 
@@ -88,7 +88,7 @@ def test_quantiles_are_observed_values() -> None:
 
 
 def test_the_kl_of_a_small_step_does_not_drown_in_rounding() -> None:
-    """log ρ = 1e-6: k3 = 5e-13, which fp32's ρ − 1 − log ρ would lose."""
+    """k3 = 5e-13 at log ρ = 1e-6, which ρ − 1 − log ρ in fp32 would lose."""
     assert update_metrics(record([1e-6] * 3))["policy/kl_old"] == pytest.approx(5e-13, rel=1e-3)
 
 
@@ -144,6 +144,6 @@ def test_rewards_and_lengths() -> None:
         "response/empty": 0.25,
         "response/turns_mean": 1.0,
         "response/observed_tokens_mean": 0.0,
-        "rollout/staleness": 1.125,  # of the mean token
+        "rollout/staleness": 1.125,  # the mean over tokens
         "rollout/staleness_max": 2.0,
     }

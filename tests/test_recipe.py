@@ -1,4 +1,4 @@
-"""From the name of a recipe to its Run."""
+"""Loading a recipe by its name."""
 
 import sys
 from pathlib import Path

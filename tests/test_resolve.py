@@ -1,4 +1,4 @@
-"""From a name in the configuration to a Python object."""
+"""Finding the Python object of a name in the configuration."""
 
 import math
 from collections.abc import Mapping, Sequence

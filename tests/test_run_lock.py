@@ -1,4 +1,4 @@
-"""Two runs on one folder."""
+"""Locks against two runs in one folder."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ with RunLock(Path(sys.argv[1])):
 
 @pytest.fixture(params=["with", "without"])
 def flock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the file system has locks."""
+    """A file system with or without flock."""
 
     def missing(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
@@ -51,7 +51,7 @@ def flock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @contextlib.contextmanager
 def holder(folder: Path, flock: str) -> "Iterator[subprocess.Popen[str]]":
-    """A process that holds the lock, and has a child of its own."""
+    """Starts a process that holds the lock and has a child process."""
     command = [sys.executable, "-c", _HOLD, str(folder), flock]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -102,7 +102,7 @@ def test_one_after_the_other(tmp_path: Path, flock: str) -> None:
 
 @pytest.mark.parametrize("flock", ["without"], indirect=True)
 class TestNotes:
-    """What counts as dead where there is no kernel's lock."""
+    """Detection of dead holders without flock."""
 
     def note(self, folder: Path, **fields: object) -> Path:
         path = folder / ".run.holder"
@@ -113,7 +113,7 @@ class TestNotes:
         "changes", [{"pid": 2**22 + 1}, {"started": "1"}, {"boot": "another"}, {"host": "another"}]
     )
     def test_the_dead(self, tmp_path: Path, flock: str, changes: dict[str, object]) -> None:
-        """A number that is free or somebody else's by now, an earlier boot, a machine that is silent."""
+        """A pid that is free or now belongs to another process, an earlier boot, another machine without new counts."""
         self.note(tmp_path, **changes)
         with RunLock(tmp_path, watch_seconds=0.5):
             assert json.loads((tmp_path / ".run.holder").read_text())["pid"] == os.getpid()
@@ -148,6 +148,6 @@ def test_folders_that_cannot_be_locked(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_on_the_disk_of_a_run_whose_folder_is_no_evaluation(tmp_path: Path) -> None:
-    """`evaluate --output` knows its own folders by the name of their lock."""
+    """`evaluate --output` recognizes its own folders by the name of their lock file."""
     with RunLock(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".run.lock"]

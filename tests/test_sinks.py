@@ -1,4 +1,4 @@
-"""Where numbers are written."""
+"""Writing of metrics to files and trackers."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def test_tensorboard_gets_the_same_numbers_where_asked(tmp_path: Path) -> None:
     sinks.check(Tracking(tensorboard=True))
     out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=0)
     out.write(sinks.METRICS, ROW)
-    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.5})  # a kill, and the newest checkpoint is that of update 3
+    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.5})  # a kill follows; the newest checkpoint is of update 3
     out.close()
     out = sinks.Sinks(tmp_path, Tracking(tensorboard=True), "name", {}, first_step=4)
     out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.25})
@@ -62,7 +62,7 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_a_folder_of_that_name_is_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B leaves a folder `wandb` where it ran, which Python takes for a package."""
+    """W&B leaves a folder `wandb` in its working folder, which Python treats as a package."""
     (tmp_path / "tensorboard_").mkdir()
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])

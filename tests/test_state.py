@@ -1,4 +1,4 @@
-"""What a run is besides tensors, to disk and back."""
+"""Writing the state of a run without its tensors to disk and reading it."""
 
 import datetime
 import json
@@ -66,7 +66,7 @@ groups = st.builds(RolloutGroup, prompt=prompts, rollouts=st.lists(rollouts(), m
 
 
 def bits(value):
-    """The same shape with floats as their eight bytes, so that −0.0 is not 0.0 and NaN equals itself."""
+    """Replaces floats by their eight bytes, so that −0.0 differs from 0.0 and NaN equals itself."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
     if isinstance(value, dict):

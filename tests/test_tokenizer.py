@@ -1,4 +1,4 @@
-"""Tokenizers that are damaged or not there."""
+"""Damaged or missing tokenizers."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def test_a_sound_one(folder: Path) -> None:
     ],
 )
 def test_damage(folder: Path, name: str, damage) -> None:
-    if name == "config.json":  # not all of it is the tokenizer's
+    if name == "config.json":  # only a part of it belongs to the tokenizer
         (folder / "tokenizer_config.json").unlink()
     (folder / name).unlink()
     damage(folder / name)

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people read them."""
+"""Formatting of numbers of bytes."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""Megatron's log-probs against Transformers' on a text: whether a checkpoint is the model that it should be.
+"""Compares log-probs of Megatron and Transformers on a text, to check that a checkpoint is the right model.
 
     python tools/compare_log_probs.py MODEL [--hf DIR] [--text FILE] [--dtype float32] [--tolerance 1e-3]
 
-MODEL is a Hugging Face folder or a Megatron checkpoint; Megatron loads it, in one process. Transformers loads MODEL, or
-with --hf another folder. Exit code 0: no log-prob differs by more than the tolerance; 1: one does.
+MODEL is a Hugging Face folder or a Megatron checkpoint, which Megatron loads in one process. Transformers loads MODEL,
+or with --hf another folder. The exit code is 0 if no log-prob differs by more than the tolerance, otherwise 1.
 """
 
 import argparse
@@ -23,7 +23,7 @@ TEXT = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model", type=Path, help="a Hugging Face folder or a Megatron checkpoint")
     parser.add_argument("--hf", type=Path, help="the Hugging Face folder to compare with (default: MODEL)")
@@ -45,10 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(model: Path, hf: Path, text: str, dtype: str, max_tokens: int) -> torch.Tensor:
-    """log π by Megatron − log π by Transformers, of every token of the text but the first.
+    """Returns log π by Megatron − log π by Transformers for every token of the text except the first.
 
     Raises:
-        UserError: a folder is not what it should be, or the text is too short.
+        UserError: a folder cannot be loaded, or the text is too short.
     """
     warnings.filterwarnings("ignore", module=r"megatron\.core")
     from megatron_sspo.tokenizer import load_tokenizer

@@ -1,8 +1,8 @@
-"""A Hugging Face folder to a Megatron `torch_dist` checkpoint: no GPU, no model, one process.
+"""Converts a Hugging Face folder to a Megatron `torch_dist` checkpoint, in one process without a GPU or a model.
 
     python tools/convert_hf_to_megatron.py SRC DST [--dtype bfloat16] [--config DIR] [--threads N]
 
-The same as `megatron-sspo convert --to megatron`; docs/checkpoints.md says what it guarantees.
+It is the same as `megatron-sspo convert --to megatron`; docs/checkpoints.md lists its guarantees.
 """
 
 import sys

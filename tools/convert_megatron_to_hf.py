@@ -1,8 +1,8 @@
-"""A Megatron `torch_dist` checkpoint, or a run's, to a Hugging Face folder: no GPU, no model, one process.
+"""Converts a Megatron `torch_dist` checkpoint or a run's to a Hugging Face folder, in one process without a GPU.
 
     python tools/convert_megatron_to_hf.py SRC DST [--dtype bfloat16] [--config DIR] [--threads N]
 
-The same as `megatron-sspo convert --to hf`; docs/checkpoints.md says what it guarantees.
+It builds no model. It is the same as `megatron-sspo convert --to hf`; docs/checkpoints.md lists its guarantees.
 """
 
 import sys

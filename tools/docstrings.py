@@ -13,8 +13,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def main(arguments: Sequence[str]) -> int:
     """Prints each docstring that begins with a preposition, a pronoun or a question word; returns 1 if there is one."""
-    folders = [Path(name) for name in arguments or _FOLDERS]
-    found = [line for folder in folders for path in sorted(folder.rglob("*.py")) for line in refused(path)]
+    paths = [path for name in arguments or _FOLDERS for path in sorted(Path(name).rglob("*.py"))]
+    found = [line for path in paths if "build" not in path.parts for line in refused(path)]
     print("\n".join(found) or "every docstring begins with a verb or a noun")
     return 1 if found else 0
 

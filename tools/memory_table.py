@@ -1,8 +1,8 @@
-"""Prints the table of slurm/README.md: what a GPU holds of each of the paper's models, layout by layout.
+"""Prints the table of slurm/README.md: the memory per GPU of each of the paper's models, by layout.
 
     python tools/memory_table.py
 
-Of a model of your own, `megatron-sspo launch RECIPE --check` prints the same for the recipe's layout.
+For your own model, `megatron-sspo launch RECIPE --check` prints the same numbers for the recipe's layout.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# (model, layout, whether layers are computed again, remark)
+# (model, layout, whether activations are recomputed, remark)
 ROWS: list[tuple[str, Parallel, bool, str]] = [
     ("Qwen2.5-7B", Parallel(data=4, tensor=2, sequence=True), True, "`--nodes=2`, or one, colocated"),
     ("Qwen3-8B", Parallel(data=4, tensor=2, sequence=True), True, "`--nodes=2`, or one, colocated"),
@@ -55,7 +55,7 @@ ROWS: list[tuple[str, Parallel, bool, str]] = [
 
 
 def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -> Estimate:
-    """Of the pipeline stage that needs most, on GPUs, with the paper's microbatches of 16,384 tokens."""
+    """Returns the estimate of the largest pipeline stage on GPUs, with the paper's microbatches of 16,384 tokens."""
     run = Run(
         name="table",
         model=Model(path="", dtype="bfloat16"),
@@ -69,7 +69,7 @@ def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -
 
 
 def table() -> str:
-    """In Markdown; GB (10⁹ bytes)."""
+    """Returns the table in Markdown; sizes are in GB (10⁹ bytes)."""
     heads = ["model", "P, E in 10⁹", "layout (GPUs)", "again", "weights", "gradients", "optimizer", "activations"]
     heads += ["layer or logits", "CUDA, NCCL", "sum", ""]
     lines = [heads, ["---"] * len(heads)]

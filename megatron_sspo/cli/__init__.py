@@ -1,4 +1,4 @@
-"""The command line: one file a command, with its arguments and what it does.
+"""The command line: one file per command, with its arguments and its code.
 
-A file imports what it needs when its command is run, so that `--help` and a slip of the pen are answered at once.
+A file imports heavy modules only when its command runs, so that `--help` and errors in the arguments appear at once.
 """

@@ -7,7 +7,7 @@ from megatron_sspo.cli.parser import add_command, add_config
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(
         commands, "convert", run=run, help="a Hugging Face folder to a Megatron checkpoint, or the reverse"
     )
@@ -22,7 +22,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Converts, and says what was made."""
+    """Converts the folder, and prints what was made."""
     import torch
 
     from megatron_sspo.weights.convert import convert

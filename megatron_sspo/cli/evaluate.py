@@ -8,7 +8,7 @@ from megatron_sspo.cli.parser import add_command, add_config, add_set
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(commands, "evaluate", run=run, help="pass@1, avg@k and pass@k of a model on held-out sets")
     command.add_argument(
         "model", type=Path, help="a Hugging Face folder, a checkpoint, or the folder of a run, whose newest is taken"
@@ -31,7 +31,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Evaluates, and prints the table."""
+    """Evaluates the model, and prints the table."""
     from megatron_sspo.evaluation.command import evaluate_model
     from megatron_sspo.recipe import load_recipe
 

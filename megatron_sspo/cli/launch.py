@@ -9,7 +9,7 @@ from megatron_sspo.launch.slurm import SCRIPT
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     help = "checks a recipe, and starts it here, by Slurm or by NeMo-Run"
     command = add_command(commands, "launch", run=run, help=help)
     add_recipe(command, "as for train")

@@ -1,4 +1,4 @@
-"""The parser of all commands, and what several of them share."""
+"""The parser of all commands, and arguments that several commands share."""
 
 import argparse
 import difflib
@@ -27,17 +27,17 @@ _FIELDS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names an option that it does not know also where something else is missing."""
+    """A parser that names an unknown option even if a required argument is missing too."""
 
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses the arguments that are known, as argparse does, and names the ones that are not."""
+        """Parses known arguments as argparse does; keeps all arguments for the message of `error`."""
         self._given = args or ()
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with exit code 2."""
+        """Prints the message, or the first unknown option if arguments are missing, and exits with code 2."""
         unknown = next((name for name in map(_name, self._given) if name and not self._knows(name)), None)
         if unknown is None or not message.startswith("the following arguments are required"):
             super().error(message)
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """The parser of `megatron-sspo`; each command sets `run`."""
+    """Returns the parser of `megatron-sspo`; each command sets `run`, the function that executes it."""
     whole = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -59,20 +59,20 @@ def parser() -> Parser:
 
 
 def add_command(commands: Any, name: str, *, run: Any, help: str) -> argparse.ArgumentParser:
-    """The parser of one command."""
+    """Adds one command and returns its parser."""
     command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
     command.set_defaults(run=run)
     return command
 
 
 def add_recipe(command: argparse.ArgumentParser, help: str = RECIPE) -> None:
-    """A recipe, and changes of its fields."""
+    """Adds the recipe argument and the `--set` option."""
     command.add_argument("recipe", help=help)
     add_set(command)
 
 
 def add_set(command: argparse.ArgumentParser) -> None:
-    """Changes of a recipe's fields."""
+    """Adds the `--set` option, which overrides fields of a recipe."""
     command.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="changes the recipe: rollouts.group_size=16"
     )
@@ -80,7 +80,7 @@ def add_set(command: argparse.ArgumentParser) -> None:
 
 
 def add_config(command: argparse.ArgumentParser) -> None:
-    """The folder of a model's configuration."""
+    """Adds the `--config` option: the folder of a model's configuration."""
     command.add_argument(
         "--config",
         type=Path,
@@ -90,7 +90,7 @@ def add_config(command: argparse.ArgumentParser) -> None:
 
 
 def add_measure(command: argparse.ArgumentParser) -> None:
-    """Adds the option that names the measure by which a sweep's runs are compared."""
+    """Adds the options `--measure` and `--compare`, which choose how a sweep's runs are compared."""
     command.add_argument(
         "--measure", default="", metavar="NAME", help="of a sweep: a number of its runs (default: pass@1 of all sets)"
     )
@@ -98,10 +98,10 @@ def add_measure(command: argparse.ArgumentParser) -> None:
 
 
 def check_measure(options: argparse.Namespace, command: str) -> None:
-    """Refuses options of a sweep where none is shown.
+    """Checks that the options of a sweep are not given for something else.
 
     Raises:
-        UserError: one is given.
+        UserError: `--measure` or `--compare` is given.
     """
     if options.measure or options.compare:
         from megatron_sspo.errors import UserError
@@ -110,6 +110,6 @@ def check_measure(options: argparse.Namespace, command: str) -> None:
 
 
 def _name(argument: str) -> str:
-    """The name of an option; "" for what is none."""
+    """Returns the name of an option; "" for an argument that is not an option."""
     is_option = argument.startswith("-") and argument not in ("-", "--")
     return argument.partition("=")[0] if is_option else ""

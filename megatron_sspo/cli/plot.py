@@ -8,7 +8,7 @@ from megatron_sspo.cli.parser import add_command, add_measure, check_measure
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(commands, "plot", run=run, help="curves of runs or of a sweep, or `plot gates`")
     command.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, that of a sweep, or gates")
     command.add_argument(
@@ -18,7 +18,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Draws, and prints the path of the picture."""
+    """Draws the picture, and prints its path."""
     from megatron_sspo.sweep.folder import is_sweep
 
     if len(options.runs) == 1 and is_sweep(Path(options.runs[0])):

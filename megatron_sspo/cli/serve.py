@@ -8,7 +8,7 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     help = "a recipe's rollout servers on this machine, for a trainer elsewhere"
     command = add_command(commands, "serve", run=run, help=help)
     add_recipe(command, "whose model and rollouts.options are used")
@@ -20,7 +20,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Serves until it is stopped."""
+    """Starts the servers and runs until it is stopped."""
     from megatron_sspo.recipe import load_recipe
     from megatron_sspo.rollout.serving import serve
 

@@ -8,7 +8,7 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     help = "a grid of runs: values of some fields, each with several seeds; goes on where it was"
     command = add_command(commands, "sweep", run=run, help=help)
     add_recipe(command, "as for train")

@@ -8,7 +8,7 @@ from megatron_sspo.cli.parser import add_command, add_measure, check_measure
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(commands, "table", run=run, help="evaluations side by side as in the paper, or a sweep's")
     command.add_argument(
         "folders", nargs="+", metavar="[NAME=]DIR", help="of evaluations, the base model's first; or of one sweep"

@@ -9,14 +9,14 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(commands, "train", run=run, help="train a policy by a recipe")
     add_recipe(command)
     command.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Checks the run, starts its processes where there are to be several, and trains."""
+    """Checks the run, and trains in this process, or starts the run's processes if it has several."""
     from megatron_sspo.launch import local
     from megatron_sspo.preflight import preflight
     from megatron_sspo.processes.output import outlive_full_disk
@@ -24,11 +24,11 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     outlive_full_disk()
     run = load_recipe(options.recipe, options.set)
-    if not local.is_child():  # what `launch` starts has been checked; what torchrun or srun starts has not
+    if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
         preflight(run, resume=options.resume)
         if run.parallel.num_processes > 1 and not local.is_launched():
             return local.launch(arguments, run.parallel.num_processes)
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about what is not installed
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about optional packages
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
     from megatron_sspo.loop import train
 

@@ -7,7 +7,7 @@ from megatron_sspo.cli.parser import add_command, add_config
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """The arguments of the command."""
+    """Adds the arguments of the command."""
     command = add_command(commands, "verify", run=run, help="compares two model folders of either kind, bit by bit")
     command.add_argument("first", metavar="A")
     command.add_argument("second", metavar="B")
@@ -15,7 +15,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Prints each tensor that differs; the exit code is 1 where one does."""
+    """Prints each tensor that differs; returns exit code 1 if there is one."""
     from megatron_sspo.weights.verify import verify
 
     found = verify(options.first, options.second, config_folder=options.config)

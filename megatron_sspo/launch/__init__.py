@@ -1,1 +1,1 @@
-"""From a recipe to running processes."""
+"""Starts the processes of a run: locally, by Slurm or by NeMo-Run."""

@@ -11,7 +11,11 @@ from megatron_sspo.run import Run
 
 
 def launch(options: argparse.Namespace) -> int:
-    """The exit code of what was started; 2 where a check has failed."""
+    """Checks a run, starts it, and returns the exit code.
+
+    Raises:
+        UserError: a check fails.
+    """
     from megatron_sspo.recipe import load_recipe
 
     _refuse_what_has_no_effect(options)
@@ -60,13 +64,13 @@ def _job(options: argparse.Namespace) -> slurm.Job:
 
 
 def _in_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
-    """The run as the job will have it, whose folder is RUN: one that holds a run is gone on with."""
+    """Returns the run with the job's folder RUN, and that folder if it holds a run, which the job then resumes."""
     named = replace(run, output=str(folder.parent), name=folder.name)
     return named, folder if (folder / "config.json").exists() else None
 
 
 def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> int:
-    """Prints what would be started; an exit code that is not 0 where that cannot be told."""
+    """Prints what would be started; returns an exit code, which is not 0 if NeMo-Run fails."""
     if job is not None and options.on == "nemo-run":
         return _nemo_run(options, job)
     if job is None:
@@ -77,7 +81,7 @@ def _show(options: argparse.Namespace, job: slurm.Job | None, run: Run) -> int:
 
 
 def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slurm.Job | None) -> None:
-    """Raises UserError; with --check it prints what was found."""
+    """Checks the run and raises UserError if a check fails; with --check, also prints the report."""
     import torch
 
     from megatron_sspo.launch.report import report
@@ -111,6 +115,7 @@ def _run_here(options: argparse.Namespace, run: Run) -> int:
 
 
 def _nemo_run(options: argparse.Namespace, job: slurm.Job) -> int:
+    """Starts the job with the interpreter that has NeMo-Run; it needs nothing of the trainer's environment."""
     arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
     module = "megatron_sspo.launch.nemo_run"
     return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)

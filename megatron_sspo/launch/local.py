@@ -16,28 +16,28 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.parent import die_with
 from megatron_sspo.ports import free_port
 
-_REPORT_SECONDS = 60.0  # within which one that has reported is stopped
+_REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
 _POLL_SECONDS = 0.1
-_MOST_PROCESSES_PER_CORE = 32  # of a run on one machine
-_REPORT = "MEGATRON_SSPO_REPORT_FD"  # set for the processes that `launch` starts: where they report to
+_MOST_PROCESSES_PER_CORE = 32  # for a run on one machine
+_REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
 
 
 def is_launched() -> bool:
-    """Whether torchrun, a Slurm script or `launch` has started this process as one of a job."""
+    """Returns whether torchrun, a Slurm script or `launch` has started this process as a rank of a job."""
     return "WORLD_SIZE" in os.environ
 
 
 def is_child() -> bool:
-    """Whether `launch` has started this process."""
+    """Returns whether `launch` has started this process."""
     return _REPORT in os.environ
 
 
 def launch(arguments: Sequence[str], num_processes: int) -> int:
-    """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes; the exit code of the first that failed, or 0.
+    """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
-    When one fails the others are stopped, and all of them die with this process. A signal that asks a run to end early
-    is passed on to them. torchrun would do, but it wraps every failure in a report of its own. Each process gets its
-    share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
+    If a process fails, the others are killed, and the result is its exit code. All processes die with this one. Stop
+    signals are passed on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
+    process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
 
     Raises:
         UserError: there are far more processes than cores.
@@ -77,7 +77,7 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
 
 
 def described(arguments: Sequence[str], num_processes: int) -> list[str]:
-    """The command line of each process that `launch` would start, with what it adds to the environment."""
+    """Returns the command line of each process that `launch` would start, with the added environment variables."""
     environment = _environment(num_processes)
     return [
         shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _place(rank)).items())])
@@ -87,7 +87,7 @@ def described(arguments: Sequence[str], num_processes: int) -> list[str]:
 
 
 def _environment(num_processes: int) -> dict[str, str]:
-    """Of all processes."""
+    """Returns the environment variables that are the same for all processes."""
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
@@ -106,13 +106,14 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def report(message: str, exit_code: int = 2) -> None:
-    """In a process that `launch` started: hands over what the user is to read, and waits to be stopped.
+    """Sends a message for the user to `launch` and waits to be killed; does nothing if `launch` is not the parent.
+
+    The process does not just exit, because the other ranks would then see broken connections and print errors of their
+    own before they are killed.
 
     Args:
-        exit_code: of the whole run.
-
-    It does not just exit: the others would see their connections break and add complaints of their own before they
-    could be stopped. Elsewhere it does nothing.
+        message: the message that `launch` prints.
+        exit_code: the exit code of the whole run.
     """
     if is_child():
         os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode())
@@ -120,7 +121,7 @@ def report(message: str, exit_code: int = 2) -> None:
 
 
 def report_hang(exit_code: int, message: str) -> None:
-    """Reports, for a `Watchdog`, a run that hangs."""
+    """Reports a run that hangs; the `report` argument of a `Watchdog`."""
     report(message, exit_code)
 
 
@@ -143,7 +144,7 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Ends them at once: they have nothing to save, and what they started dies with them."""
+    """Kills the processes: they have nothing to save, and their own child processes die with them."""
     for process in processes:
         process.kill()
     for process in processes:

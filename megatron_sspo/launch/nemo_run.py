@@ -1,15 +1,14 @@
-"""Recipes as NeMo-Run experiments. Runs where NeMo-Run is installed, and needs nothing of the trainer's environment.
+"""Runs recipes as NeMo-Run experiments. This module needs NeMo-Run, but nothing of the trainer's environment.
 
     job = paper_job("qwen3_30b_a3b_math", variables={"CONTAINER": "trainer.sqsh"})
     sys.exit(launch(job, slurm_executor(job, account="research", partition="h100")))
 
-An experiment has one task, and the task is the job that `sbatch slurm/train.sbatch` is: servers on the first nodes of
-the allocation, trainers on the others, in the words of slurm/README.md. So NeMo-Run submits, follows and keeps books,
-and nothing of it is needed on the nodes. What it does otherwise than one would think, and what is done about it, is in
-docs/launch.md.
+An experiment has one task: the job that `sbatch slurm/train.sbatch` submits, with servers on the first nodes of the
+allocation and trainers on the others (slurm/README.md). So NeMo-Run submits the job, follows it and records it, and the
+nodes need no NeMo-Run. docs/launch.md lists NeMo-Run's unexpected behaviours and how this module handles them.
 """
 
-# Where NeMo-Run is not installed, pyright takes its name for that of this file.
+# If NeMo-Run is not installed, pyright resolves the name nemo_run to this file.
 # pyright: reportAttributeAccessIssue=false
 
 import argparse
@@ -30,10 +29,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import SCRIPT, Job, given_variables, split_options
 
 TASK = "train"
-STATE_SECONDS = 120.0  # within which Slurm's books have the state of a job that has ended
+STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the state of a job that has ended
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
-# Nodes of each of the paper's settings (slurm/README.md), and the script where it is not the usual one.
+# The number of nodes and the script of each of the paper's settings (slurm/README.md).
 _PAPER = {
     "qwen2_5_7b_math": (2, SCRIPT),
     "qwen3_8b_math": (2, SCRIPT),
@@ -53,17 +52,17 @@ def paper_job(
     options: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Job:
-    """A job of one of the paper's settings, which are files of `examples/`.
+    """Returns a job for one of the paper's settings, which are files of `examples/`.
 
     Args:
-        setting: such as qwen3_30b_a3b_math.
-        stale: μ = 4 in place of 2.
-        assignments: of `--set`.
-        options: of sbatch, after the setting's number of nodes.
-        variables: of slurm/README.md; by default those of the environment.
+        setting: the name of a setting, such as qwen3_30b_a3b_math.
+        stale: whether μ is 4 instead of 2.
+        assignments: overrides as for `--set`.
+        options: options of sbatch, added after the setting's number of nodes.
+        variables: variables of slurm/README.md; by default those of the environment.
 
     Raises:
-        UserError: there is no such setting.
+        UserError: the setting does not exist.
     """
     if setting not in _PAPER:
         raise UserError(f"the paper has no setting {setting!r}: choose one of {', '.join(_PAPER)}")
@@ -81,18 +80,19 @@ def paper_job(
 
 
 def local_executor() -> run.LocalExecutor:
-    """Runs the task on this machine, until its end."""
+    """Returns an executor that runs the task on this machine and waits for its end."""
     return run.LocalExecutor()
 
 
 def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
-    """An executor with what the job's script and options tell sbatch.
+    """Returns an executor with the sbatch options of the job's script and of the job.
 
     Args:
-        fields: of `nemo_run.SlurmExecutor`, which win: account, partition, time, tunnel.
+        job: the job.
+        fields: fields of `nemo_run.SlurmExecutor`, such as account, partition, time or tunnel, which take precedence.
     """
     given = job.all_options()
-    for name in ("job-name", "output", "open-mode", "requeue"):  # NeMo-Run's own affair
+    for name in ("job-name", "output", "open-mode", "requeue"):  # NeMo-Run sets these itself
         given.pop(name, None)
     known, others = {}, {}
     for name, value in given.items():
@@ -102,8 +102,8 @@ def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
         else:
             others[name] = value or True
     defaults = {
-        "account": None,  # then Slurm's own
-        "job_name_prefix": "sspo-",  # or it is made of the account
+        "account": None,  # Slurm's default account
+        "job_name_prefix": "sspo-",  # otherwise NeMo-Run builds it from the account
         "packager": run.Packager(),  # the job runs in the checkout
         "tunnel": run.LocalTunnel(job_dir=""),
         "additional_parameters": others,
@@ -115,7 +115,7 @@ def slurm_executor(job: Job, **fields: Any) -> run.SlurmExecutor:
 
 
 def task(job: Job, executor: run.Executor) -> run.Script:
-    """What the executor is to run: the whole job of slurm/, or on one machine `megatron-sspo train`."""
+    """Returns the script that the executor runs: the whole job of slurm/, or locally `megatron-sspo train`."""
     if isinstance(executor, run.SlurmExecutor):
         return run.Script(inline=f"exec bash {shlex.join([job.script, *job.arguments])}\n")
     python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
@@ -129,15 +129,15 @@ def task(job: Job, executor: run.Executor) -> run.Script:
 
 @dataclass(kw_only=True)
 class InBatchShell(run.Plugin):
-    """Has Slurm's batch shell run the task, and not a step: so it gets Slurm's warnings, saves, and is requeued.
+    """A plugin that runs the task in Slurm's batch shell instead of in a step, so that it can save and be requeued.
 
-    NeMo-Run's script has no trap, so that the signal of `--signal=B:USR1@600` would kill it; and a step is sent the
-    SIGTERM of a pre-emption, upon which the sruns within it kill what they have started.
+    NeMo-Run's own script has no trap, so the signal of `--signal=B:USR1@600` would kill it. And Slurm sends the SIGTERM
+    of a pre-emption to a step, where the sruns inside kill the processes that they have started.
 
     Attributes:
         project: the checkout.
-        environment: of the job, as `Job.environment` has it.
-        seconds: of warning before the time limit, to finish an update and save; None: as the script says.
+        environment: the environment of the job: `Job.environment`.
+        seconds: the seconds of warning before the time limit, to finish an update and save; None: as in the script.
     """
 
     project: str
@@ -145,7 +145,7 @@ class InBatchShell(run.Plugin):
     seconds: int | None = None
 
     def setup(self, task: run.Script, executor: run.Executor) -> None:
-        """Changes the executor; one that is not Slurm's needs nothing, because it sends SIGTERM to the trainer."""
+        """Changes a Slurm executor; a local one needs no change, because it sends SIGTERM to the trainer."""
         if not isinstance(executor, run.SlurmExecutor):
             return
         refuse(executor)
@@ -166,7 +166,7 @@ class InBatchShell(run.Plugin):
 
 
 def refuse(executor: run.SlurmExecutor) -> None:
-    """Raises UserError for what NeMo-Run would take, and do otherwise or not at all."""
+    """Raises UserError for settings that NeMo-Run accepts but ignores or treats differently."""
     if executor.heterogeneous:
         raise UserError(
             "the executor is heterogeneous: roles share the nodes of one job, by SERVER_NODES; leave it off"
@@ -193,17 +193,19 @@ def refuse(executor: run.SlurmExecutor) -> None:
 
 
 def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: bool = False) -> int:
-    """Runs the job as an experiment, to its end; shows its log meanwhile.
+    """Runs the job as an experiment until its end, and shows its log meanwhile.
 
     Args:
-        dry_run: prints what NeMo-Run would submit instead.
-        checked: the checks of `megatron-sspo launch --check` have been made.
+        job: the job.
+        executor: the executor that runs it.
+        dry_run: whether to only print what NeMo-Run would submit.
+        checked: whether the checks of `megatron-sspo launch --check` have been made already.
 
     Returns:
-        0 where the task has succeeded, or else 1: NeMo-Run itself ends with 0 in either case.
+        0 if the task has succeeded, otherwise 1. (NeMo-Run itself ends with 0 in both cases.)
 
     Raises:
-        UserError: a check has failed, or the executor cannot do what is asked.
+        UserError: a check has failed, or the executor has settings that are not supported.
     """
     with run.Experiment(Path(job.recipe.partition(":")[0]).stem) as experiment:
         experiment.add(
@@ -226,10 +228,10 @@ def launch(job: Job, executor: run.Executor, *, dry_run: bool = False, checked: 
 
 
 def check(job: Job, executor: run.Executor) -> None:
-    """The checks of `megatron-sspo launch`, by the trainer's interpreter.
+    """Runs the checks of `megatron-sspo launch` with the trainer's Python interpreter.
 
     Raises:
-        UserError: what they have found.
+        UserError: a check fails; it has the check's message.
     """
     python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
     if not Path(python).exists():
@@ -247,7 +249,7 @@ def check(job: Job, executor: run.Executor) -> None:
 
 
 def check_accounting(executor: run.SlurmExecutor) -> None:
-    """Raises UserError where Slurm keeps no books."""
+    """Raises UserError if Slurm's accounting (sacct) does not work."""
     if executor.tunnel.run("sacct --noheader --jobs=1", warn=True).return_code:
         raise UserError(
             "sacct does not work here, and without it NeMo-Run never learns that a job has ended: use "
@@ -256,7 +258,7 @@ def check_accounting(executor: run.SlurmExecutor) -> None:
 
 
 def _final_state(experiment: run.Experiment) -> str:
-    """Of the one task. Right after the end Slurm's books may not have it yet."""
+    """Returns the final state of the task. Right after the end, Slurm's accounting may not have it yet."""
     deadline = time.monotonic() + STATE_SECONDS
     while True:
         found = experiment.status(return_dict=True) or {}
@@ -267,12 +269,12 @@ def _final_state(experiment: run.Experiment) -> str:
 
 
 def state_of(entry: Mapping[str, Any]) -> str:
-    """The state of one task, of what `Experiment.status` returns."""
+    """Returns the state of one task from its entry in the result of `Experiment.status`."""
     return str(getattr(entry["status"], "name", entry["status"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What `megatron-sspo launch --on nemo-run` calls, its checks made: the variables are those of the environment."""
+    """Submits the experiment; called by `megatron-sspo launch --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run", description=main.__doc__)
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[])

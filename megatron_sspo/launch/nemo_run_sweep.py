@@ -1,6 +1,6 @@
-"""The runs of a sweep as tasks of one NeMo-Run experiment. Runs where NeMo-Run is installed, as `nemo_run.py` does."""
+"""Runs a sweep as the tasks of one NeMo-Run experiment. This module needs NeMo-Run, as `nemo_run.py` does."""
 
-# Where NeMo-Run is not installed, pyright takes its name for that of a file beside this one.
+# If NeMo-Run is not installed, pyright resolves the name nemo_run to a file of this folder.
 # pyright: reportAttributeAccessIssue=false
 
 import argparse
@@ -39,16 +39,19 @@ def launch(
     comment: str,
     dry_run: bool = False,
 ) -> int:
-    """Runs an experiment with a task for each run, to its end.
+    """Runs an experiment with a task for each run until its end.
 
     Args:
-        job: of slurm/sweep.sbatch, whose recipe is the sweep's folder.
-        runs: the number of each run, and its name.
-        at_once: the task of a run waits for the end of the one so many places before it, however that ended.
-        comment: by which Slurm's queue is searched for these jobs.
+        job: a job of slurm/sweep.sbatch, whose recipe is the sweep's folder.
+        runs: the name of each run by its number.
+        on_slurm: whether the tasks are jobs of Slurm; otherwise they run on this machine.
+        at_once: the number of runs at a time. Each task waits for the task `at_once` places before it to end,
+            successfully or not.
+        comment: the comment of the jobs, by which they are found in Slurm's queue.
+        dry_run: whether to only print what NeMo-Run would submit.
 
     Returns:
-        0 where every task has succeeded, or else 1.
+        0 if every task has succeeded, otherwise 1.
     """
     with run.Experiment(Path(job.recipe).name) as experiment:
         ids: list[str] = []
@@ -76,7 +79,7 @@ def launch(
 
 
 def task_name(number: int, name: str) -> str:
-    """A run's name with letters, digits and dashes alone, as torchx and Slurm take it."""
+    """Returns a task name for a run with only letters, digits and dashes, as torchx and Slurm require."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
     return f"run-{number}-{plain}"[:_LONGEST_NAME].rstrip("-")
 

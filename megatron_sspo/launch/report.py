@@ -1,4 +1,4 @@
-"""What `megatron-sspo launch --check` prints: the layout, and what each rank and each server needs."""
+"""The report of `megatron-sspo launch --check`: the layout, and the memory of each rank and each server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits
 
 
 def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
-    """Lines for a person to read; sizes in GB (10⁹ bytes)."""
+    """Returns the report's text; sizes are in GB (10⁹ bytes)."""
     parallel = run.parallel
     sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
     layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in sizes if getattr(parallel, name) > 1)
@@ -32,7 +32,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
 
 
 def table(stages: Sequence[Estimate]) -> list[str]:
-    """A line a pipeline stage. Of `layer` and `logits` the sum has the larger: they are not there at once."""
+    """Returns a line per pipeline stage. The sum has the larger of `layer` and `logits`, which do not exist at once."""
     used = [name for name in _COLUMNS if any(getattr(stage, name) for stage in stages)]
     heads = ["GB a rank", *used, "sum"]
     rows = [

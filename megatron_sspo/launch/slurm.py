@@ -1,4 +1,4 @@
-"""Submits `slurm/train.sbatch`, or another script of that folder, to the cluster of this machine."""
+"""Submits `slurm/train.sbatch`, or another script of that folder, to this machine's Slurm cluster."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 
-# What the scripts read, and slurm/README.md explains.
+# The environment variables that the scripts read; slurm/README.md explains them.
 VARIABLES = (
     "RUN",
     "SERVER_NODES",
@@ -35,11 +35,11 @@ class Job:
     """A training job of `slurm/`, for sbatch or for NeMo-Run.
 
     Attributes:
-        recipe: as `megatron-sspo train` takes it.
-        assignments: of `--set`.
-        options: of sbatch, which win over those in the script.
-        variables: values of `VARIABLES`; those that are missing are left to the script.
-        script: within the checkout.
+        recipe: the recipe's name as for `megatron-sspo train`.
+        assignments: overrides as for `--set`.
+        options: options of sbatch, which override those in the script.
+        variables: values of `VARIABLES`; the script has defaults for missing ones.
+        script: the path of the script, relative to the checkout.
     """
 
     recipe: str
@@ -57,38 +57,38 @@ class Job:
 
     @property
     def project(self) -> Path:
-        """The checkout."""
+        """The checkout of this project."""
         return checkout(self.variables)
 
     @property
     def arguments(self) -> list[str]:
-        """Of the script."""
+        """The arguments of the script."""
         return [self.recipe, *(part for assignment in self.assignments for part in ("--set", assignment))]
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables, with the checkout's place, which a job cannot find by itself."""
+        """The variables and the checkout's path, which a job cannot find by itself."""
         return {**self.variables, "PROJECT": str(self.project)}
 
     @property
     def command(self) -> list[str]:
-        """To be run in the checkout."""
+        """The sbatch command, to be run in the checkout."""
         return ["sbatch", *self.options, self.script, *self.arguments]
 
     def script_assignments(self) -> list[str]:
-        """What the script itself sets of the recipe."""
+        """Returns the overrides (`--set`) in the script itself."""
         return re.findall(
             r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE
         )
 
     def all_options(self) -> dict[str, str]:
-        """What sbatch will take, name -> value: of the options the last, or else the script's own line."""
+        """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
         lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE)
         words = [*(word for line in lines for word in shlex.split(line)), *self.options]
         return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
     def variable(self, name: str) -> str:
-        """What the job will see: the value given, or the script's default; "" where that is found out on the nodes."""
+        """Returns a variable's value in the job: the given one or the script's default; "" if a node determines it."""
         if name in self.variables:
             return self.variables[name]
         default = re.search(
@@ -97,17 +97,17 @@ class Job:
         return default[1] if default else ""
 
     def described(self) -> str:
-        """Exactly what would be submitted: where, with what environment, which command line, which script."""
+        """Returns exactly what would be submitted: working folder, environment, command line and script."""
         lines = [f"cd {shlex.quote(str(self.project))}"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         script = (self.project / self.script).read_text(encoding="utf-8").rstrip()
         return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", script])
 
     def submit(self) -> int:
-        """sbatch's exit code; what it prints is the job's number.
+        """Runs sbatch, which prints the job's number, and returns its exit code.
 
         Raises:
-            UserError: there is no sbatch.
+            UserError: this machine has no sbatch.
         """
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
@@ -115,20 +115,20 @@ class Job:
 
 
 def given_variables() -> dict[str, str]:
-    """Those of `VARIABLES` that the environment has."""
+    """Returns the values of those `VARIABLES` that the environment has."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def checkout(variables: Mapping[str, str]) -> Path:
-    """The one that PROJECT names, or the one that this package is in."""
+    """Returns the checkout that PROJECT names, or the one that contains this package."""
     return Path(variables["PROJECT"]) if "PROJECT" in variables else _PACKAGE.parent
 
 
 def split_options(text: str) -> list[str]:
-    """`--nodes=6 --time=08:00:00` as single options.
+    """Splits a string such as `--nodes=6 --time=08:00:00` into options.
 
     Raises:
-        UserError: a word is no long option with its value behind an equals sign.
+        UserError: a word is not a long option `--name` or `--name=value`.
     """
     options = shlex.split(text)
     for word in options:
@@ -138,10 +138,10 @@ def split_options(text: str) -> list[str]:
 
 
 def check_size(job: Job, num_processes: int) -> None:
-    """Refuses a job whose trainer nodes do not hold as many ranks as the layout has, where that can be told here.
+    """Checks that the job's trainer nodes hold as many ranks as the layout has, if both numbers are known here.
 
     Raises:
-        UserError: both numbers, and how either is changed.
+        UserError: the numbers differ; the message has both and says how to change them.
     """
     given = job.all_options()
     gpus = given.get("gpus-per-node", "")

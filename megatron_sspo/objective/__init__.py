@@ -1,4 +1,4 @@
-"""Rewards and log-probs -> loss. Pure torch: no Megatron, no process group, no configuration.
+"""Computes the loss from rewards and log-probs in pure torch: no Megatron, no process group, no configuration.
 
 An objective is a gate and a pooling,
 
@@ -15,10 +15,10 @@ and each method is a row:
     | SSPO | AtanLog (default), SigLog, ExpSig, ExpAtan,     | geometric           | –               |
     |      | Gumbel                                          |                     |                 |
 
-`Pessimistic(gate)` wraps a gate so that it acts only where ρ has moved the way that the advantage pushes it.
+`Pessimistic(gate)` wraps a gate so that it acts only where ρ has moved in the direction of the advantage.
 
-An objective returns the sum over the sequences of a microbatch. The one division, by the global number of sequences,
-is the caller's. An objective that is not a gate and a pooling is a callable of the same signature in a file of its own.
+An objective returns the sum over the sequences of a microbatch. The caller divides once, by the global number of
+sequences. An objective that is not a gate and a pooling is a callable of the same signature in a file of its own.
 """
 
 from megatron_sspo.objective.advantages import group_centered, group_relative, leave_one_out

@@ -1,7 +1,7 @@
 """Advantages Â_i of the G responses to one prompt, from their rewards r_i: [G] -> [G].
 
-A group of equal rewards has advantages of exactly 0. A difference between rewards counts however small it is: round
-rewards that are computed in floating point, where the last bit is not meant.
+A group of equal rewards has advantages of exactly 0. Any other difference between rewards counts, however small it is:
+round rewards if rounding errors of floating point should not count.
 """
 
 import math
@@ -13,14 +13,14 @@ from torch import Tensor
 def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:
     """Â_i = (r_i − mean_j r_j) / std_j r_j (GRPO, arXiv 2402.03300; SSPO, arXiv 2602.19327).
 
-    The standard deviation is the sample one, with G − 1. The papers do not say which; TRL and verl use this one, with
-    an added constant of 1e-4 and 1e-6 that is not added here.
+    The standard deviation is the sample standard deviation, with G − 1. The papers do not say which one; TRL and verl
+    use this one and add a constant (1e-4 and 1e-6), which is not added here.
 
     Raises:
         ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
     """
     centered = _centered(rewards)
-    # A tie is exactly 0 after _centered, and its standard deviation is too.
+    # A group of equal rewards is exactly 0 after _centered, and so is its standard deviation.
     if divide_by_std and centered.any():
         centered = centered / centered.std(correction=1)
     return centered.to(_result_dtype(rewards))
@@ -47,7 +47,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 
 def _centered(rewards: Tensor) -> Tensor:
-    """r_i − mean_j r_j in fp64."""
+    """Returns r_i − mean_j r_j in fp64."""
     if rewards.ndim != 1:
         raise ValueError(f"the rewards of a group have shape [G], and these have {list(rewards.shape)}")
     if rewards.numel() < 2:
@@ -59,7 +59,7 @@ def _centered(rewards: Tensor) -> Tensor:
             raise ValueError(f"reward {index} of the group is {reward}, and must be finite")
     rewards = rewards.double()
     if (rewards == rewards[0]).all():
-        # The mean of equal numbers can be one bit off, and the standard deviation would blow that bit up to 1.
+        # The mean of equal numbers can be one bit off; divided by the standard deviation, this error would become 1.
         return torch.zeros_like(rewards)
     return rewards - rewards.mean()
 

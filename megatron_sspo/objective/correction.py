@@ -1,6 +1,6 @@
 """Correction of the mismatch between trainer and engine: π_old / π_rollout.
 
-The engine samples from π_rollout, which has the weights of π_old and other kernels. This ratio is not the objective's
+The engine samples from π_rollout, which has the weights of π_old but other kernels. This ratio is not the objective's
 π_θ / π_old, and the two are never multiplied.
 """
 
@@ -21,14 +21,14 @@ Level = Literal["token", "sequence"]
 class Correction:
     """Detached weights c_t that scale the gradient of each token.
 
-    At token level c_t = π_old / π_rollout of the token; at sequence level the geometric mean of those of the sequence,
-    for every token of it. Then
+    At token level, c_t = π_old / π_rollout of the token. At sequence level, c_t is the geometric mean of this ratio
+    over the sequence, for every token of it. The modes are
 
         truncated: min(c_t, cap)
         masked:    c_t where floor ≤ c_t ≤ cap, 0 elsewhere
 
     Raises:
-        ValueError: an unknown mode or level, or bounds that do not hold 0 ≤ floor ≤ 1 ≤ cap < ∞.
+        ValueError: the mode or level is unknown, or the bounds violate 0 ≤ floor ≤ 1 ≤ cap < ∞.
     """
 
     mode: Mode = "none"  # none, truncated or masked
@@ -39,7 +39,7 @@ class Correction:
     def __post_init__(self) -> None:
         check_name(self, "mode", get_args(Mode))
         check_name(self, "level", get_args(Level))
-        # so that tokens on which trainer and engine agree count in full
+        # floor ≤ 1 ≤ cap, so that tokens on which trainer and engine agree have the full weight
         check_number(self, "cap", lambda value: value >= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
         check_number(self, "floor", lambda value: 0 <= value <= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
 
@@ -48,13 +48,13 @@ class Correction:
     ) -> Tensor:
         """Returns log-probs of the same values, through which the gradient of token t is multiplied by c_t: [T].
 
-        An objective reaches θ through `log_probs` only, so for every row of the table this is the gradient in which the
-        contribution of token t is multiplied by c_t. The pooled weight w_i is left as it is on purpose: its ratio is
-        normalized by length, and a factor Π_t c_t beside it is not, so that it drives w_i to 0 for a whole batch of
-        long responses (NeMo-RL PR 2269: 0.06 where 1.0 was meant).
+        An objective depends on θ only through `log_probs`, so for every objective of this package the gradient
+        contribution of token t is multiplied by c_t. The pooled weight w_i is left unchanged on purpose: its ratio is
+        normalized by length, and a factor Π_t c_t is not. That factor would drive w_i to 0 for a whole batch of long
+        responses (NeMo-RL PR 2269: 0.06 instead of 1.0).
 
         Raises:
-            ValueError: no rollout log-probs to correct by, a wrong shape, or log-probs in half precision.
+            ValueError: there are no rollout log-probs, a shape is wrong, or log-probs are in half precision.
         """
         if self.mode == "none":
             return log_probs
@@ -68,10 +68,10 @@ class Correction:
         return values + weights * (log_probs - values)
 
     def weights(self, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
-        """c_t, detached: [T], [T] -> [T]; ones where the mode is none.
+        """Returns c_t, detached: [T], [T] -> [T]; ones if the mode is none.
 
         Raises:
-            ValueError: a wrong shape, or log-probs in half precision.
+            ValueError: a shape is wrong, or log-probs are in half precision.
         """
         segments.check_tokens("old_log_probs", old_log_probs)
         segments.check_tokens("rollout_log_probs", rollout_log_probs)

@@ -1,4 +1,4 @@
-"""Gates f(ρ; Â): what an importance ratio ρ = π_θ / π_old counts for, in log space.
+"""Gates f(ρ; Â): functions of the importance ratio ρ = π_θ / π_old, computed in log space.
 
 A gate has two methods, both elementwise and broadcasting over `log_ratio` = log ρ and `advantage` = Â:
 
@@ -9,8 +9,8 @@ Every gate has f'(1) = 1. `AtanLog`, `SigLog`, `ExpSig`, `ExpAtan` and `Gumbel`,
 also have f(1) = 1. A gate with a temperature uses τ_pos where Â > 0 and τ_neg elsewhere.
 
 The direction of τ: SSPO's gates divide by τ, so that a *larger* τ means a *slower* decay of w. The paper's text sets
-τ_neg ≥ τ_pos "to decay more rapidly" for negative advantages, which holds for SAPO's gate, where τ multiplies. The
-formulas and the paper's values (τ_neg, τ_pos) = (0.3, 0.2) are what is here: negative advantages decay more slowly.
+τ_neg ≥ τ_pos "to decay more rapidly" for negative advantages, which is true for SAPO's gate, where τ multiplies. This
+module follows the paper's formulas and values (τ_neg, τ_pos) = (0.3, 0.2): negative advantages decay more slowly.
 """
 
 import math
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from megatron_sspo.objective.numbers import check_number
 
-# Past this every gate that forms ρ is flat to the last bit of fp64, and from 88.8 on exp overflows fp32, whose backward
-# is inf · 0. Clamping gives the true limit instead: the gate's bound, and no gradient.
+# Above this value every gate that computes ρ is constant to the last bit of fp64. From 88.8 on, exp overflows fp32, and
+# its backward is inf · 0. Clamping gives the true limit instead: the gate's bound, and a gradient of 0.
 _LARGEST_LOG_RATIO = 80.0
 
 
@@ -41,7 +41,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """f = ρ, w = 1: importance sampling as it is."""
+    """f = ρ, w = 1: plain importance sampling."""
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return log_ratio
@@ -58,7 +58,7 @@ class Clip:
     Clip-Higher of DAPO (arXiv 2503.14476).
 
     Raises:
-        ValueError: ε_low outside [0, 1), or ε_high negative or not finite.
+        ValueError: ε_low is outside [0, 1), or ε_high is negative or not finite.
     """
 
     eps_low: float = 0.2
@@ -105,7 +105,7 @@ class _Tempered:
 class Sigmoid(_Tempered):
     """f = (4/τ) σ(τ(ρ − 1)), w = τ σ(−τ(ρ − 1)) ρ: the gate of SAPO (arXiv 2511.20347).
 
-    f(1) = 2/τ and f'(1) = 1: pool it arithmetically. τ multiplies, so a larger τ means a faster decay.
+    f(1) = 2/τ and f'(1) = 1, so pool it arithmetically. τ multiplies, so a larger τ means a faster decay.
 
     Raises:
         ValueError: a temperature that is not finite and above 0.
@@ -207,7 +207,7 @@ class Gumbel:
         return -_expm1(-_ratio_minus_one(log_ratio))
 
     def weight(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
-        # One exponent, since ρ and e^{1−ρ} can each leave the range where their product does not.
+        # One exponent, because ρ and e^{1−ρ} can each overflow or underflow when their product does not.
         return torch.exp(log_ratio.clamp(max=_LARGEST_LOG_RATIO) - _ratio_minus_one(log_ratio))
 
 
@@ -220,20 +220,20 @@ def _ratio(log_ratio: Tensor) -> Tensor:
 
 
 def _ratio_minus_one(log_ratio: Tensor) -> Tensor:
-    """ρ − 1, exact near ρ = 1, where the difference of two numbers close to 1 would lose half of the digits."""
+    """Returns ρ − 1, exact near ρ = 1, where the difference of two numbers close to 1 would lose half of the digits."""
     return _expm1(log_ratio.clamp(max=_LARGEST_LOG_RATIO))
 
 
 def _expm1(x: Tensor) -> Tensor:
-    """e^x − 1. The backward of torch.expm1 is (e^x − 1) + 1, which has no digits left where e^x is small."""
+    """Returns e^x − 1. The backward of torch.expm1, (e^x − 1) + 1, loses all digits where e^x is small."""
     return torch.where(x > -1, torch.expm1(x), torch.exp(x) - 1)
 
 
 def _centred_sigmoid(x: Tensor, tau: Tensor) -> Tensor:
-    """4τ σ(x/τ) − 2τ = 2τ tanh(x/2τ).
+    """Returns 4τ σ(x/τ) − 2τ = 2τ tanh(x/2τ).
 
-    tanh keeps the digits of the value near 0, and the sigmoid of −|x/τ| those of the gradient far from 0, where the
-    backward of tanh is the difference 1 − tanh².
+    Near 0, tanh keeps the digits of the value. Far from 0, the sigmoid of −|x/τ| keeps the digits of the gradient,
+    because the backward of tanh is the difference 1 − tanh².
     """
     x = x / tau
     far = torch.sign(x) * (1 - 2 * torch.sigmoid(-x.abs()))
@@ -241,5 +241,5 @@ def _centred_sigmoid(x: Tensor, tau: Tensor) -> Tensor:
 
 
 def _bell(x: Tensor) -> Tensor:
-    """4σ(x)(1 − σ(x)), right in both tails."""
+    """Returns 4σ(x)(1 − σ(x)), exact in both tails."""
     return 4 * torch.sigmoid(x) * torch.sigmoid(-x)

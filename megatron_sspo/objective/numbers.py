@@ -1,4 +1,4 @@
-"""Checks what a gate, a penalty or a correction is made with. Plain Python, as this package needs torch alone."""
+"""Checks the parameters of gates, penalties and corrections, in plain Python: this package needs only torch."""
 
 import sys
 from collections.abc import Callable
@@ -8,11 +8,13 @@ def check_number(owner: object, name: str, fits: Callable[[float], bool], what: 
     """Checks one field of a dataclass.
 
     Args:
-        fits: whether a finite number is in the field's range.
-        what: the range, in words that go with "and must be".
+        owner: the dataclass object.
+        name: the field's name.
+        fits: a function that returns whether a finite number is in the field's range.
+        what: the range in words, after "and must be".
 
     Raises:
-        ValueError: a value that is not a finite number, or one outside of the range.
+        ValueError: the value is not a finite number, or is outside of the range.
     """
     value = getattr(owner, name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -24,7 +26,7 @@ def check_gate(owner: object, name: str) -> None:
     """Checks one field of a dataclass that is a gate.
 
     Raises:
-        ValueError: it has not the two methods of a gate, or is a class.
+        ValueError: the value lacks one of the two methods of a gate, or is a class.
     """
     gate = getattr(owner, name)
     methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
@@ -35,10 +37,10 @@ def check_gate(owner: object, name: str) -> None:
 
 
 def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
-    """Checks one field of a dataclass that is one of some names.
+    """Checks one field of a dataclass whose value is one of `names`.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the value is another one.
     """
     value = getattr(owner, name)
     if not isinstance(value, str) or value not in names:
@@ -46,7 +48,7 @@ def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as a message has it: a class and a function by name."""
+    """Returns a value's text for a message: a class or function by name."""
     name = getattr(value, "__qualname__", None)
     if name is None:
         try:

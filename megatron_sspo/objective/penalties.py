@@ -17,12 +17,12 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
 
     With r = log π_ref − log π_θ (Schulman, http://joschu.net/blog/kl-approx.html):
 
-        k1 = −r              unbiased; as a loss its gradient has mean zero, so that it penalizes nothing
-        k2 = r² / 2          as a loss its gradient has the gradient of the KL as its mean
-        k3 = e^r − 1 − r     unbiased, never negative; as a loss its gradient has that of KL(π_ref ‖ π_θ) as its mean
+        k1 = −r              unbiased; as a loss, its expected gradient is zero, so it penalizes nothing
+        k2 = r² / 2          as a loss, its expected gradient is the gradient of the KL
+        k3 = e^r − 1 − r     unbiased, never negative; as a loss, its expected gradient is that of KL(π_ref ‖ π_θ)
 
     Raises:
-        ValueError: another estimator.
+        ValueError: the estimator is unknown.
     """
     log_ratio = reference_log_probs - log_probs
     if estimator == "k1":
@@ -38,15 +38,15 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
 class Penalties:
     """Σ_i (1/|y_i|) Σ_t ( kl_coef · KL_it − entropy_coef · H_it ).
 
-    A sum over sequences, so that it is added to `Sums.loss` and divided by the same global number of sequences.
+    This is a sum over sequences. It is added to `Sums.loss` and divided by the same global number of sequences.
 
     Raises:
-        ValueError: a coefficient that is not finite, a negative `kl_coef`, or an unknown estimator.
+        ValueError: a coefficient is not finite, `kl_coef` is negative, or the estimator is unknown.
     """
 
     kl_coef: float = 0.0  # β
     kl_estimator: KlEstimator = "k3"  # k1, k2 or k3
-    entropy_coef: float = 0.0  # above 0 rewards entropy
+    entropy_coef: float = 0.0  # a positive value rewards entropy
 
     def __post_init__(self) -> None:
         check_number(self, "kl_coef", lambda value: value >= 0, "a finite number of 0 or more")
@@ -61,7 +61,7 @@ class Penalties:
         A term whose coefficient is 0 needs no input.
 
         Raises:
-            ValueError: an input that a coefficient asks for is None, has another shape, or is in half precision.
+            ValueError: an input that a coefficient needs is None, has another shape, or is in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
         total = log_probs.new_zeros(())

@@ -1,4 +1,4 @@
-"""`Pessimistic`: a gate that acts only where the ratio has moved the way that its advantage pushes it."""
+"""`Pessimistic`: a gate that acts only where the ratio has moved in the direction of its advantage."""
 
 import math
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from megatron_sspo.objective.numbers import check_gate, check_number
 class Pessimistic:
     """f_p = f where Â log ρ ≥ 0, and f_p = ρ where Â log ρ < 0; w_p = w and w_p = 1.
 
-    A soft gate f lets the token weight w fall on both sides of ρ = 1. Where a token has moved against its advantage
-    (Â > 0 and ρ < 1, or Â < 0 and ρ > 1), a small w takes away the gradient that would bring it back. f_p keeps it
-    there, as the minimum in PPO's min(ρ Â, clip(ρ) Â) does.
+    With a soft gate f, the token weight w falls on both sides of ρ = 1. On the restoring side, where a token has moved
+    against its advantage (Â > 0 and ρ < 1, or Â < 0 and ρ > 1), a small w removes the gradient that would move it back.
+    f_p keeps this gradient, as the minimum in PPO's min(ρ Â, clip(ρ) Â) does.
 
     * f_p is continuous and monotone, f_p(1) = f_p'(1) = 1, and w_p = 1 on the whole restoring side.
-    * Where w ≤ 1 (`AtanLog`, `SigLog`, `Gumbel`, `Clip`), f_p Â = min(ρ Â, f Â). `ExpSig` and `ExpAtan` exceed ρ just
-      above 1; there f_p = f on the gated side all the same, so that f_p is chosen by side and is not that minimum.
+    * For gates with w ≤ 1 (`AtanLog`, `SigLog`, `Gumbel`, `Clip`), f_p Â = min(ρ Â, f Â). `ExpSig` and `ExpAtan` exceed
+      ρ just above 1; there f_p = f too, because f_p is chosen by side, so f_p Â is not this minimum.
     * `Pessimistic(Clip(...))` is `Clip(...)`, and `Pessimistic(Identity())` is `Identity()`.
     * A gate with f(1) ≠ 1, such as `Sigmoid`, is continued by its tangent in log space, f(1) ρ^{1/f(1)}, which is ρ
-      where f(1) = 1. So w_p stays continuous: it is w(1) = 1/f(1) on the restoring side.
+      if f(1) = 1. So w_p stays continuous: it is w(1) = 1/f(1) on the restoring side.
 
-    Where Â < 0, f_p has no bound above 1 and Â f_p none below. `cap` bounds it: f_p = cap and w_p = 0 where Â < 0 and
+    For Â < 0, f_p has no upper bound and Â f_p no lower bound. `cap` bounds them: f_p = cap and w_p = 0 where Â < 0 and
     ρ > cap, as in dual-clip PPO (arXiv 1912.09729).
 
     Args:
-        gate: f.
-        cap: the largest ρ that counts where Â < 0, above 1; None: there is none.
+        gate: the gate f.
+        cap: the largest ρ that counts where Â < 0, above 1; None: no bound.
 
     Raises:
         ValueError: `gate` is not a gate, or `cap` is not a finite number above 1.
@@ -61,5 +61,5 @@ class Pessimistic:
 
 
 def _restores(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """Marks where a step along Â brings ρ back to 1; by signs, because a product of small numbers may underflow."""
+    """Marks where a step along Â moves ρ back to 1; uses signs, because a product of small numbers may underflow."""
     return torch.sign(torch.as_tensor(advantage, device=log_ratio.device)) * torch.sign(log_ratio) < 0

@@ -1,4 +1,4 @@
-"""Pooling: the log gates of a sequence's tokens -> the log weight of the sequence.
+"""Pooling of the log gates of a sequence's tokens into the log weight of the sequence.
 
 A pool takes `log_gate` [T] and the segments, and returns log weights [S]. An empty sequence has log weight 0.
 """
@@ -14,15 +14,15 @@ Pool = Callable[[Tensor, Segments], Tensor]
 
 
 def geometric(log_gate: Tensor, segments: Segments) -> Tensor:
-    """log (Π_t f_t)^{1/|y_i|} = (1/|y_i|) Σ_t log f_t: [T] -> [S]. GSPO, GMPO, SSPO."""
+    """log (Π_t f_t)^{1/|y_i|} = (1/|y_i|) Σ_t log f_t: [T] -> [S]. Used by GSPO, GMPO and SSPO."""
     return segments.mean(log_gate)
 
 
 def arithmetic(log_gate: Tensor, segments: Segments) -> Tensor:
-    """log (1/|y_i|) Σ_t f_t: [T] -> [S]. GRPO, SAPO."""
-    # Each sequence is shifted by its own largest gate, so that exp neither overflows nor loses the whole sequence.
+    """log (1/|y_i|) Σ_t f_t: [T] -> [S]. Used by GRPO and SAPO."""
+    # Each sequence is shifted by its own largest log gate, so that exp neither overflows nor underflows for all of it.
     shift = segments.max(log_gate.detach())
     mean = segments.mean(torch.exp(log_gate - shift[segments.ids]))
-    # An empty sequence has mean 0 and shift -inf: put 1 and 0 there before the log, whose backward would be NaN.
+    # An empty sequence has mean 0 and shift -inf: replace them by 1 and 0 before the log, whose backward would be NaN.
     empty = segments.lengths == 0
     return torch.log(mean.masked_fill(empty, 1.0)) + shift.masked_fill(empty, 0.0)

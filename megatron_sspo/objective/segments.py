@@ -1,4 +1,4 @@
-"""Which response token belongs to which sequence, and the reductions over it."""
+"""The sequences that the response tokens of a microbatch belong to, and reductions over them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The response tokens of a microbatch, T of them, laid end to end as S sequences.
+    """The T response tokens of a microbatch, concatenated from S sequences.
 
     A sequence may be empty: its sum and its mean are 0. Every reduction is deterministic, forward and backward.
     """
@@ -19,9 +19,9 @@ class Segments:
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int] | Tensor, device: torch.device | str | None = None) -> "Segments":
-        """Builds the segments from |y_i|, on `device` or else where `lengths` is.
+        """Builds the segments from |y_i|, on `device` or by default on the device of `lengths`.
 
-        The lengths are checked on the host, so a tensor of another device is waited for.
+        The lengths are checked on the host, so a tensor on a GPU causes a synchronization.
 
         Raises:
             ValueError: `lengths` is not one-dimensional, not of integers, or has a negative entry.
@@ -41,12 +41,12 @@ class Segments:
 
     @property
     def num_sequences(self) -> int:
-        """S."""
+        """The number of sequences, S."""
         return self.lengths.shape[0]
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """The number of response tokens, T."""
         return self.ids.shape[0]
 
     def to(self, device: torch.device | str) -> "Segments":
@@ -65,11 +65,11 @@ class Segments:
         return self._reduce(values, "max")
 
     def spread(self, values: Tensor) -> Tensor:
-        """Each sequence's value at all of its tokens: [S] -> [T]."""
+        """Repeats each sequence's value for all of its tokens: [S] -> [T]."""
         return values.index_select(0, self.ids)
 
     def check_tokens(self, name: str, values: Tensor) -> None:
-        """Raises ValueError where `values` is not [T] in fp32 or fp64."""
+        """Raises ValueError if `values` is not [T] in fp32 or fp64."""
         if values.shape != self.ids.shape:
             raise ValueError(f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_tokens}] tokens")
         if values.dtype not in (torch.float32, torch.float64):
@@ -79,7 +79,7 @@ class Segments:
             )
 
     def check_sequences(self, name: str, values: Tensor) -> None:
-        """Raises ValueError where `values` is not [S]."""
+        """Raises ValueError if `values` is not [S]."""
         if values.shape != self.lengths.shape:
             raise ValueError(
                 f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_sequences}] sequences"
@@ -91,5 +91,5 @@ class Segments:
                 f"values have shape {list(values.shape)}, and the segments hold [{self.num_tokens}] tokens"
             )
         values = values.to(torch.promote_types(values.dtype, torch.float32))
-        # `unsafe` leaves out a check of the lengths that waits for the device, and that fails where S = 0.
+        # `unsafe` skips a check of the lengths that synchronizes with the device and fails for S = 0.
         return torch.segment_reduce(values, operation, lengths=self.lengths, unsafe=True)

@@ -20,7 +20,7 @@ class SequenceObjective:
     f is the token gate and F the sequence gate.
 
     Raises:
-        ValueError: a gate without the two methods of one, or a pooling that is not a function.
+        ValueError: a gate lacks one of the two methods, or the pooling is not a function.
     """
 
     token_gate: Gate
@@ -45,11 +45,11 @@ class SequenceObjective:
             segments: the tokens of each sequence.
 
         Returns:
-            `loss`, a scalar; `tokens`: `log_ratio` and `token_weight`, the w of the token gate times that of the
-            sequence gate, so that a sequence that GSPO clips shows as w = 0; `sequences`: `sequence_weight` w_i.
+            `loss`, a scalar; `tokens`: `log_ratio` and `token_weight`, which is the token gate's w times the sequence
+            gate's w, so it is 0 in a sequence that GSPO clips; `sequences`: `sequence_weight` w_i.
 
         Raises:
-            ValueError: a wrong shape, or log-probs in half precision.
+            ValueError: a shape is wrong, or log-probs are in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
         segments.check_tokens("old_log_probs", old_log_probs)
@@ -62,7 +62,7 @@ class SequenceObjective:
         log_weight = self.pool(log_gate, segments)  # [S]
         weight = self.sequence_gate.log_gate(log_weight, advantages).exp()  # [S]
 
-        if not isinstance(self.sequence_gate, Identity):  # whose weight is 1
+        if not isinstance(self.sequence_gate, Identity):  # the weight of Identity is 1
             gate_of_sequence = self.sequence_gate.weight(log_weight.detach(), advantages)
             token_weight = token_weight * segments.spread(gate_of_sequence)
         return Sums(
@@ -76,7 +76,7 @@ class SequenceObjective:
 
 
 class _WithGradient(torch.autograd.Function):
-    """`log_gate`, whose derivative by `log_ratio` is `weight`: the gate says it, and autograd need not find it."""
+    """`log_gate` with the derivative `weight` by `log_ratio`, which the gate computes, so autograd does not have to."""
 
     @staticmethod
     def forward(ctx: Any, log_ratio: Tensor, log_gate: Tensor, weight: Tensor) -> Tensor:
@@ -101,8 +101,8 @@ def gspo(eps_low: float = 3e-4, eps_high: float = 4e-4) -> SequenceObjective:
 def gmpo(eps_low: float = 0.2, eps_high: float = 0.2) -> SequenceObjective:
     """(Π_t f_Clip(ρ_it; Â_i))^{1/|y_i|} Â_i: Geometric-Mean Policy Optimization (arXiv 2507.20673).
 
-    Ratios are clipped at 1 ± ε, as in arXiv 2602.19327. GMPO's own paper states its bounds in log space, ±0.4: for
-    those, pass ε_low = 1 − e^{−0.4} and ε_high = e^{0.4} − 1.
+    Ratios are clipped at 1 ± ε, as in arXiv 2602.19327. GMPO's own paper has the bounds ±0.4 in log space: for these,
+    pass ε_low = 1 − e^{−0.4} and ε_high = e^{0.4} − 1.
     """
     return SequenceObjective(Clip(eps_low, eps_high), geometric)
 

@@ -1,4 +1,4 @@
-"""Maximum likelihood on demonstrations, in the form of an objective: the warm start before RL."""
+"""Maximum likelihood on demonstrations, as an objective: the warm start before RL."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ class Supervised:
     ) -> Sums:
         """Computes minus the sum over sequences of the token mean of `log_probs` [T].
 
-        `old_log_probs` and `advantages` are there for the common signature, and are not read.
+        `old_log_probs` and `advantages` are not used; they are part of the common signature.
 
         Returns:
             `loss`, a scalar; `sequences`: `mean_log_prob` [S].
 
         Raises:
-            ValueError: a wrong shape, or log-probs in half precision.
+            ValueError: a shape is wrong, or log-probs are in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
         mean_log_prob = segments.mean(log_probs)

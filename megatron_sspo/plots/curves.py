@@ -14,27 +14,27 @@ from megatron_sspo.reading import read_json
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 INK, FAINT = "#333333", "#dddddd"
-_WINDOW = 0.08  # of the run: what a smoothed curve is the mean over; the raw curve stays visible behind it
-_WIDE = 30.0  # largest over smallest value, from which on an axis is logarithmic where that is allowed
+_WINDOW = 0.08  # the smoothing window, as a share of the run; the raw curve stays visible behind the smoothed one
+_WIDE = 30.0  # an axis may become logarithmic if the largest value is more than this times the smallest
 
 _STEPS = (1, 2, 2.5, 5, 10)
-_PASS = "pass@1"  # of every set: `<set>/pass@1` of evaluations.jsonl
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the sets
-_LEVELS, _DASH = 5, 3.0  # of dashes, one over the other; the length of the shortest in widths of a line
-_LARGEST = 1e300  # of the values that are drawn: beyond, an axis overflows
+_PASS = "pass@1"  # stands for `<set>/pass@1` of evaluations.jsonl of every set
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per set
+_LEVELS, _DASH = 5, 3.0  # the number of dash patterns over each other; the shortest dash in line widths
+_LARGEST = 1e300  # larger values are not drawn, because the axis would overflow
 
 Row = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """One plot: a curve a run, or a band of quantiles a run."""
+    """One plot: a curve or a band of quantiles per run."""
 
     title: str
     key: str
     may_be_logarithmic: bool = False
     band: bool = False  # p01 to p99 and p10 to p90 around p50
-    off_policy: bool = False  # leaves out updates on the sampler's own weights, whose ratios are 1 by construction
+    off_policy: bool = False  # leaves out on-policy updates, whose ratios are 1 by construction
 
 
 _PANELS = (
@@ -61,32 +61,32 @@ _FOOTNOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Style:
-    """How one run is drawn: of runs whose curves are equal each shows in the gaps, or beside the edges, of the next."""
+    """The style of one run's curves. If curves coincide, each shows in the gaps or beside the edges of the next."""
 
     colour: str
-    dashes: Any  # as matplotlib takes a line's style
+    dashes: Any  # matplotlib's linestyle
     width: float
     marker: float  # its size
     above: float
 
     @property
     def line(self) -> dict[str, Any]:
-        """The keyword arguments with which matplotlib draws a curve."""
+        """The keyword arguments of matplotlib's `plot` for a curve."""
         return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width, "zorder": self.above}
 
 
 def plot_run(folder: Path) -> Path:
-    """Draws one run into its own folder, also where it has no rows yet; the path of the picture."""
+    """Draws one run, also without rows, into its own folder and returns the path of the picture."""
     path = folder / "curves.png"
     _draw_runs({_label(folder, [folder]): _read(folder)}, path)
     return path
 
 
 def plot_runs(folders: Sequence[Path], path: Path) -> None:
-    """Draws runs over one another, one colour each.
+    """Draws several runs into the same plots, one colour each.
 
     Raises:
-        UserError: a folder is not that of a run, its metrics cannot be read or have no rows, or `path` cannot be
+        UserError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
             written.
     """
     check_output(path)
@@ -137,7 +137,7 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
 
 
 def _styles(count: int) -> list[_Style]:
-    """Returns a style for each run: dashes of all runs begin together, and later runs have shorter ones."""
+    """Returns a style for each run: all dash patterns start at the same point, and later runs have shorter dashes."""
     levels = min(count, _LEVELS)
     found = []
     for number in range(count):
@@ -156,7 +156,7 @@ def _styles(count: int) -> list[_Style]:
 
 
 def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[float]:
-    """Draws one run, and returns the values by which the axis is scaled."""
+    """Draws one run, and returns the values that determine the axis's scale."""
     key = f"{panel.key}/p50" if panel.band else panel.key
     rows = [row for row in rows if key in row and not (panel.off_policy and row.get("policy/kl_old") == 0)]
     updates, values = [row["update"] for row in rows], _values(rows, key)
@@ -169,19 +169,19 @@ def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[
             axis.fill_between(updates, *edges, color=style.colour, alpha=alpha, linewidth=0)
     else:
         axis.plot(updates, values, color=style.colour, alpha=0.25, linewidth=0.9)
-    marker = {"marker": "o", "markersize": style.marker} if len(finite) <= 2 else {}  # one point makes no line
+    marker = {"marker": "o", "markersize": style.marker} if len(finite) <= 2 else {}  # one point gives no line
     axis.plot(updates, values if panel.band else _smoothed(values), **style.line, **marker)
     return finite
 
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:
-    """A column of the metrics; a gap, which is NaN, where a row has no finite number."""
+    """Returns a column of the metrics, with NaN (a gap in the curve) if a row has no finite number."""
     found = (row.get(key, math.nan) for row in rows)
     return [float(value) if abs(value) < _LARGEST else math.nan for value in found]
 
 
 def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Style) -> list[float]:
-    """Draws pass@1 of every set, with its interval where there is one; sets differ by their markers."""
+    """Draws pass@1 of every set with its interval, if it has one; each set has its own marker."""
     drawn: list[float] = []
     for place, name in enumerate(sets):
         key = f"{name}/{_PASS}" if name else _PASS
@@ -199,12 +199,12 @@ def _marker(place: int) -> str:
 
 
 def plain(name: str) -> str:
-    """A name as matplotlib prints it letter by letter; a pair of dollars would be a formula."""
+    """Escapes dollar signs in a name, because matplotlib would show text between two of them as a formula."""
     return name.replace("$", r"\$")
 
 
 def _sets(row: Row) -> list[str]:
-    """The names of the sets of an evaluation; "" where the number has no set's name before it."""
+    """Returns the names of the sets of an evaluation; "" for a number without a set's name before it."""
     return [key.removesuffix(_PASS).rstrip("/") for key in row if key.endswith(_PASS)]
 
 
@@ -236,7 +236,7 @@ def _dress(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """The mean over a window around each value. It does not lag, as a running mean of the past would."""
+    """Returns the mean over a window around each value, which does not lag as a mean over past values would."""
     half = math.ceil(len(values) * _WINDOW / 2)
     windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
     return [
@@ -252,10 +252,11 @@ def _read(folder: Path) -> tuple[list[Row], list[Row]]:
 
 
 def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
-    """The rows of a metrics file, with what is drawn of them.
+    """Returns the rows of a metrics file with only the numbers that are drawn.
 
     Args:
-        may_have_others: rows need not have a number that is drawn, as where a reward of the user's own judges answers.
+        path: the metrics file.
+        may_have_others: whether rows may have none of these numbers, for example with a user's own reward.
     """
     rows = sinks.read(path, may_be_cut=True)
     drawn = tuple(panel.key for panel in _PANELS)
@@ -277,7 +278,7 @@ def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
-    """The folder's name, or the whole path where two folders share a name, and the run's gate."""
+    """Returns the folder's name, or its path if two folders share a name, and the run's gate."""
     name = folder.resolve().name
     if [other.resolve().name for other in folders].count(name) > 1:
         name = str(folder)
@@ -286,7 +287,7 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
 
 
 def _gate(config: Path) -> str:
-    """The class of the run's token gate, or of its sequence gate where tokens have none; "" where none is on record."""
+    """Returns the class of the run's token gate, or of its sequence gate if that is the only one; "" if unknown."""
     try:
         objective = read_json(config)["objective"]
         gates = [str(objective[gate]["class"]) for gate in ("token_gate", "sequence_gate")]

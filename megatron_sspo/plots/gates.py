@@ -11,7 +11,7 @@ from megatron_sspo.plots.picture import check_output, import_matplotlib, write_p
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Heavy-tailed arctan gates in warm colours, sigmoid gates in cool ones, and what SSPO is compared to in grey.
+# Heavy-tailed arctan gates have warm colours, sigmoid gates cool ones, and the methods that SSPO is compared to grey.
 _GATES: list[tuple[str, Gate, dict]] = [
     ("AtanLog", AtanLog(), {"color": "#c1121f", "linewidth": 2.6, "zorder": 5}),
     ("ExpAtan", ExpAtan(), {"color": "#f4a261"}),
@@ -27,7 +27,7 @@ _GATES: list[tuple[str, Gate, dict]] = [
 def plot_gates(path: Path) -> None:
     """Draws f(ρ; Â) and w(ρ; Â) of every gate at its default parameters, a row for each sign of the advantage.
 
-    After Figure 1 of arXiv 2602.19327.
+    The figure follows Figure 1 of arXiv 2602.19327.
 
     Raises:
         UserError: `path` cannot be written.
@@ -38,7 +38,7 @@ def plot_gates(path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
-        # A Figure of its own, not pyplot's: it needs no display and leaves no global state.
+        # Figure instead of pyplot: it needs no display and leaves no global state.
         figure = Figure(figsize=(11, 8), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True, sharey="col")
         for row, advantage in zip(axes, (1.0, -1.0), strict=True):

@@ -1,4 +1,4 @@
-"""A picture as a file: checked before it is drawn, and complete when it appears."""
+"""Checks the path of a picture, imports matplotlib, and writes pictures atomically."""
 
 import logging
 import os
@@ -12,10 +12,11 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_output(path: Path) -> None:
-    """Refuses a path to which no picture can be written.
+    """Checks that a picture can be written to a path.
 
     Raises:
-        UserError: its suffix names no format, its folder is not there or may not be written, or it is no ordinary file.
+        UserError: the suffix is not a picture format, the folder does not exist or is not writable, or the path exists
+            and is not a regular file.
     """
     with naming_the_file():
         if path.suffix not in _FORMATS:
@@ -29,12 +30,12 @@ def check_output(path: Path) -> None:
 
 
 def import_matplotlib() -> Any:
-    """The module, with a backend that needs no display.
+    """Imports matplotlib with a backend that needs no display, and returns the module.
 
     Raises:
-        UserError: it finds no folder for its cache, which it makes when it is imported.
+        UserError: matplotlib finds no writable folder for its cache.
     """
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # a cache in a folder of its own is nothing to tell
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a temporary cache folder
     try:
         import matplotlib
     except OSError as error:
@@ -47,10 +48,10 @@ def import_matplotlib() -> Any:
 
 
 def write_picture(figure: Any, path: Path, *, dpi: int) -> None:
-    """Writes beside `path`, in the format of its suffix, then renames.
+    """Writes a temporary file beside `path`, in the format of its suffix, and renames it.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     partial = path.with_name(f".{path.stem[:40]}.{os.getpid()}.partial")
     with naming_the_file():

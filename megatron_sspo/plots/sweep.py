@@ -1,4 +1,4 @@
-"""A sweep in one picture: a panel of curves for each setting, interquartile means, and who beats whom."""
+"""Draws a sweep: a panel of curves for each setting, interquartile means, and probabilities of improvement."""
 
 import math
 import warnings
@@ -13,7 +13,7 @@ from megatron_sspo.sweep.statistics import interquartile_mean
 from megatron_sspo.sweep.table import ALL, common_settings, compared, measures, summarized
 
 _COLUMNS = 3
-_BAND_SAMPLES = 2_000  # of the bootstrap, at each update
+_BAND_SAMPLES = 2_000  # bootstrap samples at each update
 _LONGEST_LABEL = 28  # characters
 
 
@@ -21,7 +21,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     """Draws a sweep's finished runs; the arguments are those of `read_results`.
 
     Raises:
-        UserError: as `read_results`, or `path` cannot be written.
+        UserError: `read_results` fails, or `path` cannot be written.
     """
     check_output(path)
     results = read_results(folder, measure=measure, compare=compare)
@@ -41,7 +41,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
         _draw_curves(axis, results, setting)
     title, scores = next(iter(measures(results).items()))
     setting = ALL if panels > 1 else results.settings[0]
-    # of three columns the matrix takes two
+    # with three columns, the matrix takes two of them
     _draw_means(figure.add_subplot(grid[rows, 0]), results, scores, setting, title)
     _draw_matrix(figure.add_subplot(grid[rows, 1:]), results, scores, setting)
     handles = [Line2D([], [], color=_colour(place), linewidth=2.5) for place in range(len(results.values))]
@@ -58,7 +58,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
 
 
 def _draw_curves(axis: Any, results: Results, setting: str) -> None:
-    """The interquartile mean over seeds at each update that all runs of a value have, with its interval."""
+    """Draws the interquartile mean over seeds and its interval at each update that all runs of a value have."""
     from matplotlib.ticker import MaxNLocator
 
     for place, value in enumerate(results.values):

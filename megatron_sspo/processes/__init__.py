@@ -1,1 +1,1 @@
-"""The processes of a run: how they agree, how a hang is ended, and where their output goes."""
+"""The processes of a run: agreement between ranks, the watchdog that ends a hang, and standard output."""

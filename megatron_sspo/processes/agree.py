@@ -1,4 +1,4 @@
-"""Values that all ranks agree on, for every decision that stands in front of a collective."""
+"""Makes all ranks agree on a value, for every decision before a collective."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,30 +10,30 @@ from megatron_sspo.errors import UserError
 
 T = TypeVar("T")
 
-# Long enough for any wait: the watchdog, which sees whether the run makes progress, is what ends one that hangs.
+# Long enough for any wait: the watchdog ends a run that hangs, because it sees whether the run makes progress.
 PATIENCE = timedelta(days=1)
 
-# What gloo and NCCL say of a peer that has ended.
+# Parts of the error messages of gloo and NCCL when a peer has ended.
 _BROKEN_CONNECTION = (
     *("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
     *("ncclRemoteError", "remote process exited", "communicator was aborted"),
 )
 
-_control: Any = None  # a gloo group of all ranks where the default group is NCCL's; None: the default group
+_control: Any = None  # a gloo group of all ranks if the default group uses NCCL; None: the default group
 
 
 def make_control_group() -> None:
-    """Makes the group that objects travel by. A collective, to be called once after `init_process_group`.
+    """Makes the process group that sends Python objects. A collective, called once after `init_process_group`.
 
-    On NCCL a rank that waits for another one's objects would occupy its GPU, and NCCL's own watchdog would end the job
-    when generation takes long. So objects travel by gloo, between the hosts' memories.
+    With NCCL, a rank that waits for an object would occupy its GPU, and NCCL's own watchdog would end the job during a
+    long generation. So objects are sent by gloo, between the hosts' memories.
     """
     global _control
     _control = dist.new_group(backend="gloo", timeout=PATIENCE) if dist.get_backend() == "nccl" else None
 
 
 def is_main() -> bool:
-    """Whether this is rank 0. A process without a group is alone, here and in the functions below."""
+    """Returns whether this is rank 0. Here and below, a process without a process group is the only rank."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
@@ -56,29 +56,28 @@ def gather(value: T) -> list[T]:
 
 
 def barrier() -> None:
-    """Returns when every rank has come here. A collective."""
+    """Waits until every rank calls this function. A collective."""
     if dist.is_initialized():
         dist.barrier(group=_control)
 
 
 def on_main(action: Callable[[], T]) -> T:
-    """Runs `action` on rank 0 alone, and returns its result, or raises its UserError, on every rank. A collective.
+    """Runs `action` on rank 0 only, and returns its result, or raises its UserError, on every rank. A collective.
 
-    How agreement works in this package: a branch that decides whether or which collective comes next is taken by a
-    value that is the same on every rank. A value that only rank 0 can know, because it reads or writes a file, a clock,
-    a signal or a server, goes through this function:
+    Rule of this package: a branch that decides whether or which collective comes next depends only on values that are
+    equal on all ranks. A value that only rank 0 has, because it comes from a file, a clock, a signal or a server, goes
+    through this function:
 
         if not agree.on_main(self._is_evaluated):
-            self._evaluate()  # a collective: all ranks come here, or none does
+            self._evaluate()  # a collective: all ranks call it, or none does
 
-    A value that every rank has, but may have differently, goes through `gather` and is then combined. What all ranks
-    compute alike from the configuration and the checkpoint needs no agreement.
+    A value that may differ between ranks goes through `gather` and is then combined. A value that all ranks compute
+    from the configuration and the checkpoint needs no agreement.
 
-    Files are a case of their own: two nodes may see a shared folder differently for some seconds, so that a rank never
-    decides by its own look at it.
+    A rank never decides by its own look at a shared folder, because two nodes may see it differently for some seconds.
 
     Raises:
-        UserError: `action` raised it on rank 0. Other exceptions are raised there alone, and end the run.
+        UserError: `action` raised it on rank 0. Other exceptions are raised on rank 0 only, and end the run.
     """
     message, value = "", None
     if is_main():
@@ -93,15 +92,15 @@ def on_main(action: Callable[[], T]) -> T:
 
 
 def is_broken_connection(error: BaseException) -> bool:
-    """Whether a collective failed because another process of the run is gone."""
+    """Returns whether a collective failed because another process of the run has ended."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_CONNECTION)
 
 
 def raise_first(error: UserError | None) -> None:
-    """Raises, on every rank, the error of the first rank that has one. A collective, also for ranks without an error.
+    """Raises, on every rank, the error of the first rank that has one. A collective: ranks without an error pass None.
 
     Raises:
-        UserError: a rank has one.
+        UserError: a rank has an error.
     """
     for message in gather(str(error) if error is not None else ""):
         if message:

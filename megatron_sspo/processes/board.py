@@ -20,22 +20,22 @@ _PREFIX = "megatron_sspo/board"
 
 
 class Board:
-    """A connection of its own to the store that the process group was made by.
+    """Messages between ranks through the TCPStore of the process group, over separate connections.
 
-    A store whose process was stopped lets its callers wait without end, so that `exchange` belongs into a thread that
-    nobody waits for; the other methods come back after some seconds.
+    If the store's process is stopped (SIGSTOP), calls to the store block without end. So `exchange` must run in a
+    thread that no other thread waits for; the other methods have a timeout.
     """
 
     def __init__(self) -> None:
         self._store = _connect()
-        self._ending = _connect()  # a second one, for what must not wait behind `exchange`
-        self.ended: tuple[str, str] | None = None  # (kind, why), once a rank has ended the run
+        self._ending = _connect()  # a second connection, for calls that must not wait for `exchange`
+        self.ended: tuple[str, str] | None = None  # (kind, reason), after a rank has ended the run
 
     def exchange(self, rank: int, neighbour: int, *, has_progressed: bool, is_asked: bool) -> "Answer":
-        """Tells what this rank knows; returns what all know.
+        """Sends this rank's status and returns the combined status of all ranks.
 
         Raises:
-            RuntimeError: the store is gone.
+            RuntimeError: the store does not exist any more.
         """
         self._store.add(f"sign/{rank}", 1)
         answer = Answer(
@@ -50,7 +50,7 @@ class Board:
         return answer
 
     def end(self, kind: str, why: str) -> bool:
-        """Ends the run, for a reason that all ranks will read; returns whether this rank is the first to do so."""
+        """Ends the run with a reason that all ranks read; returns whether this rank is the first to end it."""
         if self.ended is not None:
             return False
         self.ended = kind, why
@@ -62,18 +62,18 @@ class Board:
             self._ending.add("ended", 1)
             return True
 
-        return _within(_ANSWER_SECONDS, claim, otherwise=True)  # without a store each rank finds the reason by itself
+        return _within(_ANSWER_SECONDS, claim, otherwise=True)  # without a store each rank acts as the first
 
     def ask_for_dumps(self) -> None:
-        """Has every rank write its stacks."""
+        """Requests that every rank writes its stacks."""
         _within(_ANSWER_SECONDS, lambda: self._ending.add("dumps_asked_for", 1), otherwise=0)
 
     def count_dump(self) -> None:
-        """Says that this rank has written its stacks."""
+        """Counts this rank as one that has written its stacks."""
         _within(_ANSWER_SECONDS, lambda: self._ending.add("dumps", 1), otherwise=0)
 
     def await_dumps(self, count: int, seconds: float) -> None:
-        """Returns when so many ranks have written their stacks, or after so many seconds."""
+        """Waits until `count` ranks have written their stacks, at most `seconds`."""
 
         def wait() -> None:
             while self._ending.add("dumps", 0) < count:
@@ -82,11 +82,11 @@ class Board:
         _within(seconds, wait, otherwise=None)
 
     def release(self) -> None:
-        """Lets the ranks end that wait in `await_release`."""
+        """Ends the wait of all ranks in `await_release`."""
         _within(_ANSWER_SECONDS, lambda: self._ending.add("released", 1), otherwise=0)
 
     def await_release(self, seconds: float) -> None:
-        """Returns when the rank that ended the run has reported why, or is gone, or after so many seconds."""
+        """Waits until the rank that ended the run has reported the reason, or the store is gone, at most `seconds`."""
 
         def wait() -> None:
             with contextlib.suppress(RuntimeError):
@@ -98,13 +98,13 @@ class Board:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The combined knowledge of all ranks.
+    """The combined status of all ranks.
 
     Attributes:
-        progress: a count that grows with any rank's progress.
-        sign: a count that grows as long as the neighbour lives.
+        progress: a counter that any rank increases when it makes progress.
+        sign: the neighbour's counter, which grows as long as the neighbour is alive.
         is_asked: whether any rank was asked to end.
-        dumps_asked_for: how often stacks were asked for.
+        dumps_asked_for: how often stacks were requested.
     """
 
     progress: int
@@ -114,7 +114,7 @@ class Answer:
 
 
 def _within(seconds: float, action: Callable[[], T], *, otherwise: T) -> T:
-    """Returns what `action` does, or `otherwise` where the store does not answer in time, or is gone."""
+    """Returns the result of `action`, or `otherwise` if the store does not answer in time or is gone."""
     results: queue.SimpleQueue[T] = queue.SimpleQueue()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Standard output that may be closed while a run goes on."""
+"""Keeps a run alive when its standard output or error is closed, or its disk is full."""
 
 import contextlib
 import errno
@@ -14,9 +14,9 @@ _CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
 def outlive_closed_output() -> None:
     """Makes this process survive a closed standard output or error, as behind `| head -1` or a closed terminal.
 
-    What is printed from then on goes nowhere; a run's log file still has it. Descriptors 0 to 2 that were closed at the
-    start are opened on /dev/null, because the next file that is opened would otherwise get their number. What a
-    terminal or file cannot encode is written with backslashes.
+    Later output is discarded there; a run's log file still has it. If descriptors 0 to 2 were closed at the start, they
+    are opened on /dev/null, because the next file opened would otherwise get their number. Characters that a terminal
+    or file cannot encode are written with backslashes.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -28,35 +28,35 @@ def outlive_closed_output() -> None:
 
 
 def outlive_full_disk() -> None:
-    """Makes this process survive a disk without room for its standard output, which a run's log file has as well."""
+    """Makes this process survive a full disk under its standard output; a run's log file has the same output."""
     _Stream.ignored = (*_CLOSED, errno.ENOSPC, errno.EDQUOT)
 
 
 class _Stream(io.TextIOWrapper):
-    """A standard stream that turns to /dev/null when nobody reads it any more.
+    """A standard stream that switches to /dev/null after a write error.
 
     Attributes:
-        ignored: the errors after which it does so.
+        ignored: the errno values after which it switches; other errors are raised.
     """
 
     ignored: tuple[int, ...] = _CLOSED
 
     @classmethod
     def replacing(cls, stream: TextIO | None, descriptor: int) -> TextIO:
-        """Returns the stream to use in place of `stream`, which is None where it was closed at the start."""
+        """Returns the stream to use in place of `stream`; None means that it was closed at the start."""
         if isinstance(stream, cls):
             return stream
         if stream is None:
             return cls(open(descriptor, "wb", closefd=False), encoding="utf-8", line_buffering=True)
         if type(stream) is not io.TextIOWrapper:
-            return stream  # somebody else has replaced it already
+            return stream  # already replaced, for example by a test runner
         encoding, line_buffering = stream.encoding, stream.line_buffering
         if encoding.lower() in _ASCII:
             encoding = "utf-8"
         return cls(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
     def write(self, text: str) -> int:
-        """Writes, to nowhere where the stream is closed."""
+        """Writes the text, or discards it if the stream is closed."""
         try:
             return super().write(text)
         except OSError as error:
@@ -64,7 +64,7 @@ class _Stream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Flushes, to nowhere where the stream is closed."""
+        """Flushes the buffer, or discards it if the stream is closed."""
         try:
             super().flush()
         except OSError as error:
@@ -77,4 +77,4 @@ class _Stream(io.TextIOWrapper):
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         with contextlib.suppress(OSError):
-            super().flush()  # what is still in the buffer
+            super().flush()  # discards what is still in the buffer

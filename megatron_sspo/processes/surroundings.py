@@ -6,16 +6,16 @@ import resource
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import outlive_closed_output
 
-FEWEST_FILES = 256  # that a run may have to have open; its sockets and the writers of a checkpoint take some hundred
+FEWEST_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
 
 def prepare_process() -> None:
-    """Prepares standard streams, checks the working folder, and raises the limit on open files as far as is allowed.
+    """Prepares standard streams, checks the working folder, and raises the soft limit on open files to the hard limit.
 
-    Called before torch is imported, which says nothing sensible of a folder that has gone.
+    Call it before torch is imported: torch's error about a missing working folder is hard to understand.
 
     Raises:
-        UserError: the working folder is not there any more.
+        UserError: the working folder does not exist any more.
     """
     outlive_closed_output()
     try:
@@ -28,7 +28,7 @@ def prepare_process() -> None:
 
 
 def check_open_files() -> None:
-    """Refuses a limit on open files with which a run would fail on its way.
+    """Checks that the limit on open files is high enough for a run.
 
     Raises:
         UserError: the limit is too low.

@@ -1,4 +1,4 @@
-"""Ends a run that hangs, with the stack of every rank in its log, and ends the other ranks where one has failed."""
+"""Ends a run that hangs, with the stack of every rank in its log, and ends the other ranks if one rank has failed."""
 
 import contextlib
 import itertools
@@ -19,34 +19,34 @@ from typing import Any
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.board import Answer, Board
 
-HUNG = 87  # exit code of a run that made no progress any more
-_FAILED = 2  # exit code of a rank that ends because another one has failed
+HUNG = 87  # exit code of a run that hangs
+_FAILED = 2  # exit code of a rank that ends because another rank has failed
 _LOOK_SECONDS = 0.25
-_FROZEN_SECONDS = 8.0  # without a sign of life, after which a process counts as frozen
-_GRACE_SECONDS = 5.0  # for a rank that fails to end, and for the launcher to see which rank that was
-_LAST_SECONDS = 8.0  # of the time after SIGTERM, kept for writing stacks and for ending
+_FROZEN_SECONDS = 8.0  # a process that gives no sign of life for so long counts as frozen
+_GRACE_SECONDS = 5.0  # time for the failed rank to end, and for the launcher to see which rank failed
+_LAST_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
 
 _beats = itertools.count(1)
 _beat = 0
 
 
 def beat() -> None:
-    """Counts as progress of this rank, where its main thread waits: for a server that answers, for a disk."""
+    """Counts as progress of this rank. Call it where the main thread waits for a server that answers or for a disk."""
     global _beat
     _beat = next(_beats)
 
 
 @dataclass
 class _Clock:
-    """The times, by `time.monotonic`, by which the watchdog decides."""
+    """The times (`time.monotonic`) that the watchdog's decisions depend on."""
 
-    progress: float  # when some rank was last seen to make progress
+    progress: float  # the last time when any rank made progress
     own_progress: float
-    neighbour: float  # when the neighbouring rank last gave a sign of life
-    board: float  # when the board last answered
-    board_lost: float | None = None  # when it broke
-    asked: float | None = None  # when the first signal to end came
-    longest_silence: float = 0.0  # without progress of any rank, of those that ended by themselves
+    neighbour: float  # the last time when the neighbouring rank gave a sign of life
+    board: float  # the last time when the board answered
+    board_lost: float | None = None  # when the connection to the board broke
+    asked: float | None = None  # when the first stop signal came
+    longest_silence: float = 0.0  # the longest time without progress of any rank that was followed by progress
     patient_until: float = 0.0
 
 
@@ -55,9 +55,9 @@ class Ranks:
     """The place of this process among the ranks of the run.
 
     Attributes:
-        rank: of this process.
-        hosts: the host's name of every rank.
-        pids: the process of every rank.
+        rank: the rank of this process.
+        hosts: the host name of every rank.
+        pids: the pid of every rank.
     """
 
     rank: int = 0
@@ -66,40 +66,41 @@ class Ranks:
 
     @classmethod
     def gathered(cls, rank: int) -> "Ranks":
-        """The ranks of the initialized process group. A collective."""
+        """Returns the ranks of the initialized process group. A collective."""
         places = agree.gather((socket.gethostname(), os.getpid()))
         return cls(rank=rank, hosts=tuple(host for host, _ in places), pids=tuple(pid for _, pid in places))
 
     def on_this_host(self) -> list[int]:
-        """The other ranks of this rank's host."""
+        """Returns the other ranks of this rank's host."""
         mine = self.hosts[self.rank]
         return [rank for rank, host in enumerate(self.hosts) if host == mine and rank != self.rank]
 
 
 class Watchdog:
-    """A context around a run on one rank: a thread that watches the main thread and, by a board, the other ranks.
+    """A context manager around a run on one rank; its thread watches the main thread and, by a board, the other ranks.
 
-    Progress is that the Python stack of a main thread changes, or that `beat` is called. A rank that waits for another
-    one makes none; the run hangs where no rank makes any:
+    A rank makes progress when the Python stack of its main thread changes or when it calls `beat`. A rank that waits
+    for another rank makes no progress. The run hangs if no rank makes progress:
 
     * for `timeout` seconds;
-    * once a signal has asked the run to end, for `stop_timeout` seconds, or twice the longest time that it has been
-      silent before, where that is longer: a step of a large model may be silent for minutes.
+    * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence so far if that is longer: a step
+      of a large model may be silent for minutes.
 
-    Then every rank writes its stacks into `log` and to standard error, and ends with exit code 87. A rank whose process
-    was stopped (SIGSTOP) is continued for that. Where a signal asks the run to end while a process is stopped, stacks
-    are written at once and the process is continued first, so that the run can still save what it has learned.
+    Then every rank writes its stacks to `log` and standard error, and ends with exit code 87. A rank whose process was
+    stopped (SIGSTOP) is continued first. If a stop signal comes while a process is stopped, the stacks are written at
+    once and the process is continued, so that the run can still save a checkpoint.
 
-    Where this context ends by an exception, the other ranks are told, and end by themselves.
+    If this context ends by an exception, the other ranks receive the reason and end too.
 
     Args:
-        ranks: this process among those of the run.
-        board: what the ranks tell each other; None for a single process.
+        ranks: the place of this process among the ranks of the run.
+        board: the messages between the ranks; None for a single process.
         log: the run's log file.
-        timeout: seconds.
-        stop_timeout: seconds from a signal to the end of a run that hangs.
-        signals: those that ask the run to end. Python handlers have to be installed for them.
-        report: is told, in the rank that ends the run, the exit code and why, when all stacks are written.
+        timeout: the seconds without progress after which the run ends.
+        stop_timeout: the seconds from a stop signal to the end of a run that hangs.
+        signals: the stop signals. Python handlers must be installed for them.
+        report: a function called with the exit code and the reason when all stacks are written, on the rank that ends
+            the run.
     """
 
     def __init__(
@@ -117,9 +118,9 @@ class Watchdog:
         self._timeout, self._stop_timeout, self._signals, self._report = timeout, stop_timeout, signals, report
         now = time.monotonic()
         self._clock = _Clock(now, now, now, now)
-        self._place: Any = None  # of the main thread
+        self._place: Any = None  # the main thread's stack at the last look
         self._looked = now
-        self._interval = max(1.0, len(ranks.pids) / 256)  # rank 0 answers all of them
+        self._interval = max(1.0, len(ranks.pids) / 256)  # longer with more ranks, because rank 0 answers them all
         self._main = threading.main_thread().ident or 0
         self._is_closed = threading.Event()
         self._threads = [threading.Thread(target=self._watch, name="watchdog", daemon=True)]
@@ -132,7 +133,7 @@ class Watchdog:
         self._wakeup, self._signalled = os.pipe()
         os.set_blocking(self._wakeup, False)
         os.set_blocking(self._signalled, False)
-        # The C handler writes a signal's number at once; the Python handler waits for a collective to return.
+        # The C handler writes a signal's number at once; the Python handler runs only when a collective returns.
         signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_wakeup)
         for thread in self._threads:
@@ -147,17 +148,17 @@ class Watchdog:
             self._board.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
         for thread in self._threads:
             thread.join(5.0)
-        if not self._threads[0].is_alive():  # or it would read another file that got the number
+        if not self._threads[0].is_alive():  # otherwise the thread could read another file with the same descriptor
             os.close(self._wakeup)
             os.close(self._signalled)
 
     def forget_silences(self) -> None:
-        """Starts anew with the longest silence: what the start of a run took says nothing of a step."""
+        """Resets the longest silence, because silences during the start of a run say nothing about its steps."""
         self._clock.longest_silence = 0.0
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """Counts as progress for up to `timeout` seconds: around work that is silent for long, as a checkpoint's."""
+        """Counts as progress for up to `timeout` seconds. For work that is silent for long, such as a checkpoint."""
         self._clock.patient_until = time.monotonic() + self._timeout
         try:
             yield
@@ -177,7 +178,7 @@ class Watchdog:
                 self._end(*kind_and_why)
 
     def _exchange(self) -> None:
-        """Tells the others of this rank's progress and reads theirs, in a thread of its own: a board may not answer."""
+        """Sends this rank's progress and reads the others'. It has its own thread, because the board may not answer."""
         assert self._board is not None
         rank, neighbour = self._ranks.rank, (self._ranks.rank + 1) % len(self._ranks.pids)
         told, clock = 0.0, self._clock
@@ -187,7 +188,7 @@ class Watchdog:
             is_asked = clock.asked is not None
             try:
                 answer = self._board.exchange(rank, neighbour, has_progressed=has_progressed, is_asked=is_asked)
-            except RuntimeError:  # a connection that broke stays broken
+            except RuntimeError:  # a broken connection cannot be used again
                 clock.board_lost = time.monotonic()
                 return
             clock.board = now = time.monotonic()
@@ -204,7 +205,7 @@ class Watchdog:
             last = answer
 
     def _notice_stop(self) -> None:
-        """Leaves out of all waits a time in which this process itself was stopped, as Slurm stops a suspended job."""
+        """Excludes from all waits the time in which this process was stopped, as in a job that Slurm suspends."""
         now, clock = time.monotonic(), self._clock
         seconds, self._looked = now - self._looked, now
         if seconds < _FROZEN_SECONDS:
@@ -235,7 +236,7 @@ class Watchdog:
     # ------------------------------------------------------------------ verdicts
 
     def _verdict(self) -> tuple[str, str] | None:
-        """Whether the run has to end: (kind, why)."""
+        """Returns (kind, reason) if the run has to end, otherwise None."""
         clock, now = self._clock, time.monotonic()
         if self._board is not None and self._board.ended is not None:
             return self._board.ended
@@ -258,7 +259,7 @@ class Watchdog:
         return None
 
     def _frozen(self, now: float) -> str:
-        """Names the process that gives no sign of life; "" where there is none."""
+        """Returns a message that names the process without a sign of life; "" if there is none."""
         if self._board is None:
             return ""
         patience = _FROZEN_SECONDS + 2 * self._interval
@@ -270,11 +271,11 @@ class Watchdog:
         return ""
 
     def _wake_others(self, frozen: str) -> None:
-        """Has all ranks write their stacks, and continues those of this host, one of which somebody has stopped."""
+        """Makes all ranks write their stacks, and sends SIGCONT to the ranks of this host, one of which is stopped."""
         self._has_woken_others = True
         self._say(f"{frozen}: every rank writes its stack, and stopped processes are continued")
         self._dump()
-        self._continue_stopped()  # before the board is asked, which may be a stopped process's
+        self._continue_stopped()  # before the call to the board, whose process may be the stopped one
         if self._board is not None:
             self._board.ask_for_dumps()
 
@@ -284,7 +285,7 @@ class Watchdog:
                 os.kill(self._ranks.pids[rank], signal.SIGCONT)
 
     def _end(self, kind: str, why: str) -> None:
-        """Ends this process; in the rank that found the reason, after the others have written their stacks."""
+        """Ends this process; the rank that found the reason first waits until the others have written their stacks."""
         if kind == "failed":
             time.sleep(_GRACE_SECONDS)
             self._say(f"rank {self._ranks.rank} ends, because {why}")
@@ -299,8 +300,8 @@ class Watchdog:
             self._board.await_dumps(len(self._ranks.pids), _LAST_SECONDS / 2 + self._interval)
         message = f"the run hangs: {why}; {self._where()}; the stacks of all ranks are in {self._log}"
         self._say(message)
-        self._report(HUNG, message)  # does not come back where a launcher ends all ranks now
-        if self._board is not None:  # the first rank ends last: the main threads of the others wait for it
+        self._report(HUNG, message)  # does not return if a launcher ends all ranks now
+        if self._board is not None:  # the first rank ends last: the other ranks wait for it in `await_release`
             self._board.release()
             time.sleep(1.0)
         os._exit(HUNG)
@@ -318,7 +319,7 @@ class Watchdog:
     # ------------------------------------------------------------------ the log
 
     def _dump(self) -> None:
-        """Writes the stacks of this rank, of its main thread first, into the log and to standard error."""
+        """Writes the stacks of this rank, the main thread's first, to the log and to standard error."""
         now = time.monotonic()
         if now - self._dumped < _FROZEN_SECONDS:
             return
@@ -332,7 +333,7 @@ class Watchdog:
                 lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frames[ident])]
         self._say("".join(lines).rstrip())
         if self._board is not None:
-            count = self._board.count_dump  # which may wait for a while
+            count = self._board.count_dump  # may block for some seconds
             threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
 
     def _say(self, text: str) -> None:
@@ -351,6 +352,6 @@ def _places(frame: FrameType | None) -> Iterator[tuple[int, int]]:
 
 
 def _forget_wakeup() -> None:
-    """Lets a forked process not tell its parent of its own signals."""
-    with contextlib.suppress(ValueError):  # not in the main thread
+    """Stops a forked process from writing its own signals into its parent's pipe."""
+    with contextlib.suppress(ValueError):  # raised outside of the main thread
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""`megatron-sspo sweep`: prepares a grid of runs, and has them run here, by Slurm, or by NeMo-Run."""
+"""`megatron-sspo sweep`: prepares a grid of runs, and runs them here, by Slurm, or by NeMo-Run."""
 
 import argparse
 import shlex
@@ -18,10 +18,10 @@ from megatron_sspo.sweep.progress import Progress
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """The exit code: 0 where every run is finished, or has been handed over to Slurm.
+    """Runs or submits the sweep; returns exit code 0 if every run is finished or has been submitted to Slurm.
 
     Raises:
-        UserError: a value is wrong, the folder has another sweep, or another process runs the sweep.
+        UserError: a value is wrong, the folder holds another sweep, or another process runs this sweep.
     """
     if options.at_once < 1:
         raise UserError(f"--at-once is {options.at_once}: one run or more is under way at a time")
@@ -37,7 +37,7 @@ def sweep(options: argparse.Namespace) -> int:
         return 0
     folder = prepare(*asked, **given).folder
     with RunLock(folder, what="a sweep", option="--output"):
-        prepared = prepare(*asked, **given)  # again, now that nobody else changes it
+        prepared = prepare(*asked, **given)  # again, because another process may have changed it before the lock
         unfinished = _unfinished(prepared)
         _check(prepared, options)
         write_sweep(folder, prepared.sweep)
@@ -52,7 +52,7 @@ def _unfinished(prepared: Prepared) -> list[Cell]:
 
 
 def _check(prepared: Prepared, options: argparse.Namespace) -> None:
-    """Checks data, model and machine by the first run that has not begun, so that not every run fails of them."""
+    """Checks data, model and machine with the first new run, so that a problem is found before every run fails."""
     cells = prepared.sweep.cells()
     new = next((cell for cell in cells if status(prepared.folder / cell.name).state == "new"), None)
     if new is not None:
@@ -83,7 +83,7 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
 
 
 def _show(prepared: Prepared, options: argparse.Namespace) -> None:
-    """Prints the command of each run that is not finished; with Slurm also what would be submitted."""
+    """Prints the command of each unfinished run, and with Slurm or NeMo-Run also what would be submitted."""
     unfinished = _unfinished(prepared)
     for cell in unfinished:
         print(shlex.join(["megatron-sspo", *train_arguments(prepared.folder, prepared.sweep, cell)]))

@@ -1,4 +1,4 @@
-"""Runs a sweep on this machine: some runs at a time, each by `megatron-sspo train` in a process group of its own."""
+"""Runs a sweep on this machine: some runs at a time, each as `megatron-sspo train` in its own process group."""
 
 import os
 import signal
@@ -20,10 +20,10 @@ from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_ar
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.progress import Progress
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # that ask a sweep to end
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the stop signals of a sweep
 _MOST_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
 _POLL_SECONDS = 0.2
-_LOG_END = 4096  # bytes, of which the last line says why an attempt has failed
+_LOG_END = 4096  # bytes at the end of a log, whose last line says why an attempt has failed
 
 
 @dataclass(kw_only=True)
@@ -32,21 +32,23 @@ class _Attempt:
     place: int  # 0 to at_once - 1
     process: "subprocess.Popen[bytes]"
     log: Path
-    checkpoint: str  # the newest when it began
+    checkpoint: str  # the newest checkpoint when the attempt began
 
 
 class Driver:
-    """Starts runs until all are finished or have failed, or until it is asked to end.
+    """A driver that starts runs until all are finished or have failed, or until a stop signal.
 
-    A run that fails is resumed, unless two attempts in a row have brought no newer checkpoint; the others go on. A
-    signal is passed on, so that runs save and leave; Ctrl-C then kills them.
+    A run that fails is resumed, unless two attempts in a row have brought no newer checkpoint; the other runs continue.
+    A stop signal is passed on to the runs as SIGTERM, so that they save and end. Ctrl-C after that kills them.
 
     Args:
-        folder: of the sweep.
-        cells: the runs to bring to their end, in this order.
-        at_once: runs that are under way at a time.
-        surroundings: what a run has in its environment besides, by its place, 0 to `at_once` - 1.
-        parent: where it is given, the runs are killed when the process of that number is no longer this one's parent.
+        folder: the sweep's folder.
+        sweep: the sweep.
+        cells: the runs to finish, in this order.
+        progress: the display of the sweep's progress.
+        at_once: the number of runs at a time.
+        surroundings: a function of a run's place (0 to `at_once` - 1) and cell that returns its added environment.
+        parent: the pid of this process's parent. When that process has ended, the runs are killed. None: no such check.
     """
 
     def __init__(
@@ -65,16 +67,16 @@ class Driver:
         self._waiting = deque(cells)
         self._running: list[_Attempt] = []
         self._failures: dict[str, int] = {}
-        self._asked = 0  # the signal
+        self._asked = 0  # the first stop signal
         self._has_failed, self._has_left = False, False
 
     def run(self) -> int:
-        """The exit code: 0, 1 where a run has failed or was stopped, or that of `stop` where it was asked to end."""
+        """Runs the sweep and returns 0, 1 if a run has failed or was stopped, or `stop.BY_SIGNAL` after a signal."""
         with self._listening():
             try:
                 while self._running or (self._waiting and not self._asked):
                     if self._parent not in (None, os.getppid()):
-                        return 1  # and the runs are killed
+                        return 1  # the runs are killed below
                     self._start_some()
                     for attempt in [one for one in self._running if one.process.poll() is not None]:
                         self._running.remove(attempt)
@@ -96,7 +98,7 @@ class Driver:
             folder = self._folder / cell.name
             log = self._folder / LOGS / f"{cell.name}.txt"
             command = [sys.executable, "-m", "megatron_sspo", *train_arguments(self._folder, self._sweep, cell)]
-            # A signal waits until the process is in the list and runs its own program, so that it is passed on.
+            # Signals are blocked until the process is in the list and runs its own program, so that they reach it.
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 with naming_the_file(log), log.open("ab") as output:
@@ -118,7 +120,7 @@ class Driver:
             self._progress.say(f"{cell.name}: {'goes on' if '--resume' in command else 'starts'}")
 
     def _settle(self, attempt: _Attempt) -> None:
-        """Decides what becomes of a run whose process has ended."""
+        """Counts a run whose process has ended as finished, failed or stopped, or retries it."""
         name, code = attempt.cell.name, attempt.process.returncode
         if status(self._folder / name).state == "finished":
             self._progress.finished(name)
@@ -144,7 +146,7 @@ class Driver:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Hears signals, apart from those that are ignored, as SIGHUP is under nohup."""
+        """Handles the stop signals, except those that are ignored, such as SIGHUP under nohup."""
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         handlers: dict[int, Any] = {number: signal.signal(number, self._on_signal) for number in heard}
         try:
@@ -155,7 +157,7 @@ class Driver:
 
     def _on_signal(self, number: int, _: Any) -> None:
         if self._asked and number != signal.SIGINT:
-            return  # Slurm, for one, sends several
+            return  # a repeated signal: Slurm, for example, sends several
         kind = signal.SIGKILL if self._asked else signal.SIGTERM
         self._asked = self._asked or number
         for attempt in self._running:
@@ -163,7 +165,7 @@ class Driver:
                 attempt.process.send_signal(kind)
 
     def _kill(self) -> None:
-        """Ends what still runs, where this process leaves by an error; the runs' own processes die with them."""
+        """Kills runs that are left if this process ends by an error; the runs' own processes die with them."""
         for attempt in self._running:
             attempt.process.kill()
         for attempt in self._running:
@@ -171,12 +173,13 @@ class Driver:
 
 
 def share_of_machine(place: int, *, at_once: int, num_processes: int, gpus: Sequence[str]) -> dict[str, str]:
-    """What a run's environment has besides: its share of this machine's cores and GPUs.
+    """Returns environment variables that give a run its share of this machine's cores and GPUs.
 
     Args:
-        place: 0 to `at_once` - 1.
-        num_processes: of the run.
-        gpus: of this machine, as CUDA_VISIBLE_DEVICES names them.
+        place: the run's place, 0 to `at_once` - 1.
+        at_once: the number of runs at a time.
+        num_processes: the number of the run's processes.
+        gpus: this machine's GPUs, as CUDA_VISIBLE_DEVICES names them.
     """
     found: dict[str, str] = {}
     if "OMP_NUM_THREADS" not in os.environ:
@@ -189,7 +192,7 @@ def share_of_machine(place: int, *, at_once: int, num_processes: int, gpus: Sequ
 
 
 def _begin(parent: int, blocked: Iterable[int]) -> None:
-    """In the new process, before its program: signals have their usual meaning, and it dies with its parent."""
+    """Prepares a new process before its program starts: default signal handlers, and it dies with its parent."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -202,7 +205,7 @@ def _how(code: int) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """What an attempt has said last."""
+    """Returns the last line of an attempt's log that is not empty."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_END))
         lines = file.read().decode(errors="replace").split("\n")

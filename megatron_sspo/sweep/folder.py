@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.json`, and a folder for each run. What is done is read off the runs' folders themselves."""
+"""A sweep's folder: `sweep.json`, and a folder for each run. The runs' folders themselves show their progress."""
 
 import json
 import re
@@ -20,11 +20,11 @@ _ROWS_END = 1 << 20  # bytes of a metrics file in which its last row lies
 
 @dataclass(frozen=True)
 class Status:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        state: "begun" where it can be resumed; "new" where it has no folder that says what it is.
-        update: the newest that has a row of metrics.
+        state: "new" if its folder has no config.json, "finished", or otherwise "begun": it can be resumed.
+        update: the newest update that has a row of metrics.
     """
 
     state: Literal["new", "begun", "finished"]
@@ -32,15 +32,15 @@ class Status:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether this is the folder of a sweep."""
+    """Returns whether this is the folder of a sweep."""
     return (folder / FILE).is_file()
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """The sweep of a folder.
+    """Reads the sweep of a folder.
 
     Raises:
-        UserError: it has no sweep.json, or one that cannot be read.
+        UserError: the folder has no sweep.json, or the file cannot be read.
     """
     path = folder / FILE
     if not path.exists():
@@ -79,10 +79,10 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 
 
 def known_sweep(folder: Path, new: Sweep) -> Sweep:
-    """The sweep that is in the folder, or the new one where there is none.
+    """Returns the folder's sweep, with the new recipe path and overrides, or the new sweep if the folder has none.
 
     Raises:
-        UserError: the folder has a sweep of another recipe, or is the folder of a run.
+        UserError: the folder holds a sweep of another recipe, or is the folder of a run.
     """
     if not is_sweep(folder):
         if (folder / "config.json").exists():
@@ -100,7 +100,7 @@ def known_sweep(folder: Path, new: Sweep) -> Sweep:
 
 
 def status(folder: Path) -> Status:
-    """The status of a run's folder. One with a file that cannot be read is begun: to resume the run says what it is."""
+    """Returns the status of a run's folder. If a file cannot be read, it is "begun": resuming then gives the error."""
     if not (folder / "config.json").exists():
         return Status("new")
     try:
@@ -109,19 +109,19 @@ def status(folder: Path) -> Status:
         is_evaluated = config.get("evaluation") is None or _last_update(folder / sinks.EVALUATIONS) == update
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return Status("begun")
-    has_model = (folder / "model" / "config.json").exists()  # a model gets its name when it is whole
+    has_model = (folder / "model" / "config.json").exists()  # a model gets its name when it is complete
     is_finished = has_model and is_evaluated and update == config.get("num_updates")
     return Status("finished" if is_finished else "begun", update)
 
 
 def newest_checkpoint(folder: Path) -> str:
-    """The name of a run's newest checkpoint; "" where it has none."""
+    """Returns the name of a run's newest checkpoint; "" if there is none."""
     found = checkpoints(folder / "checkpoints")
     return found[-1].name if found else ""
 
 
 def train_arguments(folder: Path, sweep: Sweep, cell: Cell) -> list[str]:
-    """What `megatron-sspo` is called with, to start the run or to go on with it."""
+    """Returns the arguments of `megatron-sspo` that start or resume the run."""
     place = folder / cell.name
     sets = [*sweep.assignments_of(cell), f"output={folder}", f"name={cell.name}"]
     resume = ["--resume", str(place)] if (place / "config.json").exists() else []
@@ -129,17 +129,17 @@ def train_arguments(folder: Path, sweep: Sweep, cell: Cell) -> list[str]:
 
 
 def _last_update(path: Path) -> int:
-    """The update of the last whole row of a metrics file, which may be long; 0 where it has none."""
+    """Returns the update of the last complete row of a metrics file, which may be long; 0 if there is none."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _ROWS_END))
-        lines = file.read().split(b"\n")[:-1]  # what follows the last line's end is not a whole row
+        lines = file.read().split(b"\n")[:-1]  # text after the last newline is not a complete row
     return int(json.loads(lines[-1])["update"]) if lines else 0
 
 
 def _without_addresses(value: Any) -> Any:
-    """Configuration without what differs from process to process: where an object of no known kind lies in memory."""
+    """Returns the configuration without memory addresses in objects' reprs, which differ between processes."""
     if isinstance(value, Mapping):
         return {key: _without_addresses(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -148,7 +148,7 @@ def _without_addresses(value: Any) -> Any:
 
 
 def _past(line: str) -> str:
-    """ "lr is 2, and was 1" as "lr was 1, and is 2 here"."""
+    """Changes "lr is 2, and was 1" to "lr was 1, and is 2 here"."""
     now, _, before = line.rpartition(", and was ")
     name, _, value = now.partition(" is ")
     return f"{name} was {before}, and is {value} here"

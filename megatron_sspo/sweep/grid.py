@@ -1,4 +1,4 @@
-"""`Sweep`: which runs there are. Each combination of values is run with each seed."""
+"""`Sweep`: a grid of runs. Each combination of values is run with each seed."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.values import Given, Value, cut, named_values
 
 PATH, SEED = "model.path=", "{seed}"
-_LONGEST_NAME = 200  # bytes, of a run's folder
+_LONGEST_NAME = 200  # bytes of the name of a run's folder
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Cell:
     """One run of a sweep.
 
     Attributes:
-        name: of its folder.
+        name: the name of its folder.
         labels: field -> the label of its value.
-        assignments: of `--set`, without those that all runs have.
-        seed: of the run.
+        assignments: overrides (`--set`) of this run, without those of all runs.
+        seed: the run's seed.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Sweep:
     """A grid of runs.
 
     Attributes:
-        recipe: as `megatron-sspo train` takes it.
-        assignments: of `--set`, for all runs; `{seed}` in the path of the model stands for a run's seed.
+        recipe: the recipe's name as for `megatron-sspo train`.
+        assignments: overrides (`--set`) of all runs; `{seed}` in the path of the model stands for a run's seed.
         vary: field -> its values, in the order in which they were given.
-        seeds: runs have the seeds 0 to `seeds` - 1.
-        order: the names of the runs, in the order in which they are started; a run keeps its place for ever.
-        run: the configuration that all runs share, as `describe` gives it.
+        seeds: the number of seeds; they are 0 to `seeds` - 1.
+        order: the names of the runs in the order in which they start; the place of a run never changes.
+        run: the configuration that all runs share, as `describe` returns it.
     """
 
     recipe: str
@@ -55,7 +55,7 @@ class Sweep:
         return [*shared, *cell.assignments]
 
     def cells(self) -> list[Cell]:
-        """All runs, in their order; those that have no place in it yet come last, the first seed of each first."""
+        """Returns all runs in their order; runs without a place in it come last, all first seeds first."""
         found = {}
         for seed in range(self.seeds):
             for values in itertools.product(*self.vary.values()):
@@ -73,10 +73,10 @@ class Sweep:
         return [*known, *found.values()]
 
     def extended(self, vary: Mapping[str, Sequence[Given]], seeds: int) -> "Sweep":
-        """This sweep with further values and seeds; what is there stays.
+        """Returns this sweep with further values and seeds; its present runs stay.
 
         Raises:
-            UserError: other fields are varied, or a label is used twice.
+            UserError: the varied fields are others, or a label is used twice.
         """
         if self.order and list(vary) != list(self.vary):
             raise UserError(

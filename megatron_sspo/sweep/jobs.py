@@ -1,4 +1,4 @@
-"""Runs of a sweep as jobs: an array of Slurm, or the tasks of an experiment of NeMo-Run."""
+"""Submits the runs of a sweep as a Slurm job array, or as the tasks of a NeMo-Run experiment."""
 
 import argparse
 import os
@@ -16,22 +16,22 @@ from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.prepare import Prepared
 
 SCRIPT = "slurm/sweep.sbatch"
-_ARRAY = "array"  # in the sweep's folder: the name and the arguments of each run, for a script that has no Python
+_ARRAY = "array"  # folder in the sweep's folder: the name and arguments of each run, for a script without Python
 
 
 def by_slurm(options: argparse.Namespace) -> bool:
-    """Whether the runs will be jobs of Slurm."""
+    """Returns whether the runs will be jobs of Slurm."""
     return options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
 
 
 def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> int:
-    """Has the runs executed that are not finished; those that wait or run in Slurm's queue are left to it.
+    """Submits the unfinished runs, except those that are in Slurm's queue already.
 
     Returns:
-        sbatch's exit code; of an experiment, 0 where all of its tasks have succeeded.
+        sbatch's exit code; for an experiment, 0 if all of its tasks have succeeded.
 
     Raises:
-        UserError: there is no Slurm or NeMo-Run here, or the job does not fit the layout.
+        UserError: this machine has no Slurm or NeMo-Run, or the job does not fit the layout.
     """
     numbers = _numbers(prepared, unfinished)
     if by_slurm(options):
@@ -62,7 +62,7 @@ def show(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Names
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order as sbatch's --array takes them: 0,3-5,8."""
+    """Formats ascending numbers for sbatch's --array: 0,3-5,8."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -77,12 +77,12 @@ def _numbers(prepared: Prepared, cells: Sequence[Cell]) -> list[int]:
 
 
 def _comment(folder: Path) -> str:
-    """By which a sweep's jobs are found in Slurm's queue."""
+    """Returns the job comment by which a sweep's jobs are found in Slurm's queue."""
     return f"sweep {folder}"
 
 
 def _queued(folder: Path) -> set[int]:
-    """The numbers of the runs that wait or run in Slurm's queue.
+    """Returns the numbers of the runs that are in Slurm's queue, waiting or running.
 
     Raises:
         UserError: Slurm does not answer.
@@ -123,7 +123,7 @@ def _check_sizes(job: slurm.Job, prepared: Prepared, options: argparse.Namespace
 
 
 def _write_arguments(prepared: Prepared) -> None:
-    """The name of each run and the arguments of its training, in a file of its number, each ended by a zero byte."""
+    """Writes the name of each run and its training arguments to a file named by its number, NUL after each word."""
     folder, sweep = prepared.folder / _ARRAY, prepared.sweep
     with naming_the_file(folder):
         folder.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def _write_arguments(prepared: Prepared) -> None:
 
 
 def _experiment(prepared: Prepared, numbers: Sequence[int], job: slurm.Job, options: argparse.Namespace) -> int:
-    """Hands the runs to the interpreter that has NeMo-Run, which follows them to their end."""
+    """Runs the experiment with the interpreter that has NeMo-Run, and waits for its end."""
     arguments = [str(prepared.folder), f"--comment={_comment(prepared.folder)}", f"--at-once={options.at_once}"]
     arguments += [f"--run={number}={prepared.sweep.order[number]}" for number in numbers]
     module = "megatron_sspo.launch.nemo_run_sweep"

@@ -1,4 +1,4 @@
-"""From the words of the command line to a sweep whose every configuration has been checked."""
+"""Builds a sweep from the command line's arguments and checks the configuration of every run."""
 
 import json
 from collections.abc import Sequence
@@ -32,17 +32,19 @@ def prepare(
     output: Path | None = None,
     start_from: Path | None = None,
 ) -> Prepared:
-    """Reads what is asked for, adds it to what the folder holds, and checks every configuration. Writes nothing.
+    """Adds the requested values and seeds to the folder's sweep, and checks every configuration. Writes nothing.
 
     Args:
-        assignments: of `--set`, for all runs.
-        vary: `FIELD=[value, ...]`.
-        output: the sweep's folder; None: one named after the recipe's run, where that would have its own.
+        recipe: the recipe's name as for `megatron-sspo train`.
+        assignments: overrides (`--set`) of all runs.
+        vary: texts `FIELD=[value, ...]`.
+        seeds: the number of seeds.
+        output: the sweep's folder; None: the recipe's own folder with "-sweep" appended.
         start_from: the folder of a run or model, whose weights and tokenizer the runs start from; `{seed}` in it stands
             for the seed of each run.
 
     Raises:
-        UserError: something of it cannot be read, is wrong, or is not what the folder holds.
+        UserError: an argument cannot be parsed, a value is wrong, or the folder holds another sweep.
     """
     if seeds < 1:
         raise UserError(f"--seeds is {seeds}: a sweep has one seed or more")
@@ -78,13 +80,13 @@ def _starting_from(folder: Path, seeds: int) -> list[str]:
 
 
 def starting_from(folder: Path) -> list[str]:
-    """Assignments for a run that starts from the weights of another, and so needs no warm start of its own.
+    """Returns overrides for a run that starts from another run's weights, and so needs no warm start of its own.
 
     Args:
-        folder: of a finished run, or a Hugging Face folder.
+        folder: the folder of a finished run, or a Hugging Face folder.
 
     Raises:
-        UserError: it is neither.
+        UserError: the folder is neither of these.
     """
     if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
         if not (folder / "model" / "config.json").exists():
@@ -96,7 +98,7 @@ def starting_from(folder: Path) -> list[str]:
 
 
 def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
-    """The configuration of each run, by its name.
+    """Returns the configuration of each run by its name.
 
     Raises:
         UserError: a value is wrong, or two runs are the same.
@@ -117,6 +119,6 @@ def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
 
 
 def _absolute(recipe: str) -> str:
-    """The recipe as a job in another working directory finds it."""
+    """Returns the recipe's name with an absolute path, for a job with another working directory."""
     path, colon, function = recipe.partition(":")
     return f"{Path(path).absolute()}{colon}{function}" if Path(path).is_file() else recipe

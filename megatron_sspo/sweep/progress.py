@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a live table on a terminal, a line a minute elsewhere."""
+"""Shows the progress of a sweep: a live table on a terminal, one line per minute elsewhere."""
 
 import time
 from collections.abc import Mapping, Set
@@ -14,17 +14,18 @@ from rich.text import Text
 from megatron_sspo.console import Display, count
 from megatron_sspo.sweep.folder import status
 
-_LOOK_SECONDS = 1.0  # between two looks into the runs' folders
+_LOOK_SECONDS = 1.0  # between two reads of the runs' folders
 _LINE_SECONDS = 60.0
 _MOST_SHOWN = 20  # runs
 
 
 class Progress:
-    """Counts what is done, and shows it.
+    """The progress of a sweep, which it counts and shows.
 
     Args:
-        folder: of the sweep.
-        updates: of each run of the sweep, by its name.
+        folder: the sweep's folder.
+        updates: the number of updates of each run, by its name.
+        display: the console and log file.
     """
 
     def __init__(self, folder: Path, updates: Mapping[str, int], display: Display) -> None:
@@ -42,7 +43,7 @@ class Progress:
             self._live.start()
 
     def close(self) -> None:
-        """Takes the table away, and says what has come of the sweep."""
+        """Removes the table, and prints the failed runs and a summary."""
         if self._live is not None:
             self._live.stop()
         for name, why in self._failed.items():
@@ -60,12 +61,12 @@ class Progress:
         self.say(f"{name}: finished")
 
     def failed(self, name: str, why: str) -> None:
-        """Counts a run that is given up."""
+        """Counts a run that is not retried any more."""
         self._failed[name] = why
         self.say(f"{name}: {why}")
 
     def update(self, running: Set[str]) -> None:
-        """Looks at the runs of these names, where that is due, and shows what is to be seen."""
+        """Reads the progress of the running runs and shows it, if that is due."""
         self._running = running
         now = time.monotonic()
         if now - self._looked < _LOOK_SECONDS:
@@ -80,7 +81,7 @@ class Progress:
             self.say(self.line())
 
     def line(self) -> str:
-        """The sweep in one line: runs by what they are, updates, the time left."""
+        """Returns a summary line: the runs by state, the updates, the time left."""
         failed = f", {len(self._failed)} failed" if self._failed else ""
         running = f", {len(self._running)} running" if self._running else ""
         done, total = sum(self._done.values()), sum(self._updates.values())
@@ -90,7 +91,7 @@ class Progress:
         return f"{runs}; update {done:,} of {total:,}{left}"
 
     def _left(self, done: int, to_go: int) -> str:
-        """The time left, if updates go on to be as fast as they were since the start of this command."""
+        """Returns the estimated time left, from the speed of updates since the start of this command."""
         gained = done - self._before
         if gained <= 0:
             return "time left unknown"
@@ -106,7 +107,7 @@ class Progress:
 
 
 def in_hours(seconds: float) -> str:
-    """A duration as 45 s, 12 min, or 3 h 05 min."""
+    """Formats a duration as 45 s, 12 min, or 3 h 05 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""What the finished runs of a sweep came to: a curve a run, by setting, by value of the field that is compared."""
+"""The results of a sweep's finished runs: one curve per run, by setting and by value of the compared field."""
 
 import itertools
 import math
@@ -22,12 +22,12 @@ class Results:
     """The finished runs of a sweep.
 
     Attributes:
-        measure: in words.
-        field: that is compared; "" where nothing is varied.
-        values: labels of the field's values.
-        settings: each a combination of the other fields' values, as "updates_per_sync=2"; [""] where there are none.
+        measure: the name of the measure for titles.
+        field: the compared field; "" if nothing is varied.
+        values: the labels of the field's values.
+        settings: the combinations of the other fields' values, such as "updates_per_sync=2"; [""] if there are none.
         curves: (value, setting) -> a curve for each seed.
-        unfinished: names of the runs that are not in it.
+        unfinished: the names of the unfinished runs, which are left out.
     """
 
     measure: str
@@ -38,11 +38,11 @@ class Results:
     unfinished: Sequence[str]
 
     def finals(self, value: str) -> dict[str, list[float]]:
-        """Setting -> the last value of each run's curve, for settings with a finished run."""
+        """Returns the last value of each run's curve by setting, for settings with a finished run."""
         return self._of(value, lambda curve: curve[-1][1])
 
     def areas(self, value: str) -> dict[str, list[float]]:
-        """Setting -> the area under each run's curve divided by its width, which is the curve's mean height."""
+        """Returns each run's area under the curve divided by the width (the mean height), by setting."""
         return self._of(value, area)
 
     def _of(self, value: str, number: Callable[[Curve], float]) -> dict[str, list[float]]:
@@ -54,12 +54,13 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
     """Reads the metrics of a sweep's finished runs.
 
     Args:
-        measure: a number of evaluations.jsonl or metrics.jsonl; without its set's name, the mean over the sets. By
-            default pass@1, or where a run has no evaluation its mean reward.
-        compare: the varied field whose values are compared; by default the first.
+        folder: the sweep's folder.
+        measure: the name of a number in evaluations.jsonl or metrics.jsonl; without a set's name, the mean over the
+            sets. The default is pass@1, or the mean reward if a run has no evaluation.
+        compare: the varied field whose values are compared; by default the first one.
 
     Raises:
-        UserError: no run is finished, or there is no such field or number.
+        UserError: no run is finished, or the field or number does not exist.
     """
     sweep = read_sweep(folder)
     field = compare or next(iter(sweep.vary), "")
@@ -87,10 +88,10 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
 
 
 def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
-    """The measure in words, and a run's curve of it.
+    """Returns the measure's name for titles, and a run's curve of it.
 
     Raises:
-        UserError: the run has no such number, or one that is not finite.
+        UserError: the run does not have the number, or a value is not finite.
     """
     known: list[str] = []
     for file in (sinks.EVALUATIONS, sinks.METRICS):
@@ -105,7 +106,7 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
 
 
 def area(curve: Curve) -> float:
-    """The mean height of a curve by the trapezoidal rule; a curve of one point has that point's height."""
+    """Returns the mean height of a curve by the trapezoidal rule; for a single point, its value."""
     width = curve[-1][0] - curve[0][0]
     if width <= 0:
         return curve[-1][1]
@@ -142,6 +143,6 @@ def _setting(cell: Cell, field: str) -> str:
 
 
 def _in_order(sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
-    """Cells by the values of their fields, as these are listed, and not as the runs were added."""
+    """Sorts cells by the order of their fields' values, not by the order in which the runs were added."""
     places = {name: {value.label: place for place, value in enumerate(values)} for name, values in sweep.vary.items()}
     return sorted(cells, key=lambda cell: [places[name][label] for name, label in cell.labels.items()])

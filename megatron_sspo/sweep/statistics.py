@@ -1,8 +1,8 @@
 """Statistics over seeds: interquartile means, stratified bootstrap intervals, probabilities of improvement.
 
-They are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv
-2108.13264), by scipy. A stratum holds the values of one setting, a value a seed: a bootstrap sample draws from each
-stratum as many values as it has, with replacement.
+The statistics are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
+(arXiv 2108.13264), computed with scipy. A stratum holds the values of one setting, one per seed. A bootstrap sample
+draws as many values from each stratum as it has, with replacement.
 """
 
 import warnings
@@ -14,7 +14,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 SAMPLES = 10_000  # of the bootstrap
-_CUT = 0.25  # of the values, at each end: rounded down, as scipy's trim_mean has it
+_CUT = 0.25  # the share of the values cut at each end, rounded down as in scipy's trim_mean
 _SEED = 0  # of the bootstrap, so that the same runs give the same table
 
 Strata = Sequence[Sequence[float]]
@@ -22,7 +22,7 @@ Strata = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its percentile interval; `low` and `high` are None where a stratum has one value."""
+    """An estimate with its percentile interval; `low` and `high` are None if a stratum has one value."""
 
     estimate: float
     low: float | None = None
@@ -30,7 +30,7 @@ class Interval:
 
 
 def interquartile_mean(strata: Strata, *, samples: int = SAMPLES) -> Interval:
-    """The mean of all values without the lowest and the highest quarter of them."""
+    """Returns the mean of all values without the lowest and the highest quarter."""
     from scipy.stats import trim_mean
 
     def statistic(*drawn: Any, axis: int = -1) -> Any:
@@ -40,12 +40,14 @@ def interquartile_mean(strata: Strata, *, samples: int = SAMPLES) -> Interval:
 
 
 def probability_of_improvement(first: Strata, second: Strata, *, samples: int = SAMPLES) -> Interval:
-    """P(X > Y) + P(X = Y) / 2 for a run X of the first and a run Y of the second, as the mean over strata.
+    """Returns P(X > Y) + P(X = Y) / 2 for a run X of `first` and a run Y of `second`, as the mean over strata.
 
-    It is Mann and Whitney's U divided by the number of pairs.
+    Per stratum this is the Mann-Whitney U statistic divided by the number of pairs.
 
     Args:
-        second: of the same settings as `first`, in the same order.
+        first: the values of X, a stratum per setting.
+        second: the values of Y for the same settings in the same order.
+        samples: the number of bootstrap samples.
     """
     from scipy.stats import mannwhitneyu
 
@@ -63,7 +65,7 @@ def _interval(strata: Strata, statistic: Callable[..., Any], samples: int) -> In
     from scipy.stats import bootstrap
 
     data = tuple(np.asarray(stratum, dtype=np.float64) for stratum in strata)
-    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):  # the p-values of equal values
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):  # for p-values of equal values
         warnings.simplefilter("ignore", RuntimeWarning)
         estimate = float(statistic(*data))
         if any(len(stratum) < 2 for stratum in data):

@@ -1,4 +1,4 @@
-"""The tables of a sweep, in Markdown: interquartile means by setting, and who beats whom."""
+"""The tables of a sweep in Markdown: interquartile means by setting, and probabilities of improvement."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,11 +13,11 @@ from megatron_sspo.sweep.statistics import (
 )
 
 ALL = "all settings"
-_MOST_NAMES = 10  # of runs that are not finished
+_MOST_NAMES = 10  # names of unfinished runs to print
 
 
 def sweep_table(results: Results) -> str:
-    """All tables, each under a line that says what it has."""
+    """Returns all tables, each with a title."""
     parts = [
         f"Interquartile means over seeds with {CONFIDENCE:.0%} intervals ({SAMPLES:,} stratified bootstrap samples, "
         "percentiles), and the number of runs.\n"
@@ -38,7 +38,7 @@ def sweep_table(results: Results) -> str:
 
 
 def measures(results: Results) -> dict[str, Mapping[str, Mapping[str, Sequence[float]]]]:
-    """Title -> value of the compared field -> setting -> a number for each run."""
+    """Returns title -> value of the compared field -> setting -> a number for each run."""
     return {
         f"{results.measure}, at the end": {value: results.finals(value) for value in results.values},
         f"{results.measure}, mean over the run (area under its curve)": {
@@ -50,7 +50,7 @@ def measures(results: Results) -> dict[str, Mapping[str, Mapping[str, Sequence[f
 def common_settings(
     results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], setting: str
 ) -> Sequence[str]:
-    """The settings that a column stands for; of all, those in which every value has a finished run."""
+    """Returns the settings of a column; for `ALL`, the settings in which every value has a finished run."""
     if setting != ALL:
         return [setting]
     return [one for one in results.settings if all(one in of_value for of_value in scores.values())]
@@ -59,7 +59,7 @@ def common_settings(
 def compared(
     results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], first: str, second: str, setting: str
 ) -> Interval | None:
-    """P(first > second); None where one of them has no finished run there."""
+    """Returns P(first > second); None if one of them has no finished run in the setting."""
     settings = common_settings(results, scores, setting)
     strata = [[scores[value].get(one, ()) for one in settings] for value in (first, second)]
     if not settings or not all(stratum for of_value in strata for stratum in of_value):
@@ -70,7 +70,7 @@ def compared(
 def summarized(
     results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], value: str, setting: str
 ) -> tuple[Interval, int] | None:
-    """The interquartile mean and the number of runs; None where there is no finished run."""
+    """Returns the interquartile mean and the number of runs; None if there is no finished run."""
     strata = [scores[value].get(one, ()) for one in common_settings(results, scores, setting)]
     if not strata or not all(strata):
         return None

@@ -17,14 +17,16 @@ from megatron_sspo.sweep.progress import Progress
 
 
 def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
-    """Brings one run to its end, as `Driver` does; it is killed when whoever started this process is gone.
+    """Runs one run to its end with `Driver`; the run is killed when this process's parent has ended.
 
     Args:
-        folder: of the sweep.
-        place: 0 to `at_once` - 1, the part of the machine that it gets.
+        folder: the sweep's folder.
+        name: the run's name.
+        place: the run's place, 0 to `at_once` - 1, which determines its share of the machine.
+        at_once: the number of runs at a time.
 
     Raises:
-        UserError: there is no sweep, or none with this run.
+        UserError: the folder holds no sweep, or the sweep does not have this run.
     """
     parent = os.getppid()
     sweep = read_sweep(folder)
@@ -47,7 +49,7 @@ def run_one(folder: Path, name: str, *, place: int, at_once: int) -> int:
 
 
 def main() -> int:
-    """The command line; a UserError becomes one line on stderr and exit code 2."""
+    """Runs the command line. A UserError becomes one line on stderr and exit code 2."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.sweep.task", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")

@@ -1,4 +1,4 @@
-"""The values of one varied field, as `--vary` has them: `objective=[sspo(), gspo()]`, `objective={hard: gspo()}`."""
+"""Parses the values of a varied field in `--vary`: `objective=[sspo(), gspo()]` or `objective={hard: gspo()}`."""
 
 import ast
 import hashlib
@@ -25,9 +25,9 @@ class Value:
     """One value of a varied field.
 
     Attributes:
-        text: as `--set FIELD=` takes it.
-        label: in tables and pictures.
-        name: in the names of runs: no character of it has a meaning to a shell or a file system.
+        text: the value's text as for `--set FIELD=`.
+        label: the label in tables and pictures.
+        name: the part of a run's name, without characters that are special in a shell or a file system.
     """
 
     text: str
@@ -37,17 +37,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Given:
-    """A value as the command line has it; `label` is "" where none was given."""
+    """A value from the command line; `label` is "" if none was given."""
 
     text: str
     label: str = ""
 
 
 def read_vary(text: str) -> tuple[str, list[Given]]:
-    """The field and the values of `FIELD=[value, ...]` or `FIELD={label: value, ...}`.
+    """Returns the field and the values of `FIELD=[value, ...]` or `FIELD={label: value, ...}`.
 
     Raises:
-        UserError: the text has another form, or a value or label comes twice.
+        UserError: the text has another form, or contains a value or label twice.
     """
     field, equals, values = (part.strip() for part in text.partition("="))
     what = f"--vary {shortened(text)!r}"
@@ -67,10 +67,10 @@ def read_vary(text: str) -> tuple[str, list[Given]]:
 
 
 def named_values(known: Sequence[Value], given: Iterable[Given], field: str) -> list[Value]:
-    """The known values, and after them those that are new, each with a name of its own.
+    """Returns the known values and then the new ones, each with a unique name.
 
     Raises:
-        UserError: a label is that of another value, or a known value is given another label.
+        UserError: another value has the same label, or a known value gets another label.
     """
     values = list(known)
     for one in given:
@@ -93,12 +93,12 @@ def named_values(known: Sequence[Value], given: Iterable[Given], field: str) -> 
 
 
 def digest(text: str) -> str:
-    """Eight characters that stand for a text."""
+    """Returns the first eight hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def cut(name: str, longest: int, whole: str) -> str:
-    """The name with at most so many bytes; one that is cut ends with a digest of `whole`."""
+    """Returns the name with at most `longest` bytes; a name that is cut ends with a digest of `whole`."""
     encoded = name.encode()
     if len(encoded) <= longest:
         return name
@@ -106,7 +106,7 @@ def cut(name: str, longest: int, whole: str) -> str:
 
 
 def _name(label: str, text: str, taken: set[str]) -> str:
-    """Letters, digits and some signs of the label; with a digest of the value where others have the same name."""
+    """Returns letters, digits and some signs of the label, and a digest of the value if the name is taken."""
     plain = unicodedata.normalize("NFC", label).replace("()", "")
     plain = re.sub(r"[^\w.+-]+", "-", plain).strip("-") or "value"
     name = cut(plain, _LONGEST, text)
@@ -135,7 +135,7 @@ def _items(text: str, what: str) -> list[str]:
 
 
 def _split(text: str, separator: str, what: str) -> list[str]:
-    """The parts between separators that no bracket or quote encloses."""
+    """Splits the text at separators outside of brackets and quotes."""
     parts, start, open_brackets, quote = [], 0, [], ""
     for place, character in enumerate(text):
         if quote:
@@ -156,7 +156,7 @@ def _split(text: str, separator: str, what: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str:
-    """A Python string without its quotes; any other text as it is."""
+    """Returns a Python string literal's value, or any other text unchanged."""
     if text[:1] in _QUOTES and text[:1]:
         try:
             value = ast.literal_eval(text)

@@ -1,4 +1,4 @@
-"""Whether a value fits the annotation of a function's parameter or of a dataclass that is not this package's."""
+"""Checks a value against the annotation of a function's parameter, or of a field of a foreign dataclass."""
 
 import json
 import warnings
@@ -10,28 +10,28 @@ _CONFIG = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
 class Unfit(Exception):
-    """The value is not of the annotation."""
+    """The value does not fit the annotation."""
 
 
 def fitted(value: Any, hint: Any) -> Any:
-    """The value as the annotation has it: what a list of JSON writes for a tuple becomes one, and a string a Path.
+    """Converts a value to its annotation: a JSON list becomes a tuple, and a string a Path, if these are annotated.
 
-    A value is taken as it is where the annotation cannot be looked into, such as a name that is not defined.
+    If the annotation cannot be evaluated, for example because of an undefined name, the value is returned unchanged.
 
     Raises:
-        Unfit: a value of another type.
+        Unfit: the value has another type.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pydantic, about annotations that are written in an unusual way
+            warnings.simplefilter("ignore")  # pydantic warns about unusual annotations
             adapter: TypeAdapter[Any] = TypeAdapter(tuple[hint], config=_CONFIG)  # pyright: ignore
-    except Exception:  # pydantic's own, a NameError: whatever the annotation is, it is not the user's value
+    except Exception:  # the annotation cannot be used (pydantic's errors, NameError); the user's value may be right
         return value
     try:
         return adapter.validate_python((value,))[0]
     except ValidationError:
         pass
-    except Exception:  # of an isinstance check that a protocol does not allow
+    except Exception:  # isinstance fails for some protocols
         return value
     try:
         return adapter.validate_json(json.dumps([value], allow_nan=False))[0]

@@ -1,6 +1,6 @@
-"""The kinds of values that a configuration is made of. A field's annotation names its kind, which carries the range.
+"""The kinds of configuration values. A field's annotation names its kind, which includes the range.
 
-The description of a kind ends the sentence "<field> is <value>: it has to be ...".
+The description of a kind completes the sentence "<field> is <value>: it has to be ...".
 """
 
 import math
@@ -15,20 +15,20 @@ from pydantic_core import PydanticCustomError
 
 from megatron_sspo.validation.naming import named
 
-LARGEST = 2**31 - 1  # what fits an int32, in which torch, NCCL and the servers count
-MISPLACED = "misplaced"  # the type of an error within options: its context has `place`, `value` and `what`, in words
-_DEEPEST = 20  # mappings and lists within each other
+LARGEST = 2**31 - 1  # the largest int32, the type that torch, NCCL and the servers count with
+MISPLACED = "misplaced"  # the type of an error within options; its context has the texts `place`, `value` and `what`
+_DEEPEST = 20  # levels of nested mappings and lists
 
 _OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
 
 
 def _as_int(value: Any) -> Any:
-    """An int of NumPy's integers too; a truth value is no number, and neither is an array or a tensor."""
+    """Converts NumPy's integers to int; booleans, arrays and tensors stay as they are, and fail the check."""
     return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
 
 
 def _as_float(value: Any) -> float:
-    """A float of any number but a truth value; arrays and tensors are not taken for numbers."""
+    """Converts any real number to float; booleans, arrays and tensors are errors."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise PydanticCustomError("number", "no number")
     try:
@@ -42,7 +42,7 @@ def _as_text(value: Any) -> Any:
 
 
 def is_clean(text: str) -> bool:
-    """Whether a text can be written as UTF-8 and handed to programs in C."""
+    """Returns whether a text can be encoded as UTF-8 and contains no NUL, so that programs in C can read it."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -110,7 +110,7 @@ StopString = Annotated[
 
 
 def _misplaced(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[str], Any]]:
-    """Each part of an option that a file of JSON could not hold, with its place."""
+    """Yields each part of an option that JSON cannot represent, with its place."""
     if depth > _DEEPEST:
         yield place, value
     elif isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-# of a plug-in: what its function's parameters take is compared when it is resolved
+# options of a plug-in: they are compared with the parameters of its function when it is resolved
 Options = Annotated[Mapping[str, Any], AfterValidator(_check_options), Field(description="a dict, {option: value}")]
-# of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
+# fields of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
 Fields = Annotated[Mapping[str, Any], Field(description="a dict, {field: value}")]

@@ -1,4 +1,4 @@
-"""How a message names a value: on one line, shortened, whatever the value is."""
+"""Formats any value for a message: on one line and shortened."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ _repr.maxlevel, _repr.maxstring, _repr.maxlong, _repr.maxother = 3, 60, 30, _LON
 
 
 def named(value: Any) -> str:
-    """The value as a message shows it. Functions, classes and generators are named instead of printed."""
+    """Returns the value's text for a message. Functions, classes and generators are named instead of printed."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
@@ -30,17 +30,17 @@ def named(value: Any) -> str:
         return f"an object of the class {type(value).__name__}"
     try:
         text = _repr.repr(value)
-    except Exception:  # a class of the user's, whose __repr__ fails
+    except Exception:  # a user's class whose __repr__ fails
         text = f"a {type(value).__name__}"
     return shortened(re.sub(r" at 0x[0-9a-f]+", "", text))
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, and printable."""
+    """Returns the text without line breaks and with unprintable characters escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
-    """The text on one line of so many characters at most."""
+    """Returns the text on one line of at most `longest` characters."""
     text = one_line(text[: 4 * longest])
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -1,4 +1,4 @@
-"""Whether an object can stand where a run has its objective: it is tried on a batch of three tokens."""
+"""Checks that an object can be a run's objective by calling it on a batch of three tokens."""
 
 import inspect
 from typing import Annotated, Any, NoReturn
@@ -21,7 +21,7 @@ def _tried(value: Any) -> Any:
     arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
     try:
         inspect.signature(value).bind(*arguments)
-    except (TypeError, ValueError):  # of a function that makes objectives, and was not called, among others
+    except (TypeError, ValueError):  # for example a function such as sspo that was not called
         _refuse(_WHAT)
     try:
         sums = value(*arguments)

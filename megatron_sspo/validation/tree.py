@@ -1,4 +1,4 @@
-"""Checks a tree of frozen dataclasses by its annotations, with pydantic, and says what is wrong in one sentence."""
+"""Checks a tree of frozen dataclasses by its annotations with pydantic; an error is one sentence."""
 
 import dataclasses
 import enum
@@ -29,13 +29,13 @@ _WORDS: dict[Any, str] = {
 
 
 def checked(config: T, kind: type[T]) -> T:
-    """The configuration, a dataclass of that kind, with every value checked by its field's annotation.
+    """Checks every value of a dataclass of type `kind` by its field's annotation, and returns a copy.
 
-    What comes back is made anew of plain values: a float where a field is one, also for 1 and for NumPy's numbers, and
-    a string for a path.
+    The copy has plain values: for example, a float field has a float if 1 or a NumPy number was given, and a path is a
+    string.
 
     Raises:
-        UserError: the first value that is wrong: the field, the value, and what it has to be.
+        UserError: a value is wrong; the message names the field, the value, and what it has to be.
     """
     try:
         return _adapter(kind).validate_python((config,))[0]
@@ -47,7 +47,7 @@ def checked(config: T, kind: type[T]) -> T:
 
 
 def expected(hint: Any) -> str:
-    """What a value of an annotation has to be, in words: "a whole number of 1 or more"."""
+    """Describes the values of an annotation for a message: "a whole number of 1 or more"."""
     origin: Any = typing.get_origin(hint)
     arguments: list[Any] = list(typing.get_args(hint))
     if origin is typing.Annotated:
@@ -76,7 +76,7 @@ def expected(hint: Any) -> str:
 
 
 def joined(place: Sequence[Any]) -> str:
-    """A path as a message has it: evaluation.sets.gsm8k.prompts.without[0]."""
+    """Joins the parts of a path for a message: evaluation.sets.gsm8k.prompts.without[0]."""
     text = ""
     for part in place:
         if isinstance(part, int) or str(part).startswith("["):
@@ -88,7 +88,7 @@ def joined(place: Sequence[Any]) -> str:
 
 @functools.cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    # In a tuple: the configuration of an adapter holds for the dataclasses within its type, and not for one that is it.
+    # In a tuple, because an adapter's config applies to dataclasses inside its type, but not to a dataclass itself.
     return TypeAdapter(
         tuple[kind],  # pyright: ignore
         config=ConfigDict(strict=True, revalidate_instances="always", arbitrary_types_allowed=True),
@@ -100,7 +100,7 @@ def _sentence(error: Any, config: Any, kind: type) -> str:
     if place and place[-1] == "[key]":
         keys = typing.get_args(_plain(_hint(kind, place[:-2])))[0]
         return f"{joined(place[:-2])} has the key {named(error['input'])}: a key has to be {expected(keys)}"
-    value = config  # not the error's input: in some releases of pydantic that is converted already
+    value = config  # not the error's input, which some releases of pydantic have already converted
     for part in place:
         value = value[part] if isinstance(value, (Mapping, tuple)) else getattr(value, part)
     if error["type"] == MISPLACED:
@@ -114,12 +114,12 @@ def _sentence(error: Any, config: Any, kind: type) -> str:
 
 
 def _as_call(value: Any) -> str:
-    """A function or class where a value is wanted has most often been left without its parentheses."""
+    """Returns a hint for a function or class in place of a value: most often its parentheses are missing."""
     return ", not called" if isinstance(value, (type, types.FunctionType)) and value.__name__ != "<lambda>" else ""
 
 
 def _hint(kind: Any, place: Sequence[Any]) -> Any:
-    """The annotation of what lies at a place of the tree."""
+    """Returns the annotation of the value at a place of the tree."""
     hint = kind
     for part in place:
         hint = _without_none(_plain(hint))

@@ -1,4 +1,4 @@
-"""Makes what a user's own Python raises an error of one sentence, with the user's line and none of this package."""
+"""Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
 
 import linecache
 import sysconfig
@@ -17,15 +17,16 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platl
 
 @contextmanager
 def user_code(what: str, *, always: bool = False) -> Iterator[None]:
-    """A context for a call of what may be the user's code. Ctrl-C passes.
+    """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
-        what: whose code it is, for the message: "the recipe x.py".
-        always: an error without a line of the user's is reported in the same way; otherwise it passes, as one of this
-            package's own.
+        what: the name of the code for the message: "the recipe x.py".
+        always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
+            because it comes from this package.
 
     Raises:
-        UserError: the file, the line and its text, and the error. Where one file of the user's calls another, both.
+        UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
+            the user's calls another, it has both lines.
     """
     try:
         yield
@@ -41,7 +42,7 @@ def user_code(what: str, *, always: bool = False) -> Iterator[None]:
 
 
 def not_python(error: SyntaxError) -> UserError:
-    """A slip of syntax, with its line."""
+    """Returns a UserError for a syntax error, with its line."""
     line = f", line {error.lineno}" if error.lineno else ""
     text = f" (`{one_line(error.text)}`)" if error.text and error.text.strip() else ""
     return UserError(f"{_shown(error.filename or 'a file')}{line} is not Python: {one_line(error.msg)}{text}")
@@ -54,13 +55,13 @@ def _told(error: BaseException) -> str:
         return f"sys.exit({error.code!r}): a recipe or plug-in has to return instead"
     try:
         text = one_line(str(error))
-    except Exception:  # an exception of the user's, whose __str__ fails
+    except Exception:  # a user's exception whose __str__ fails
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _places(error: BaseException) -> list[str]:
-    """The first and the last line of the user's that the error came through, or of a package that is installed."""
+    """Returns the first and last line of the user's code in the traceback, or else of an installed package."""
     others = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_others(frame.filename)]
     frames = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
     ends = frames[:1] + frames[-1:] if len(frames) > 1 else frames
@@ -73,7 +74,7 @@ def _places(error: BaseException) -> list[str]:
 
 
 def _is_others(file: str) -> bool:
-    """Whether a file is neither of this package nor of Python itself."""
+    """Returns whether a file belongs neither to this package nor to Python itself."""
     installed = file.startswith(_INSTALLED)
     return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))
 

@@ -1,4 +1,4 @@
-"""Every script of slurm/, executed by a real Slurm: `make test-cluster` brings the cluster up and takes it down."""
+"""Fixtures for tests of slurm/ on a real Slurm: `make test-cluster` starts the cluster and removes it afterwards."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def cluster():
 
 
 def make_workplace(folder: Path) -> Workplace:
-    """A folder with a recipe and the configuration of a tiny model, whose weights are random."""
+    """Makes a folder with a recipe and the configuration of a tiny model with random weights."""
     shutil.copy(HERE / "recipe.py", folder)
     shutil.copytree(ROOT / "examples" / "tiny_moe", folder / "config")
     config = json.loads((folder / "config" / "config.json").read_text())
@@ -31,7 +31,7 @@ def make_workplace(folder: Path) -> Workplace:
 
 @pytest.fixture
 def workplace(tmp_path):
-    """A new one for each test; afterwards nothing of it runs any more."""
+    """A new workplace for each test; all of its jobs are ended afterwards."""
     made = make_workplace(tmp_path)
     yield made
     end_jobs(made)
@@ -39,7 +39,7 @@ def workplace(tmp_path):
 
 @pytest.fixture
 def other_workplace(tmp_path_factory):
-    """A second one, for a job beside the first."""
+    """A second workplace, for a job at the same time as the first."""
     made = make_workplace(tmp_path_factory.mktemp("other"))
     yield made
     end_jobs(made)
@@ -54,7 +54,7 @@ def end_jobs(made: Workplace) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A run of a server and two trainers on three nodes, to the end."""
+    """A finished run with a server and two trainers on three nodes."""
     made = make_workplace(tmp_path_factory.mktemp("trained"))
     job = made.train(SERVER_NODES=1)
     assert job.end() == "COMPLETED", job.logs()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Takes away all that up.sh has made: jobs, daemons, namespaces, bridge and files. Packages stay. Safe to run at any time.
+# Removes everything that up.sh has made: jobs, daemons, namespaces, bridge and files. Packages stay. It is safe at any
+# time.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=layout.sh
@@ -26,7 +27,7 @@ no_jobs() {
     [[ -z $(timeout 5 squeue --noheader) ]]
 }
 
-# Ends a daemon by its pid file. Its state is thrown away with the rest, so that it need not write any.
+# Kills a daemon by its pid file. Its state is deleted too, so it need not write it.
 stop() {
     alive "$1" || return 0
     local pid

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# What up.sh and down.sh agree on. Sourced by both.
+# Settings that up.sh and down.sh share; both source this file.
 
 root=${MEGATRON_SSPO_CLUSTER:-/tmp/megatron_sspo_cluster} # every file of the cluster
 num_nodes=4
@@ -12,13 +12,13 @@ fail() {
     exit 1
 }
 
-# alive NAME: whether the daemon of run/NAME.pid runs. A pid that has gone to somebody else is not taken for it.
+# alive NAME: succeeds if the daemon of run/NAME.pid runs. A pid that now belongs to another process does not count.
 alive() {
     local pid
     pid=$(cat "$root/run/$1.pid" 2>/dev/null) && [[ $(cat "/proc/$pid/comm" 2>/dev/null) == "${1%%.*}" ]]
 }
 
-# await SECONDS COMMAND...: whether it succeeds within that time.
+# await SECONDS COMMAND...: waits until the command succeeds; fails after that time.
 await() {
     local deadline=$((SECONDS + $1))
     shift

@@ -1,5 +1,5 @@
-/* Takes the options of pyxis, and makes no container: every task gets PYXIS_STUB_CONTAINER_IMAGE=... and so on in its
- * environment, by which a test sees what would have been made. --container-workdir is obeyed. */
+/* Accepts the options of pyxis but makes no container: every task gets PYXIS_STUB_CONTAINER_IMAGE=... and so on in its
+ * environment, so that a test sees which container would be made. --container-workdir has its effect. */
 #include <ctype.h>
 #include <slurm/spank.h>
 #include <stdio.h>

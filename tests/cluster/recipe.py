@@ -1,4 +1,4 @@
-"""The recipe of the tests on a cluster; each test has a copy of its own, beside the model's folder `config`."""
+"""The recipe of the tests on a cluster; each test has its own copy, beside the model's folder `config`."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def recipe() -> Run:
 
 
 def embedded() -> Run:
-    """The same without servers."""
+    """Returns the same run without servers."""
     run = recipe()
     return replace(run, rollouts=replace(run.rollouts, engine="embedded"))
 
@@ -41,7 +41,7 @@ def additions(size: int, split: str = "train") -> Prompts:
 
 
 def letters() -> "Letters":
-    """A reward that differs within most groups, and that a test holds up by a file."""
+    """Returns a reward that differs within most groups, and that waits while a test's file exists."""
     return Letters()
 
 

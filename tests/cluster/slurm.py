@@ -1,4 +1,4 @@
-"""Jobs on the cluster of up.sh, and what runs on its nodes."""
+"""Jobs on the cluster of up.sh, and the processes on its nodes."""
 
 import json
 import os
@@ -16,11 +16,11 @@ SERVER_PYTHON = Path(sys.prefix).parent / ".venv-sglang" / "bin" / "python"
 NODES = ("n1", "n2", "n3", "n4")
 _DAEMONS = ("slurmd", "slurmstepd")
 _ALIVE = ("PENDING", "RUNNING", "SIGNALING", "COMPLETING", "REQUEUED")
-_LONG = 300.0  # seconds; for what takes one on a machine that does nothing else
+_LONG = 300.0  # seconds; a timeout for waits that take about one second on an idle machine
 
 
 def call(*command: str | Path) -> str:
-    """The output of one of Slurm's commands, or of another on this machine."""
+    """Runs a command of Slurm or of this machine, and returns its output."""
     environment = {**os.environ, "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf")}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -28,7 +28,7 @@ def call(*command: str | Path) -> str:
 
 
 def processes(node: str) -> dict[int, str]:
-    """What runs in the node's namespace apart from Slurm's daemons: process id -> command line."""
+    """Returns pid -> command line of the processes in the node's namespace, except Slurm's daemons."""
     found = {}
     for pid in map(int, call("ip", "netns", "pids", f"sspo-cluster-{node}").split()):
         try:
@@ -41,7 +41,7 @@ def processes(node: str) -> dict[int, str]:
 
 @dataclass
 class Job:
-    """A job that was submitted from a folder of its own; its run is in `folder`/run."""
+    """A job that was submitted from its own folder; its run is in `folder`/run."""
 
     id: str
     folder: Path
@@ -55,7 +55,7 @@ class Job:
         return self.shown("JobState")
 
     def shown(self, name: str) -> str:
-        """A field of `scontrol show job`."""
+        """Returns a field of `scontrol show job`."""
         fields = call("scontrol", "show", "job", "--oneliner", self.id).split()
         return next(field.partition("=")[2] for field in fields if field.startswith(f"{name}="))
 
@@ -67,18 +67,18 @@ class Job:
         return self.log().splitlines()[-1]
 
     def logs(self) -> str:
-        """All there is to read, for a test that has failed."""
+        """Returns all logs of the job, for the message of a failed test."""
         roles = [f"--- {path}\n{path.read_text()}" for path in sorted(self.run.glob("slurm/*/*.log"))]
         return "\n".join([self.log(), *roles])
 
     def rows(self) -> list[dict[str, float]]:
-        """Of metrics.jsonl; a last one that is not whole yet is left out."""
+        """Returns the rows of metrics.jsonl without an incomplete last one."""
         path = self.run / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def wait(self, happened: Callable[[], bool], seconds: float = _LONG) -> None:
-        """Until that is true; the job has not ended before."""
+        """Waits until `happened` returns True; fails if the job ends before."""
         deadline = time.monotonic() + seconds
         while not happened():
             assert self.state in _ALIVE, self.logs()
@@ -86,7 +86,7 @@ class Job:
             time.sleep(0.2)
 
     def end(self, seconds: float = _LONG) -> str:
-        """Its state when it has ended and nothing of it runs on any node."""
+        """Waits until the job has ended and none of its processes runs on any node; returns its state."""
         deadline = time.monotonic() + seconds
         while (state := self.state) in _ALIVE:
             assert time.monotonic() < deadline, self.logs()
@@ -99,7 +99,7 @@ class Job:
 
 @dataclass
 class Workplace:
-    """A test's folder, with a recipe, the configuration of a model, and the jobs that were submitted from there."""
+    """A test's folder with a recipe and a model's configuration, and the jobs that were submitted from it."""
 
     folder: Path
     jobs: list[Job] = field(default_factory=list)
@@ -110,11 +110,11 @@ class Workplace:
 
     @property
     def hold(self) -> Path:
-        """While this file is there, rewards are not given, and the run stands still."""
+        """The file that makes rewards wait, and so the run, as long as it exists."""
         return self.folder / "hold"
 
     def submit(self, script: str, *arguments: str, options: tuple[str, ...] = (), **variables: object) -> Job:
-        """sbatch OPTIONS slurm/SCRIPT ARGUMENTS, with these variables."""
+        """Runs `sbatch OPTIONS slurm/SCRIPT ARGUMENTS` with these variables."""
         given = {
             "PROJECT": ROOT,
             "PYTHON": sys.executable,
@@ -136,7 +136,7 @@ class Workplace:
         return self.jobs[-1]
 
     def train(self, *arguments: str, options: tuple[str, ...] = (), **variables: object) -> Job:
-        """Two trainers that generate by themselves, or, with SERVER_NODES, have a server on another node."""
+        """Submits a job of two trainers, which generate themselves or, with SERVER_NODES, use another node's server."""
         servers = int(str(variables.get("SERVER_NODES", 0)))
         sizes = {"SERVER_NODES": servers, "SERVERS_PER_NODE": min(servers, 1)}
         recipe = self.recipe if servers or "SERVERS" in variables else f"{self.recipe}:embedded"

@@ -1,4 +1,4 @@
-"""Jobs that do not come to their end undisturbed: they are requeued and go on, or end with a clear last line."""
+"""Interrupted jobs: they are requeued and resume, or end with a clear last line."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ def attempts(job):
 
 
 def hold_in_the_middle(workplace, job, rows=3):
-    """The run stands still after that many updates at least, within a cycle's rewards."""
+    """Makes the run wait after at least `rows` updates, within a cycle's rewards."""
     job.wait(lambda: len(job.rows()) >= rows)
     workplace.hold.touch()
     job.wait((workplace.folder / "held").exists)
@@ -26,15 +26,15 @@ def trainers(node):
 
 
 def lower_time_limit(job):
-    """Slurm gives a minute's warning. Limits are in minutes: it comes in a quarter of one at the earliest."""
+    """Lowers the time limit, so that Slurm's warning comes soon; limits are in minutes, the warning a minute before."""
     hours, minutes, seconds = map(int, job.shown("RunTime").split(":"))
     limit = (3600 * hours + 60 * minutes + seconds + 75) // 60 + 1
     call("scontrol", "update", f"jobid={job.id}", f"timelimit={limit}")
 
 
 def test_a_time_limit(workplace, other_workplace) -> None:
-    """In the middle: saved, requeued, resumed, on a server's node and two trainers'. Before the first update: it would
-    be the same again and again. Both jobs wait for their limits at the same time.
+    """A job in the middle of a run saves, is requeued and resumes, on one server node and two trainer nodes. A job
+    before the first update fails, because it would fail in the same way again. Both jobs run at the same time.
     """
     other_workplace.hold.touch()
     one = ("--set", "parallel.data=1", "--set", "parallel.expert=1")
@@ -46,7 +46,7 @@ def test_a_time_limit(workplace, other_workplace) -> None:
     job.wait(lambda: "the time limit is near: the trainer is to finish its update" in job.log())
     hopeless.wait(lambda: "the time limit is near" in hopeless.log())
     for limited in (job, hopeless):
-        call("scontrol", "update", f"jobid={limited.id}", "timelimit=30")  # of the next attempt
+        call("scontrol", "update", f"jobid={limited.id}", "timelimit=30")  # for the next attempt
     workplace.hold.unlink()
     other_workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
@@ -60,7 +60,7 @@ def test_a_time_limit(workplace, other_workplace) -> None:
 
 
 def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containers(workplace) -> None:
-    """Pre-emption sends SIGTERM to everything at once: the servers have to stay until the trainer has left."""
+    """Pre-emption sends SIGTERM to all processes at once: the servers must run until the trainer has ended."""
     images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/data:/data:ro"}
     job = workplace.train(
         options=("--nodes=1",),
@@ -78,7 +78,7 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
     urgent.write_text("#!/bin/bash\nsleep 1\n")
     call("sbatch", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", urgent)
     job.wait(lambda: job.shown("PreemptTime") != "None")
-    time.sleep(3)  # SIGTERM has done by then what it does
+    time.sleep(3)  # time for SIGTERM to take effect
     assert server in processes("n1"), job.logs()
     workplace.hold.unlink()
     assert job.end() == "COMPLETED", job.logs()
@@ -89,7 +89,7 @@ def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containe
 
 
 def check_environment(image, job, role):
-    """What a process of that role on n1 was given by Slurm, its plug-in for containers, and the script; its id."""
+    """Checks the environment of a process of that role on n1 (Slurm, container plug-in, script); returns its pid."""
     pid = next(pid for pid, line in processes("n1").items() if role in line and not line.startswith("srun "))
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
     environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
@@ -102,7 +102,7 @@ def check_environment(image, job, role):
 
 
 def test_scancel(workplace) -> None:
-    """There are ten seconds between SIGTERM and SIGKILL: enough for a checkpoint of this run."""
+    """Slurm waits ten seconds between SIGTERM and SIGKILL, which is enough for a checkpoint of this run."""
     job = workplace.train("--set", "checkpoint_every=0")
     hold_in_the_middle(workplace, job)
     call("scancel", job.id)
@@ -126,7 +126,7 @@ def test_a_rank_that_is_killed(workplace) -> None:
 
 
 def test_a_node_that_dies(workplace) -> None:
-    """Slurm finds that after a while, queues the job again, and it goes on, on another node, from the checkpoint."""
+    """Slurm detects the dead node after a while and requeues the job, which resumes on another node."""
     job = workplace.train()
     job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
     workplace.hold.touch()

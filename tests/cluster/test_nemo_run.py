@@ -1,4 +1,4 @@
-"""The same job through NeMo-Run's SlurmExecutor: it is followed to its end, through a warning and a requeue."""
+"""A training job through NeMo-Run's SlurmExecutor, which follows it to its end, through a warning and a requeue."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ PYTHON = Path(os.environ.get("NEMO_RUN_PYTHON", Path(sys.prefix).parent / ".venv
 
 @pytest.fixture
 def experiment(workplace):
-    """experiment(VARIABLE=value) -> the process that has started it, and the job."""
+    """A function experiment(VARIABLE=value) that returns the process that started the experiment, and the job."""
     started = []
 
     def start(**variables: str) -> tuple["subprocess.Popen[str]", Job]:

@@ -1,4 +1,4 @@
-"""The scripts that do one thing, and what all of them are held to."""
+"""The scripts with a single task, and rules for all scripts."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def test_what_is_missing_is_said_in_the_last_line(workplace) -> None:
 
 
 def test_the_papers_setting_is_the_same_job_with_sizes(workplace) -> None:
-    """Its model is not here: it comes as far as the server, which says so."""
+    """The model does not exist here, so the job ends with the server's error about it."""
     job = workplace.submit("train_qwen3_30b_a3b.sbatch", options=("--nodes=3",), RANKS_PER_NODE=8)
     assert job.end() == "FAILED"
     assert "the job ends: the server ended with exit code 2" in job.last_line(), job.logs()

@@ -1,4 +1,4 @@
-"""Sweeps as a job array, and as an experiment of NeMo-Run, through a kill and a warning, to the table of one here."""
+"""Sweeps as a job array and as a NeMo-Run experiment; after a kill and a warning, the table equals a local sweep's."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def tables(workplace, name: str) -> list[str]:
 
 @pytest.fixture
 def submit(workplace):
-    """submit(words of the sweep) -> the array's number; nothing of it runs afterwards."""
+    """A function submit(arguments of the sweep) that returns the array's number; its jobs are ended afterwards."""
 
     def run(*words: str, name: str = "sweep") -> str:
         options = ("--on", "slurm", f"--sbatch={SBATCH}")
@@ -70,7 +70,7 @@ def submit(workplace):
 
 
 def elements(array: str) -> dict[int, str]:
-    """The state of each element, also of those that wait."""
+    """Returns the state of each element of an array, including waiting ones."""
     lines = call("squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "--format=%K %T").splitlines()
     return {int(number): state for number, state in map(str.split, lines)}
 
@@ -83,7 +83,7 @@ def wait_for(happened, seconds: float = 600) -> None:
 
 
 def await_end(array: str) -> dict[int, str]:
-    """Until no element waits or runs; a requeued one waits for some seconds."""
+    """Waits until no element waits or runs; a requeued element waits for some seconds."""
     wait_for(lambda: set(elements(array).values()) <= {"COMPLETED", "FAILED", "CANCELLED"}, 900)
     return elements(array)
 
@@ -94,7 +94,7 @@ def log(folder: Path, element: str) -> str:
 
 @pytest.mark.long
 def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep_here(workplace, submit) -> None:
-    """Twelve runs, four at a time. The last to start has the array's own number, and is requeued alone."""
+    """Twelve runs, four at a time. The last one to start has the array's own number, but is requeued alone."""
     grid = ("--vary", "updates_per_sync=[1, 2]", "--seeds=3", "--at-once=4")
     folder = workplace.folder / "sweep"
     workplace.hold.touch()
@@ -114,7 +114,7 @@ def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep
     workplace.hold.unlink()
 
     held, rows, last = workplace.folder / "held", folder / runs[11] / "metrics.jsonl", f"{array}_11"
-    wait_for(lambda: rows.exists() and rows.stat().st_size > 0)  # it has something to save
+    wait_for(lambda: rows.exists() and rows.stat().st_size > 0)  # the run has something to save
     held.unlink()
     workplace.hold.touch()
     assert Job(last, folder).shown("JobId") == array
@@ -139,7 +139,7 @@ def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep
 @pytest.mark.timeout(1200)
 @pytest.mark.long
 def test_an_experiment_of_nemo_run_has_a_job_for_each_run(workplace) -> None:
-    """Three at a time wait for none, and the others for the end of one each; seeds that are added are run alone."""
+    """The first three jobs wait for no other, each later one for the end of one; added seeds are run alone."""
     options = ("--on", "nemo-run", f"--sbatch={SBATCH}", "--at-once=3")
     first = megatron_sspo(workplace, *sweep(workplace, "sweep", *options, "--seeds=1"))
     assert first.returncode == 0, first.stdout + first.stderr

@@ -1,4 +1,4 @@
-"""slurm/train.sbatch on several nodes, undisturbed."""
+"""slurm/train.sbatch on several nodes, without interruptions."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.cluster.slurm import call, processes
 
 
 def check_metrics(job, updates=10):
-    """Every update has its row once, and the run has learned."""
+    """Checks that every update has exactly one row, and that the run has learned."""
     rows = job.rows()
     assert [row["update"] for row in rows] == list(range(1, updates + 1)), job.logs()
     assert all(row["policy/grad_norm"] > 0 for row in rows)
@@ -34,9 +34,9 @@ def test_a_server_on_one_node_and_trainers_on_two(trained) -> None:
 
 
 def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_path) -> None:
-    """serve.sbatch; its key is for its owner alone, and in no command line; the trainer of another job finds it.
+    """Only the owner can read the key of serve.sbatch, it is in no command line, and another job's trainer finds it.
 
-    A server that is killed is started again where it was; the trainer waits for it, and sends it the weights.
+    A killed server is restarted at the same place; the trainer waits for it, and sends it the weights.
     """
     folder = tmp_path / "servers"
     sizes = ("--nodes=1", "--time=30")
@@ -46,7 +46,7 @@ def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_pat
     assert len(key) == 64 and stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
     job = workplace.train(SERVERS=folder)
     job.wait(lambda: len(job.rows()) >= 2)
-    workplace.hold.touch()  # or the run may be over before the server is killed
+    workplace.hold.touch()  # otherwise the run may end before the server is killed
     assert key not in call("ps", "-e", "-ww", "-o", "args")
     os.kill(next(pid for pid, line in processes("n1").items() if "sglang.launch_server" in line), signal.SIGKILL)
     workplace.hold.unlink()

@@ -1,4 +1,4 @@
-"""Whole runs through the command line, in processes of their own, of a model that is as small as can be."""
+"""Fixtures for whole runs of a very small model through the command line, in their own processes."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def additions(size: int, split: str = "train") -> Prompts:
 
 @dataclass
 class Workshop:
-    """A folder with a recipe, and the means to run and to kill the command line there."""
+    """A folder with a recipe, and methods that run and kill the command line there."""
 
     folder: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -114,7 +114,7 @@ class Workshop:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def kill_when(self, happened: Callable[[], bool], *arguments: str) -> None:
-        """SIGKILL, which nobody can catch, to the process that was started and to nobody else."""
+        """Starts the command line and sends SIGKILL to that process only, once `happened` returns True."""
         process = self.start(*arguments)
         deadline = time.monotonic() + 240
         while not happened():
@@ -126,7 +126,7 @@ class Workshop:
         self.assert_nobody_left()
 
     def assert_nobody_left(self, seconds: float = 10) -> None:
-        """No process that a command started, directly or not, outlives it."""
+        """Checks that no process that a command started, directly or indirectly, outlives it."""
         deadline = time.monotonic() + seconds
         while left := self._processes():
             assert time.monotonic() < deadline, left
@@ -158,7 +158,7 @@ def _make(folder: Path) -> Workshop:
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Iterator[Workshop]:
-    """A new one for each test; afterwards nothing of it runs any more."""
+    """A new workshop for each test; its processes are ended afterwards."""
     made = _make(tmp_path)
     yield made
     made.assert_nobody_left()
@@ -166,7 +166,7 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
 
 @pytest.fixture(scope="session", params=["recipe", "experts"])
 def whole_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workshop, str]:
-    """The uninterrupted run that others are compared with, on one process and on two with half of the experts each."""
+    """An uninterrupted run to compare others with, on one process, and on two with half of the experts each."""
     made = _make(tmp_path_factory.mktemp(request.param))
     done = made.run("train", f"{made.recipe}:{request.param}")
     assert done.returncode == 0, done.stderr

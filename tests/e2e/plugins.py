@@ -1,4 +1,4 @@
-"""Rewards and engines of the e2e tests, found as /path/plugins.py:attribute."""
+"""Rewards and engines of the e2e tests, named as /path/plugins.py:attribute."""
 
 import math
 import os
@@ -33,12 +33,12 @@ class Scores:
 
 
 def vowels(spoilt_prompt: str = "none") -> Scores:
-    """Differs within most groups, which a model that knows nothing needs in order to learn."""
+    """Returns a reward that differs within most groups, so that a random model can learn from it."""
     return Scores(spoilt_prompt)
 
 
 class Held(Scores):
-    """Notes whose responses it scores, and once it has scored so many, waits as long as there is a file `hold`."""
+    """A reward that records the prompts it scores, and after `after` of them waits while a file `hold` exists."""
 
     def __init__(self, folder: Path, after: int) -> None:
         super().__init__("none")
@@ -56,12 +56,12 @@ class Held(Scores):
 
 
 def held(folder: str, after: int) -> Held:
-    """Of tests that kill an evaluation."""
+    """Returns the reward of tests that kill an evaluation."""
     return Held(Path(folder), after)
 
 
 class Stopping(Scores):
-    """Asks a run to end, once, when it scores something and there is a checkpoint."""
+    """A reward that asks its run to end, once, when it scores and there is a checkpoint."""
 
     def __init__(self, run: Path) -> None:
         super().__init__("none")
@@ -75,12 +75,12 @@ class Stopping(Scores):
 
 
 def stopping(run: str) -> Stopping:
-    """Of tests that end a run in its last evaluation."""
+    """Returns the reward of tests that end a run in its last evaluation."""
     return Stopping(Path(run))
 
 
 class Odd:
-    """Random tokens, of which the first response of a group has none at all."""
+    """An engine that returns random tokens; the first response of a group is empty."""
 
     replicated = True
 
@@ -131,5 +131,5 @@ class Odd:
 
 
 def odd(model_path: Path, nan_from: int = 1_000_000, fail_on_rank: int | str = "none") -> Odd:
-    """An engine of a user's own."""
+    """Returns an engine as a user's own plug-in."""
     return Odd(nan_from, str(fail_on_rank))

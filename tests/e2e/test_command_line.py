@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what is done with it."""
+"""The files that a run leaves behind, and the commands that use them."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A checkpoint, a metrics file or a recipe that does not fit is named before anything is loaded."""
+"""Damaged checkpoints, metrics files and recipes are reported by name before anything is loaded."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def edit(path: Path, change: Callable[[dict], None]) -> None:
 
 
 def edit_with_manifest(checkpoint: Path, change: Callable[[dict], None]) -> None:
-    """A state that was written so, and is no damage of the disk's."""
+    """Changes a checkpoint's state and its manifest, so that the change is not detected as damage."""
     edit(checkpoint / "state.json", change)
     manifest = read_manifest(checkpoint)
     write_manifest(

@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate`: killed and gone on with, on all that holds a model, and what it refuses."""
+"""`megatron-sspo evaluate`: killed and continued, on every kind of model folder, and its errors."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def evaluate(
 
 
 def holding(folder: Path, after: int) -> list[str]:
-    """Options: a reward that can be held up, two prompts at a time."""
+    """Returns options for a reward that a test can make wait, and for two prompts at a time."""
     reward = {"reward": f"{PLUGINS}:held", "reward_options.folder": folder, "reward_options.after": after}
     changes = {**reward, "rollouts.options.max_batch_size": 2}
     return [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
@@ -37,7 +37,7 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(trained, tmp_path) -
         (notes := tmp_path / f"{output.name}-notes").mkdir()
     assert main(evaluate(trained, whole, *holding(tmp_path / "whole-notes", 0))) == 0
 
-    # 16 prompts of `sums` once and then twice: held up within the second pass, with 4 of its prompts answered
+    # 16 prompts of `sums` once and then twice: the reward waits in the second pass, with 4 of its prompts answered
     (notes / "hold").touch()
     command = evaluate(trained, cut, *holding(notes, 16 + 8))
     trained.kill_when((notes / "held").exists, *command)
@@ -45,20 +45,20 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(trained, tmp_path) -
     answered = [row["id"] for row in rows(cut / "sums" / "sampled.jsonl")]
     assert len(answered) == 4
     assert not (cut / "results.json").exists()
-    with (cut / "sums" / "sampled.jsonl").open("a") as file:  # as a kill in the middle of writing leaves it
+    with (cut / "sums" / "sampled.jsonl").open("a") as file:  # as after a kill in the middle of a write
         file.write('{"id": "half a li')
     (notes / "hold").unlink()
     (notes / "scored").unlink()
     assert main(command) == 0
     asked = (notes / "scored").read_text().split()
     assert not set(asked[: 2 * 12]) & set(answered)
-    assert len(asked) == 2 * 12  # `short` has a reward of its own
+    assert len(asked) == 2 * 12  # `short` has its own reward
     for name in ("results.json", "sums/greedy.jsonl", "sums/sampled.jsonl", "short/sampled.jsonl"):
         assert (cut / name).read_text() == (whole / name).read_text(), name
 
     (notes / "scored").unlink()
     assert main(command) == 0
-    assert not (notes / "scored").exists()  # all is answered
+    assert not (notes / "scored").exists()  # all prompts are answered already
 
 
 def test_a_run_its_checkpoint_and_its_model_are_the_same(trained, tmp_path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""The end of a run: gone through again, it gives the same model; and a closed output does not bring it about."""
+"""The end of a run: repeating it gives the same model, and a closed standard output does not end a run."""
 
 import hashlib
 import shutil
@@ -19,7 +19,7 @@ def digest(run: Path) -> str:
 
 
 def test_a_finished_run_is_resumed_to_the_same_end(whole_run, tmp_path: Path) -> None:
-    """With several processes, only one of which has read that the last evaluation is done."""
+    """Only one of several processes has read that the last evaluation is done."""
     reference, layout = whole_run
     run = Path(shutil.copytree(reference.folder / "run", tmp_path / "run"))
     before = digest(run)

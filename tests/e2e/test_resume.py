@@ -1,4 +1,4 @@
-"""A run that was killed and resumed ends with the numbers of one that was not, to the last bit."""
+"""A killed and resumed run ends with the same numbers, to the bit, as an uninterrupted one."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def rows(path: Path) -> list[str]:
-    """The rows as text, without how long things took: equal text is equal bits."""
+    """Returns the rows as text without durations; equal text means equal bits."""
     parsed = [json.loads(line) for line in path.read_text().splitlines()]
     return [json.dumps({k: v for k, v in row.items() if not k.startswith("seconds/")}) for row in parsed]
 
@@ -23,7 +23,7 @@ def assert_same(run: Path, reference: Path) -> None:
 
 
 def test_the_reference_learns_from_something(whole_run) -> None:
-    """Equal zeros would prove nothing."""
+    """The comparison would prove nothing if all numbers were zero."""
     made, _ = whole_run
     metrics = [json.loads(line) for line in (made.folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["update"] for row in metrics] == [1, 2, 3, 4, 5, 6]
@@ -45,7 +45,7 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
 
     for update, name in ((3, "within a cycle"), (2, "between two cycles")):
         if layout == "experts" and update == 2:
-            continue  # start-up takes most of the time, and one process shows it
+            continue  # start-up takes most of the time, and one process is enough
         copy = workshop.folder / name
         shutil.copytree(run, copy)
         for newer in range(update + 1, 7):

@@ -1,4 +1,4 @@
-"""Runs that are asked to end early, and killed ones that were saving."""
+"""Runs that are asked to end early, and runs that are killed while they save."""
 
 import shutil
 import time
@@ -22,7 +22,7 @@ def wait_for(happened, process, seconds=240):
 
 
 def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, workshop) -> None:
-    """With two processes, the one that the launcher asks first may be an update ahead of the other."""
+    """The first of two processes to get the signal may be an update ahead of the other."""
     reference, layout = whole_run
     number = dict(zip(("recipe", "experts"), stop.SIGNALS, strict=True))[layout]
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
@@ -66,13 +66,13 @@ def test_a_run_that_is_asked_to_end_in_its_last_evaluation_has_saved_what_it_lea
 
 
 def test_a_checkpoint_that_was_being_written_is_never_chosen(whole_run, workshop) -> None:
-    """Nor does whoever writes it outlive the trainer: one process waits for it, two go on meanwhile."""
+    """The writer process does not outlive the trainer either. One process waits for it, two train meanwhile."""
     reference, layout = whole_run
     in_background = layout == "experts"
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
     sets = ["--set", f"checkpoint_in_background={str(in_background).lower()}"]
     half = lambda: any((run / "checkpoints").glob(".update-000003/trainer/*.distcp"))  # noqa: E731
-    for _ in range(5):  # a fast machine may write the rest of it before the process is dead
+    for _ in range(5):  # a fast machine may finish the checkpoint before the process is dead
         shutil.rmtree(run, ignore_errors=True)
         workshop.kill_when(half, "train", recipe, *sets)
         if (run / "checkpoints" / ".update-000003").exists():

@@ -1,4 +1,4 @@
-"""Sweeps of real runs: through kills they come to the table of a sweep that was never killed."""
+"""Sweeps of real runs: a sweep that is killed gets the same table as one that was never killed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def sweep(workshop, folder: Path, *, seeds: int) -> tuple[str, ...]:
 
 
 def tables(workshop, folder: Path) -> list[str]:
-    """Also of a number that differs from run to run from the first update on."""
+    """Returns the sweep's tables, also for a number that differs between runs from the first update on."""
     found = []
     for measure in ("reward", "reward/mean"):
         done = workshop.run("table", str(folder), "--measure", measure)
@@ -39,7 +39,7 @@ def runs(folder: Path) -> list[Path]:
 
 
 def trainers(folder: Path) -> dict[int, str]:
-    """The processes that train a run of the sweep, and their runs."""
+    """Returns the processes that train a run of the sweep, with the names of their runs."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -59,7 +59,7 @@ def has_row(run: Path) -> bool:
 @pytest.mark.timeout(1200)
 @pytest.mark.long
 def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
-    """SIGKILL to the driver and to runs, and seeds that are added later."""
+    """The driver and runs get SIGKILL, and seeds are added later."""
     whole, killed = workshop.folder / "whole", workshop.folder / "killed"
     done = workshop.run(*sweep(workshop, whole, seeds=2), timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +86,7 @@ def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
     for name in victims:
         assert f"{name}: was killed by SIGKILL" in out and f"{name}: goes on" in out
     for name in begun - victims:
-        assert f"{name}: starts" not in out  # it goes on, or was finished already
+        assert f"{name}: starts" not in out  # it is resumed, or was finished already
     assert len(runs(killed)) == 8
     assert tables(workshop, killed) == tables(workshop, whole)
     once_more = workshop.run(*sweep(workshop, killed, seeds=2))
@@ -97,7 +97,7 @@ def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """A run whose one update changes nothing: what is left is the warm start."""
+    """A run with one update that changes nothing, so that its model is that of the warm start."""
     made = _make(tmp_path_factory.mktemp("warm"))
     done = made.run("train", made.recipe, *SHORT, "--set", "num_updates=1", "--set", "optimizer.lr=0")
     assert done.returncode == 0, done.stderr
@@ -105,7 +105,7 @@ def warm(tmp_path_factory):
 
 
 def test_runs_that_start_from_a_warm_started_folder_need_no_warm_start(warm) -> None:
-    """With a penalty to the weights that they start from, which a run with a warm start of its own refuses."""
+    """The runs have a KL penalty to their first weights, which is an error for a run with its own warm start."""
     folder, start = warm.folder / "sweep", ("--start-from", str(warm.folder / "run"))
     command = ("sweep", warm.recipe, *SHORT, "--set", "penalties.kl_coef=1000", f"--output={folder}")
     refused = warm.run(*command, "--vary", "optimizer.lr=[0, 1e-3]")
@@ -125,7 +125,7 @@ def test_runs_that_start_from_a_warm_started_folder_need_no_warm_start(warm) -> 
         run.name: [json.loads(line)["policy/loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         for run in runs(folder)
     }
-    # where nothing moves the divergence from the reference is 0, and so is a thousand times as much
+    # if the weights do not change, the divergence from the reference is 0, and so is a thousand times as much
     assert max(map(abs, losses["optimizer.lr=0,seed=0"])) < 1e-4
     assert abs(losses["optimizer.lr=1e-3,seed=0"][-1]) > 1e-3
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_started_from_is_one_sentence(warm) -> None:
 
 
 def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> None:
-    """Exit code 85, after which the same command goes on."""
+    """The exit code is 85, and the same command then continues the sweep."""
     folder = warm.folder / "asked"
     command = ("sweep", warm.recipe, *SHORT, "--set", "num_updates=40", f"--output={folder}")
     process = warm.start(*command)

@@ -1,4 +1,4 @@
-"""Engines and rewards that misbehave."""
+"""Engines and rewards with errors."""
 
 import json
 import time
@@ -11,7 +11,7 @@ PLUGINS = Path(__file__).with_name("plugins.py")
 
 
 def test_empty_responses_are_counted_and_a_loss_of_nan_ends_the_run_before_a_step_is_taken(workshop) -> None:
-    """The engine reports NaN log-probs in its third cycle, which the correction passes on; checkpoints are whole."""
+    """The engine returns NaN log-probs in its third cycle, and the correction keeps them; checkpoints stay valid."""
     run, recipe = workshop.folder / "run", f"{workshop.recipe}:bare"
     engine = ["--set", f"rollouts.engine={PLUGINS}:odd"]
     nan = ["--set", "rollouts.options.nan_from=4", "--set", "correction.mode=truncated"]

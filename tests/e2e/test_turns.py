@@ -1,4 +1,4 @@
-"""Runs of the command line in which the policy acts: rollouts of several turns, updates, checkpoints, evaluation."""
+"""Runs with an environment through the command line: rollouts of several turns, updates, checkpoints, evaluation."""
 
 import json
 

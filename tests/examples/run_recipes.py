@@ -1,4 +1,4 @@
-"""Trains by each recipe that is named, and evaluates what came of it: one process for all, because starting one costs.
+"""Trains each named recipe and evaluates the result, all in one process, because starting a process takes long.
 
 python tests/examples/run_recipes.py FOLDER [RECIPE ...]
 """
@@ -22,7 +22,7 @@ from megatron_sspo.types import Prompt
 from tests.examples import tiny_paper_models
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# All that is not of a laptop's size. The data, reward, objective, evaluation and all else is the recipe's.
+# Overrides of everything that is too large for a laptop. Data, reward, objective, evaluation etc. are the recipe's.
 _SMALL = {
     "model.dtype": "float32",
     "parallel.data": "1",
@@ -37,12 +37,12 @@ _SMALL = {
 
 
 def family_of(recipe: str) -> str:
-    """Of the recipe's model."""
+    """Returns the family of the recipe's model."""
     return "qwen2" if recipe.startswith("qwen2") else "qwen3_moe" if "a3b" in recipe else "qwen3"
 
 
 def model_for(recipe: str, folder: Path) -> Path:
-    """A model of the recipe's family, taught its prompts. One serves all recipes of a family and task."""
+    """Returns a model of the recipe's family that is taught its prompts; recipes of a family and task share it."""
     task = recipe.rsplit("_", 1)[-1]
     path = folder / f"{family_of(recipe)}-{task}"
     if not path.exists():
@@ -58,7 +58,7 @@ def model_for(recipe: str, folder: Path) -> Path:
 
 
 def turns(prompt: Prompt, task: str, tokenizer: Any) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """What to say to a prompt, and, where programs are run, to what they print: pairs of context and turn."""
+    """Returns pairs of context and turn: a response to a prompt and, if programs are run, to their output."""
     if task == "math":
         return [(prompt.tokens, encode(tokenizer, f"<think> a </think> <answer> {prompt.answer} </answer><|im_end|>"))]
     act = encode(tokenizer, f"<think> a </think> <execute> print({prompt.answer!r}) </execute>")
@@ -72,13 +72,13 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def run(recipe: str, folder: Path) -> dict[str, float]:
-    """Seconds of teaching, training and evaluation."""
+    """Runs a recipe; returns the seconds of teaching, training and evaluation."""
     begun = time.perf_counter()
     changes = {**_SMALL, "model.path": model_for(recipe, folder), "output": folder}
     if recipe.endswith("code"):
         changes |= {"rollouts.sampling.max_tokens": "160", "evaluation.sets.codeact.max_tokens": "160"}
         changes |= {"rollouts.environment_options.max_turns": "3"}
-    if "a3b_math" in recipe:  # one of the recipes in its own form: experts spread over processes
+    if "a3b_math" in recipe:  # one recipe keeps its own layout: experts sharded over processes
         changes |= {"parallel.data": "2", "parallel.expert": "2"}
     options = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
     path = str(EXAMPLES / f"{recipe}.py")

@@ -1,6 +1,6 @@
-"""The paper's seven settings end to end: trained for two updates by the real recipe, and evaluated on its sets.
+"""The paper's seven settings end to end: the real recipe trains for two updates and is evaluated on its sets.
 
-Models and numbers are of a laptop's size (`run_recipes`); the rows are those of `tests/fixtures`.
+Models and numbers have a laptop's size (`run_recipes`); the rows are those of `tests/fixtures`.
 """
 
 import json
@@ -60,7 +60,7 @@ def test_a_setting_of_the_paper_runs_from_end_to_end(recipe: str, runs: Path) ->
     found = json.loads((runs / f"{recipe}-evaluation" / "results.json").read_text())["sets"]
     assert list(found) == SETS[recipe]
     assert any(found[name]["format_rate"] > 0 for name in found)
-    for name, numbers in found.items():  # the model folder answers as the policy did at the end of the run
+    for name, numbers in found.items():  # the model folder gives the same answers as the policy at the end of the run
         assert {key: evaluations[1][f"{name}/{key}"] for key in numbers if key != "title"} == {
             key: value for key, value in numbers.items() if key != "title"
         }

@@ -1,4 +1,4 @@
-"""The paper's recipes build, and say what the paper says."""
+"""The paper's recipes load, and have the paper's settings."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_every_recipe_file_builds() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")} - {
         "plugin_own_loop",
         "nemo_run_qwen3_30b_a3b",
-    }  # which are programs
+    }  # these two are programs, not recipes
     assert set(PAPER) < names
     for name in names:
         load_recipe(str(EXAMPLES / f"{name}.py"))

@@ -1,10 +1,15 @@
 """The study's own objectives and recipes (docs/study.md)."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from examples.study import objectives
-from examples.study.recipes import sums, warm
+from examples.study.grid import SWEEPS
+from examples.study.recipes import sums, warm_sums
+from examples.study.run import command, grid
+from megatron_sspo.__main__ import main
 from megatron_sspo.objective import AtanLog, Clip, Pessimistic, Segments, SequenceObjective
 from megatron_sspo.run import check
 from tests.objective.test_gates import gradient_of_log_gate
@@ -39,7 +44,7 @@ def test_by_sign_is_the_gate_of_the_sign() -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_all_objectives_have_one_gradient_on_policy(name) -> None:
-    """At ρ = 1 the gradient is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""
+    """The gradient at ρ = 1 is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""
     segments = Segments.from_lengths([3, 2])
     log_probs = (-torch.rand(5, generator=torch.Generator().manual_seed(0))).requires_grad_()
     advantages = torch.tensor([1.5, -0.5])
@@ -48,7 +53,31 @@ def test_all_objectives_have_one_gradient_on_policy(name) -> None:
     torch.testing.assert_close(gradient, torch.tensor([-0.5, -0.5, -0.5, 0.25, 0.25]))
 
 
+def test_each_cell_is_in_one_sweep() -> None:
+    cells = Counter(
+        (sweep.recipe, tuple(sweep.assignments), label, mu, f"{rate:.3g}")
+        for sweep in SWEEPS.values()
+        for label in sweep.objectives
+        for mu in sweep.updates_per_sync
+        for rate in sweep.rates
+    )
+    assert [cell for cell, count in cells.items() if count > 1 and cell[3] != 1] == []  # the search is of μ = 1, too
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps_can_be_started(name, tmp_path) -> None:
+    """Every objective of every sweep is read, and every run checked."""
+    for seed in range(SWEEPS[name].seeds):
+        (tmp_path / f"warm-{seed}").mkdir()
+        (tmp_path / f"warm-{seed}" / "config.json").write_text("{}")
+    sweep = SWEEPS[name]
+    line = command(f"examples/study/recipes.py:{sweep.recipe}", tmp_path / "sweep", 1, 2, *grid(sweep))
+    options = [*line[3:], "--start-from", str(tmp_path / "warm-{seed}"), "--dry-run"]
+    assert main(options) == 0
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_recipes() -> None:
-    run, start = check(sums()), check(warm())
+    run, start = check(sums()), check(warm_sums())
     assert run.warm_start is None and start.warm_start is not None
     assert run.model == start.model and run.parallel.num_processes == 1

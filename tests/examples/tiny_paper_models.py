@@ -1,7 +1,7 @@
-"""Models of the families of the paper's experiments, as small as can be, with a byte-level tokenizer.
+"""Very small models of the families of the paper's experiments, with a byte-level tokenizer.
 
-They are taught the form of a response and to answer the prompts at hand, but not so well that all samples agree: so
-that rewards differ, updates have gradients, and programs are executed.
+They are taught the format of a response and the answers to the given prompts, but not so well that all samples agree.
+So rewards differ, updates have gradients, and programs are executed.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _CONFIGS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "qwen3_moe": Qwen3MoeConfig}
 
 
-_MOST_STEPS, _ENOUGH = 150, 0.6  # nats a response: greedy ones are right by then, and sampled ones not all
+_MOST_STEPS, _ENOUGH = 150, 0.6  # nats per response: greedy responses are then right, but not all sampled ones
 
 
 def build(family: str, folder: Path) -> PreTrainedTokenizerFast:
@@ -36,7 +36,7 @@ def build(family: str, folder: Path) -> PreTrainedTokenizerFast:
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(  # without merges the instructions would be most of the tokens
+    trainer = trainers.BpeTrainer(  # without merges the instructions would take most of the tokens
         vocab_size=600, initial_alphabet=alphabet, special_tokens=_SPECIAL, show_progress=False
     )
     words.train_from_iterator([THINK_ANSWER_INSTRUCTION, CODEACT_INSTRUCTION], trainer)
@@ -61,7 +61,7 @@ def build(family: str, folder: Path) -> PreTrainedTokenizerFast:
 
 
 def teach(folder: Path, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
-    """Supervised learning of prompts and responses, given as tokens; returns the last loss."""
+    """Trains on prompts and responses, given as tokens, and returns the last loss."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     longest = max(len(prompt) + len(response) for prompt, response in pairs)

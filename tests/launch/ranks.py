@@ -1,6 +1,6 @@
-"""The checks of all ranks together, once as it should be and then with a rank that is not like the others.
+"""Runs the checks of all ranks, first with equal ranks and then with a rank that differs from the others.
 
-ranks.py FOLDER     of which `other` has the metadata of another version of a package
+ranks.py FOLDER     (FOLDER/other has the metadata of another version of a package)
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
 
 
 def said(run: Run, config: dict, folder: Path) -> str:
-    """The error's message; "" where nothing is wrong."""
+    """Returns the error's message; "" if all checks pass."""
     with contextlib.suppress(SystemExit):
         try:
             check_ranks(run, config, folder)

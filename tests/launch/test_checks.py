@@ -1,4 +1,4 @@
-"""What is found wrong before a run starts, on the launching machine and among the ranks."""
+"""Checks before a run starts, on the launching machine and among the ranks."""
 
 import http.server
 import json
@@ -55,11 +55,11 @@ def test_a_port_that_is_taken(monkeypatch) -> None:
         taken.listen()
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         monkeypatch.setenv("RANK", "1")
-        resources.check_port()  # it is rank 0 that listens
+        resources.check_port()  # only rank 0 listens
         monkeypatch.setenv("RANK", "0")
         with pytest.raises(UserError, match=r"port \d+ of .* cannot be listened on .*: set MASTER_PORT to a free one"):
             resources.check_port()
-        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # torchrun does
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # set by torchrun, which listens itself
         resources.check_port()
 
 

@@ -1,4 +1,4 @@
-"""`megatron-sspo launch`: what it prints, and what it refuses."""
+"""`megatron-sspo launch`: its output and its errors."""
 
 import importlib.util
 import re
@@ -25,7 +25,7 @@ def in_the_checkout(monkeypatch, tmp_path):
 
 
 def arguments(tmp_path, *more):
-    """A run whose folder does not exist."""
+    """Returns arguments for a run whose folder does not exist."""
     return ["launch", RECIPE, "--set", f"output={tmp_path}", *more]
 
 
@@ -71,7 +71,7 @@ def test_dry_run_by_slurm(tmp_path, capsys, monkeypatch) -> None:
 
 
 def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, capsys) -> None:
-    """As the script does; without RUN the same folder would be refused."""
+    """The script resumes it too; without RUN the same folder would be an error."""
     (tmp_path / "tiny_moe").mkdir()
     (tmp_path / "tiny_moe" / "config.json").write_text("{}")
     assert main(arguments(tmp_path, "--check")) == 2

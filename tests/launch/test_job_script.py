@@ -1,4 +1,4 @@
-"""What slurm/job.sh makes of what Slurm says; tests/cluster runs it as a whole."""
+"""Reactions of slurm/job.sh to the output of Slurm's commands; tests/cluster runs the whole script."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, script: str, **commands: str) -> "subprocess.CompletedProcess[str]":
-    """A script that has job.sh, and these commands of Slurm's; its pauses take no time."""
+    """Runs a script that sources job.sh, with these stand-ins for Slurm's commands and without pauses."""
     for name, body in {"squeue": "", "srun": "", "scontrol": "", **commands}.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Experiments by NeMo-Run itself, in its own environment; those on a cluster are in tests/cluster."""
+"""Experiments by the real NeMo-Run, in its own environment; tests on a cluster are in tests/cluster."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def call(*command: object, timeout: float = 240, **variables: str) -> "subproces
 
 
 def sbatch_script(printed: str, home: Path) -> str:
-    """The script within what a dry run prints, free of margins and of what differs from time to time."""
+    """Returns the script in the output of a dry run, without margins and without parts that change between runs."""
     lines = [re.sub(r"\s+\w+\.py:\d+$", "", line.rstrip()).strip() for line in printed.splitlines()]
     text = "\n".join(lines[lines.index("#!/bin/bash") :]).rstrip() + "\n"
     text = text.replace(str(home), "NEMORUN_HOME").replace(str(ROOT), "PROJECT")
@@ -39,7 +39,7 @@ def sbatch_script(printed: str, home: Path) -> str:
 
 
 def test_the_papers_largest_setting(tmp_path) -> None:
-    """qwen3_30b_a3b.sbatch is what a person has looked at; a change of it is to be looked at again."""
+    """The script equals qwen3_30b_a3b.sbatch, which a person has reviewed; review it again after a change."""
     program = ROOT / "examples" / "nemo_run_qwen3_30b_a3b.py"
     chosen = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh"}
     done = call(
@@ -53,7 +53,7 @@ def test_the_papers_largest_setting(tmp_path) -> None:
 
 
 def test_what_is_wrong_is_one_sentence(tmp_path) -> None:
-    """The example's own checks are those of `megatron-sspo launch`, by the trainer's interpreter."""
+    """The example runs the checks of `megatron-sspo launch` with the trainer's interpreter."""
     program = ROOT / "examples" / "nemo_run_qwen3_30b_a3b.py"
     done = call(
         *(PYTHON, program, "--account=a", "--partition=b"), **environment(tmp_path, PYTHON=sys.executable)
@@ -94,7 +94,7 @@ def test_an_experiment_on_this_machine(workshop) -> None:
 
 
 def test_a_failing_experiment_has_an_exit_code(workshop) -> None:
-    """NeMo-Run's own is 0. What fails is the trainer; the checks are made by the interpreter that starts it."""
+    """NeMo-Run's own exit code would be 0. The trainer fails; the checks use the interpreter that starts it."""
     done = start(workshop, "second", PYTHON="/bin/false")
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.strip().splitlines()[-1].endswith(": FAILED")
@@ -140,7 +140,7 @@ else:
 
 @pytest.mark.long
 def test_a_sweep_as_an_experiment_on_this_machine(workshop) -> None:
-    """Its driver is killed, and with it the experiment and the runs; the same command ends what they have begun."""
+    """The driver is killed, and with it the experiment and the runs; the same command then finishes them."""
     folder = workshop.folder / "sweep"
     short = ("--set", "num_updates=3", "--set", "checkpoint_every=1")
     vary = ("--vary", "objective={ours: sspo(), gspo: gspo()}", "--seeds=2", "--at-once=2")

@@ -1,4 +1,4 @@
-"""Advantages: laws, references, and what is refused."""
+"""Advantages: laws, references, and errors."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_mean_is_zero_and_a_shift_changes_nothing(advantage, values, shift):
 @settings(max_examples=50)
 @given(values=rewards_of_a_group, scale=st.floats(1e-6, 1e6))
 def test_group_relative_does_not_see_the_scale(values, scale):
-    """No constant hides in the denominator: rewards of 1e-6 give the same advantages as rewards of 1."""
+    """The denominator has no added constant: rewards of 1e-6 give the same advantages as rewards of 1."""
     rewards = torch.tensor(values, dtype=torch.float64)
     actual = group_relative(rewards * scale)
     torch.testing.assert_close(actual, group_relative(rewards), rtol=1e-11, atol=1e-12)
@@ -60,7 +60,7 @@ def test_group_relative_does_not_see_the_scale(values, scale):
 @pytest.mark.parametrize("group_size", [2, 3, 7, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_tie_is_exactly_zero(advantage, value, group_size, dtype):
-    """0.1 + 0.1 + 0.1 is not 0.3: without care the division would turn that bit into advantages of about 1."""
+    """0.1 + 0.1 + 0.1 is not 0.3 in floating point: the division could turn this error into advantages of about 1."""
     assert advantage(torch.full((group_size,), value, dtype=dtype)).tolist() == [0.0] * group_size
 
 

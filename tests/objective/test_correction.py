@@ -1,4 +1,4 @@
-"""Engine correction: the weights, and that they scale gradients and nothing else."""
+"""Engine correction: the weights, and that they scale only gradients."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_sequence_level_is_the_geometric_mean():
 
 
 def test_the_ratio_is_of_the_trainer_over_the_engine_at_the_old_weights():
-    """π_old / π_rollout: π_θ has no part in it."""
+    """The ratio is π_old / π_rollout and does not depend on π_θ."""
     log_probs, old, rollout = batch()
     correction = Correction("truncated", cap=100.0)
     torch.testing.assert_close(correction.weights(old, rollout, SEGMENTS), (old - rollout).exp())

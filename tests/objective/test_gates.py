@@ -24,7 +24,7 @@ def every(gates):
 
 
 def log_ratios(low=-3.0, high=3.0, count=601):
-    """Holds 0 exactly, where the count is odd and the range is symmetric."""
+    """Returns log ratios; they include exactly 0 if the count is odd and the range is symmetric."""
     grid = torch.linspace(low, high, count, dtype=torch.float64)
     return torch.where(grid.abs() < 1e-12, 0.0, grid)
 
@@ -99,7 +99,7 @@ def test_weight_of_atanlog_is_the_one_that_the_paper_prints():
 @every(ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weight_is_the_gradient_of_log_gate(gate, advantage, dtype):
-    """To relative rounding, in the tails too: there the gradient is small, and must not be noise."""
+    """Both agree to relative rounding, also in the tails, where the gradient is small but must be accurate."""
     log_ratio = log_ratios().to(dtype)
     weight = gate.weight(log_ratio, tensor(advantage, dtype))
     gradient = gradient_of_log_gate(gate, log_ratio, tensor(advantage, dtype))
@@ -137,7 +137,7 @@ def test_ii_slope_1_at_1(gate, advantage, dtype):
 
 
 def assert_bell(values, peak):
-    """Strictly rising to `peak` and strictly falling from it, down to where rounding ends it."""
+    """Checks that values rise strictly to `peak` and then fall strictly, as far as rounding allows."""
     assert values.argmax().item() == peak
     assert (values[: peak + 1].diff() > 0).all()
     falling = values[peak:]

@@ -66,7 +66,7 @@ LENGTHS = [3, 1, 7, 12, 2, 5]
 
 
 def batch(lengths=LENGTHS, spread=0.3, seed=0, dtype=torch.float64):
-    """log-probs, old log-probs, advantages of both signs, segments."""
+    """Returns log-probs, old log-probs, advantages of both signs, and segments."""
     generator = torch.Generator().manual_seed(seed)
     tokens, sequences = sum(lengths), len(lengths)
     old = -torch.rand(tokens, generator=generator, dtype=torch.float64) * 3
@@ -91,7 +91,7 @@ def test_vectors(case, dtype):
 
 
 def naive(objective, log_probs, old_log_probs, advantages, segments):
-    """J · S in ρ, one sequence at a time, with products and sums as the paper prints them."""
+    """Computes J · S in ρ, one sequence at a time, with the products and sums as printed in the paper."""
     total = log_probs.new_zeros(())
     for new, old, advantage in zip(
         log_probs.split(segments.lengths.tolist()),
@@ -133,7 +133,7 @@ def test_gradcheck(objective):
 
 
 def test_geometric_gradient_is_the_weighted_policy_gradient():
-    """∇J = Σ_i w_i Â_i (1/|y_i|) Σ_t w(ρ_it; Â_i) ∇ log π: what is reported is what trains."""
+    """∇J = Σ_i w_i Â_i (1/|y_i|) Σ_t w(ρ_it; Â_i) ∇ log π: the reported weights are those of the gradient."""
     for name in ("gspo", "gspo-wide", "gmpo", "sspo", "sspo-expsig", "two gates"):
         log_probs, old, advantages, segments = batch()
         sums = OBJECTIVES[name](log_probs, old, advantages, segments)
@@ -150,7 +150,7 @@ def test_geometric_gradient_is_the_weighted_policy_gradient():
 @every_dtype
 @every_objective
 def test_on_policy_every_objective_is_reinforce(objective, dtype):
-    """At ρ = 1 the gradient is Â_i / |y_i|. SAPO's f(1) = 2/τ is not 1, but f'(1) is."""
+    """The gradient at ρ = 1 is Â_i / |y_i|. SAPO's f(1) = 2/τ is not 1, but f'(1) is."""
     log_probs, _, advantages, segments = batch(dtype=dtype)
     _, gradient = loss_and_gradient(objective, log_probs, log_probs.detach(), advantages, segments)
     expected = -(advantages / segments.lengths)[segments.ids]
@@ -191,7 +191,7 @@ def test_arithmetic_and_geometric_agree_on_one_token():
 @pytest.mark.parametrize("pool", [arithmetic, geometric])
 @pytest.mark.parametrize("log_gate", [-400.0, 400.0])
 def test_pooling_of_equal_gates_is_that_gate_however_small_or_large(pool, log_gate, dtype):
-    """e^{±400} is 0 or inf in fp32; one sequence must not shift another out of range either."""
+    """e^{±400} is 0 or inf in fp32; a sequence must not move another one out of range either."""
     log_gates = torch.tensor([log_gate] * 3 + [0.5] * 2, dtype=dtype, requires_grad=True)
     pooled = pool(log_gates, Segments.from_lengths([3, 2]))
     assert pooled.tolist() == pytest.approx([log_gate, 0.5], rel=1e-6)

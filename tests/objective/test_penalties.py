@@ -9,7 +9,7 @@ ESTIMATORS = ["k1", "k2", "k3"]
 
 
 def policies():
-    """Log-probs of two distributions over eight tokens; the first one can be differentiated."""
+    """Returns log-probs of two distributions over eight tokens; the first one requires a gradient."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(8, generator=generator, dtype=torch.float64).requires_grad_()
     reference = (logits.detach() + 0.5 * torch.randn(8, generator=generator, dtype=torch.float64)).log_softmax(0)

@@ -1,4 +1,4 @@
-"""A gate on one side only: vectors, the formula written naively, laws, limits."""
+"""`Pessimistic` gates: vectors, the formula written naively, laws, limits."""
 
 import json
 import math

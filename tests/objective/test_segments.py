@@ -1,4 +1,4 @@
-"""Segments: the reductions against Python loops, and what is refused."""
+"""Segments: the reductions against Python loops, and errors."""
 
 import pytest
 import torch

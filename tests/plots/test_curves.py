@@ -92,7 +92,7 @@ def written(folder: Path, name: str, *rows: str) -> Path:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What `plot` says where it draws nothing, which is one sentence."""
+    """Returns the error of `plot`, which is one sentence, when it draws nothing."""
     assert main(["plot", *map(str, arguments)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("megatron-sspo: ") and said.count("\n") == 1, said
@@ -217,7 +217,7 @@ def test_one_row_is_visible(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 7])
 def test_equal_curves_do_not_hide_each_other(tmp_path: Path, count: int) -> None:
-    """Of as many equal runs as there are colours each is seen, in the curves and not in the legend alone."""
+    """Each of several equal runs, up to the number of colours, is visible in the curves, not only in the legend."""
     equal = [run(tmp_path / f"run-{number}", 40) for number in range(count)]
     silent = [
         written(tmp_path / f"not-{number}", "metrics.jsonl", '{"update": 1, "reward/mean": NaN}')

@@ -1,4 +1,4 @@
-"""The figure of the gates is written whole, and shows the gates that there are."""
+"""The figure of the gates is written completely, and shows all gates."""
 
 from megatron_sspo.plots.gates import plot_gates
 

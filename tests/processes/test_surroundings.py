@@ -1,4 +1,4 @@
-"""Folders that have gone, streams that are closed, and limits on open files."""
+"""Missing working folders, closed standard streams, and limits on open files."""
 
 import os
 import subprocess

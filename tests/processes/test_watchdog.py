@@ -1,4 +1,4 @@
-"""Hangs are made on purpose, in two small processes, and have to end by themselves."""
+"""Deliberate hangs of two small processes, which the watchdog has to end."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("watched.py")
 def ranks(
     scenario: str, log: Path, *, timeout: float, stop_timeout: float = 10.0, count: int = 2
 ) -> Iterator[list["subprocess.Popen[str]"]]:
-    """The processes of a job, when all of them are under way."""
+    """Starts the processes of a job and returns them when all are running."""
     port = str(free_port())
     started = []
     for rank in range(count):
@@ -48,7 +48,7 @@ def ranks(
 
 
 def ends(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]:
-    """(exit code, standard output, standard error) of each."""
+    """Returns (exit code, standard output, standard error) of each process."""
     found = []
     for process in processes:
         out, err = process.communicate(timeout=60)
@@ -57,7 +57,7 @@ def ends(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]
 
 
 def assert_hung(found: list[tuple[int, str, str]], log: Path, why: str) -> None:
-    """All have ended as hung, one has reported why, and the log has the stacks of both."""
+    """Checks that all have ended as hung, one has reported why, and the log has the stacks of both."""
     assert [code for code, _, _ in found] == [HUNG, HUNG], found
     reports = [line for _, out, _ in found for line in out.splitlines() if line.startswith(f"REPORT {HUNG}")]
     assert len(reports) == 1 and why in reports[0] and str(log) in reports[0], found
@@ -81,7 +81,7 @@ def test_a_run_without_progress_ends_without_a_signal(tmp_path: Path) -> None:
 
 
 def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
-    """The process whose store the others tell each other by."""
+    """The stopped process is the one that serves the ranks' store."""
     log = tmp_path / "log.txt"
     with ranks("work_until_asked", log, timeout=4) as processes:
         processes[0].send_signal(signal.SIGSTOP)
@@ -90,7 +90,7 @@ def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: Path, stopped: int) -> None:
-    """So that the run ends as it would have, and the log says where it stood."""
+    """The run then ends normally, and the log says where it was stopped."""
     log = tmp_path / "log.txt"
     with ranks("work_until_asked", log, timeout=1000, stop_timeout=60) as processes:
         processes[stopped].send_signal(signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: 
 
 
 def test_a_job_that_is_suspended_and_resumed_goes_on(tmp_path: Path) -> None:
-    """All of its processes were stopped for longer than the limit."""
+    """All processes of the job were stopped for longer than the timeout."""
     log = tmp_path / "log.txt"
     with ranks("work_until_asked", log, timeout=4) as processes:
         for number in (signal.SIGSTOP, signal.SIGCONT):

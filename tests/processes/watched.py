@@ -21,7 +21,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
 
 
 def sleep_on_rank_1() -> None:
-    """A rank that does not come to a collective."""
+    """Lets rank 1 sleep instead of calling a collective."""
     if rank == 1:
         time.sleep(1000)
     agree.barrier()
@@ -34,13 +34,13 @@ def fail_on_rank_1() -> None:
 
 
 def work_until_asked() -> None:
-    """Steps of a tenth of a second, each with a collective, as a run's updates."""
+    """Makes steps of a tenth of a second with a collective each, like a run's updates, until a stop signal."""
     while not any(agree.gather(bool(asked))):
         time.sleep(0.1)
 
 
 def wait_with_beats() -> None:
-    """One call that takes longer than the limit, of which servers tell that they are at work."""
+    """Waits longer than the timeout in one place while another thread calls `beat`, as for servers that work."""
     import threading
 
     done = threading.Event()

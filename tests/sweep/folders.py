@@ -10,7 +10,7 @@ from megatron_sspo.sweep.values import read_vary
 
 
 def make_sweep(folder: Path, *vary: str, seeds: int = 1) -> Sweep:
-    """A sweep without runs."""
+    """Makes the folder of a sweep without runs."""
     sweep = Sweep(recipe="recipe.py", run={"class": "Run", "name": "run"}).extended(dict(map(read_vary, vary)), seeds)
     write_sweep(folder, sweep)
     return sweep
@@ -19,7 +19,7 @@ def make_sweep(folder: Path, *vary: str, seeds: int = 1) -> Sweep:
 def make_run(
     folder: Path, values: Sequence[float], *, num_updates: int | None = None, has_model: bool = True, **more: float
 ) -> None:
-    """A run with pass@1 of one set before each update and at the end; by default a finished one."""
+    """Makes a run's folder with pass@1 of one set before each update and at the end; by default finished."""
     folder.mkdir(parents=True)
     updates = len(values) - 1
     evaluation = {"class": "Evaluation"}

@@ -1,4 +1,4 @@
-"""Which runs are started, resumed and given up, with a stand-in for the trainer; real ones are in tests/e2e."""
+"""The driver starts, resumes and abandons runs of a fake trainer; tests with the real one are in tests/e2e."""
 
 import json
 import os
@@ -46,7 +46,7 @@ sys.exit(code)
 
 @pytest.fixture
 def trainer(tmp_path_factory) -> str:
-    """The interpreter of the stand-in: it takes `-m megatron_sspo`, and starts in no time."""
+    """The interpreter of the fake trainer: it accepts `-m megatron_sspo` and starts fast."""
     path = tmp_path_factory.mktemp("trainer") / "python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -S {HERE / "trainer.py"} "$@"\n')
     path.chmod(0o755)
@@ -55,7 +55,7 @@ def trainer(tmp_path_factory) -> str:
 
 @pytest.fixture
 def drive(tmp_path, trainer, monkeypatch):
-    """drive(behaviour) -> the driver's exit code, and what it has said."""
+    """A function drive(behaviour) that returns the driver's exit code and its output."""
 
     def run(behaviour: dict[str, str], at_once: int = 2, **more) -> tuple[int, list[str]]:
         sweep = make_sweep(tmp_path, "updates_per_sync=[2, 8]", seeds=2)
@@ -133,7 +133,7 @@ def test_shares_of_the_machine(tmp_path, drive, monkeypatch) -> None:
 
 @pytest.fixture
 def started(tmp_path, trainer):
-    """started(behaviour, ...) -> a driver in a process of its own, two runs of which wait."""
+    """A function started(behaviour, ...) that returns a driver in its own process, whose first two runs wait."""
     processes = []
 
     def start(*arguments: str, word: str = "waits") -> "subprocess.Popen[str]":
@@ -182,14 +182,14 @@ def test_a_signal_has_the_runs_save_and_leave(tmp_path, started, number) -> None
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 85 and alive(tmp_path) == []
     assert f"{signal.Signals(number).name} came, and the runs have left: the same command goes on" in out
-    assert len(list((tmp_path / "attempts").iterdir())) == 2  # none was started after
+    assert len(list((tmp_path / "attempts").iterdir())) == 2  # no run was started after the signal
 
 
 def test_a_second_interrupt_ends_runs_that_do_not_leave(tmp_path, started) -> None:
     process = started(word="deaf")
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)  # Slurm, for one, sends several
+    process.send_signal(signal.SIGTERM)  # Slurm, for example, sends several
     time.sleep(0.5)
     assert process.poll() is None and len(alive(tmp_path)) == 2
     process.send_signal(signal.SIGINT)
@@ -246,7 +246,7 @@ def test_a_terminal_shows_what_runs_and_may_be_closed(tmp_path, trainer) -> None
         shown += os.read(terminal, 4096)
     assert f"{NAMES[0]}: starts".encode() in shown and b"0/2" in shown
     os.close(terminal)
-    time.sleep(1.5)  # in which it would be drawn again
+    time.sleep(1.5)  # long enough for the display to refresh
     assert process.poll() is None
     for attempt in alive(tmp_path):
         os.kill(attempt, signal.SIGKILL)

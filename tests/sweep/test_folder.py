@@ -1,4 +1,4 @@
-"""What a sweep's folder says: which runs there are, and which are done."""
+"""A sweep's folder: its runs, and which of them are finished."""
 
 import json
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_what_is_done_is_read_off_the_runs_folder(tmp_path) -> None:
     make_run(run, [0.0, 0.5, 1.0])
     assert status(run) == Status("finished", 2)
     for name, change in {
-        "metrics.jsonl": lambda text: text[:-1],  # a row that a kill has cut
+        "metrics.jsonl": lambda text: text[:-1],  # a row that a kill has cut short
         "evaluations.jsonl": lambda text: text.rpartition("\n")[0].rpartition("\n")[0] + "\n",
         "config.json": lambda text: text.replace('"num_updates": 2', '"num_updates": 3'),
     }.items():

@@ -1,4 +1,4 @@
-"""From the words of the command line to a checked sweep."""
+"""Building a checked sweep from the command line's arguments."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables and pictures of sweeps whose runs have chosen numbers."""
+"""Tables and pictures of sweeps whose runs have given numbers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ VARY = ("objective={ours: sspo(), other: gspo()}", "updates_per_sync=[2, 8]")
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Ours is the better one with 2 in two of three seeds, and the worse one with 8 in all."""
+    """A sweep in which ours is better with 2 in two of three seeds, and worse with 8 in all seeds."""
     made = make_sweep(tmp_path, *VARY, seeds=3)
     ends = {
         ("ours", "2"): [0.9, 0.7, 0.5],
@@ -48,7 +48,7 @@ def test_the_table_by_hand(sweep) -> None:
     at_the_end = lines.index("**pass@1 of sums, at the end**")
     assert lines[at_the_end + 2] == "| objective | updates_per_sync=2 | updates_per_sync=8 | all settings |"
     ours = lines[at_the_end + 4].split(" | ")
-    assert ours[0] == "| ours" and ours[1].startswith("0.700 (0.500–0.900), 3")  # of three none is cut
+    assert ours[0] == "| ours" and ours[1].startswith("0.700 (0.500–0.900), 3")  # of three values none is cut
     # 0.1 0.2 0.3 0.5 0.7 0.9: one is cut at each end
     assert ours[3].startswith("0.425 (") and ours[3].endswith(", 6 |")
     wins = lines.index("**P(row > column), a tie counting half: pass@1 of sums, at the end, updates_per_sync=2**")
@@ -83,8 +83,8 @@ def test_what_is_not_finished_is_left_out_and_named(tmp_path, capsys) -> None:
     assert main(["table", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "Not finished, and left out: objective=other,updates_per_sync=8,seed=0; " in out
-    assert "| other | 0.500, 1 | – | 0.500, 1 |" in out  # with 8 it has no finished run
-    assert "| ours | 0.500, 1 | 0.500, 1 | 0.500, 1 |" in out  # and so all settings are those that both have
+    assert "| other | 0.500, 1 | – | 0.500, 1 |" in out  # "other" has no finished run with 8
+    assert "| ours | 0.500, 1 | 0.500, 1 | 0.500, 1 |" in out  # so "all settings" has only the settings that both have
     assert main(["plot", str(tmp_path)]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Statistics of sweeps, against numbers by hand and against naive bootstraps."""
+"""Statistics of sweeps, against numbers computed by hand and naive bootstraps."""
 
 import itertools
 
@@ -10,8 +10,8 @@ from megatron_sspo.sweep.statistics import interquartile_mean, probability_of_im
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
     assert interquartile_mean([[0.0, 1.0, 2.0, 100.0]]).estimate == 1.5
-    assert interquartile_mean([[5.0, 1.0, 3.0, 2.0, -50.0]]).estimate == 2.0  # of five, one at each end
-    assert interquartile_mean([[1.0, 2.0, 6.0]]).estimate == 3.0  # of three, none
+    assert interquartile_mean([[5.0, 1.0, 3.0, 2.0, -50.0]]).estimate == 2.0  # of five values, one is cut at each end
+    assert interquartile_mean([[1.0, 2.0, 6.0]]).estimate == 3.0  # of three values, none is cut
     assert interquartile_mean([[0.0, 100.0], [1.0, 2.0]]).estimate == 1.5  # over all strata together
 
 
@@ -39,7 +39,7 @@ def test_equal_values_have_intervals_of_no_width() -> None:
 
 
 def test_the_interval_is_that_of_all_samples_there_are() -> None:
-    """Three values have 27 bootstrap samples, of which each is as likely: quantiles are known without chance."""
+    """Three values have 27 equally likely bootstrap samples, so the exact quantiles are known."""
     values = [0.1, 0.4, 0.9]
     means = sorted(np.mean(sample) for sample in itertools.product(values, repeat=3))
     found = interquartile_mean([values], samples=40_000)
@@ -51,7 +51,7 @@ def test_the_interval_is_that_of_all_samples_there_are() -> None:
 
 
 def test_a_sample_is_drawn_within_each_stratum() -> None:
-    """Strata that differ among and not within themselves leave nothing to chance."""
+    """If all values within a stratum are equal, the result is deterministic."""
     found = interquartile_mean([[0.0, 0.0], [1.0, 1.0]])
     assert (found.estimate, found.low, found.high) == (0.5, 0.5, 0.5)
     found = interquartile_mean([[0.0, 1.0], [0.0, 1.0]])

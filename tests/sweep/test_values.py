@@ -1,4 +1,4 @@
-"""Which values a sweep has, and what its runs are called."""
+"""The values of a sweep, and the names of its runs."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Stands in for `python -m megatron_sspo train`: quick, and it fails as the file `behaviour` of the sweep says.
+"""Replaces `python -m megatron_sspo train` by a fast program that fails as the sweep's file `behaviour` says.
 
-`behaviour` has lines "NAME WORD...": the first attempt of the run does what the first word says, and so on; attempts
-without a word finish the run.
+`behaviour` has lines "NAME WORD...": the first attempt at the run follows the first word, and so on; an attempt without
+a word finishes the run.
 """
 
 import itertools

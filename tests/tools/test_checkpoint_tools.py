@@ -21,7 +21,7 @@ def run(tool, *arguments):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A Hugging Face folder with a tokenizer, its Megatron checkpoint, and the way back."""
+    """A Hugging Face folder with a tokenizer, its Megatron checkpoint, and the folder converted back."""
     root = tmp_path_factory.mktemp("tools")
     tiny_policy.save("moe", root / "hf")
     done = run("convert_hf_to_megatron", root / "hf", root / "megatron")

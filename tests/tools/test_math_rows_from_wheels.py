@@ -24,7 +24,7 @@ AIME_CASES = [
 
 @pytest.fixture
 def tool(monkeypatch):
-    """The program as a module: tools/ is a folder of programs and no package."""
+    """The program as a module, because tools/ is a folder of programs and not a package."""
     spec = importlib.util.spec_from_file_location("math_rows_from_wheels", _PATH)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -34,7 +34,7 @@ def tool(monkeypatch):
 
 
 def serve(tool, monkeypatch, folder: Path, name: str, cases: list[dict]) -> None:
-    """Has the tool take its rows from a wheel of these cases."""
+    """Makes the tool read its rows from a wheel with these cases."""
     wheel = getattr(tool, name)
     content = "".join(json.dumps(case) + "\n" for case in cases).encode()
     path = folder / f"{name}.whl"

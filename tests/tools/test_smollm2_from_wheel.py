@@ -13,7 +13,7 @@ _PATH = Path(__file__).parents[2] / "tools" / "smollm2_from_wheel.py"
 
 @pytest.fixture
 def tool():
-    """The program as a module: tools/ is a folder of programs and no package."""
+    """The program as a module, because tools/ is a folder of programs and not a package."""
     spec = importlib.util.spec_from_file_location("smollm2_from_wheel", _PATH)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The harness of `make torture` sees what it is there to see: books that do not balance, memory that grows."""
+"""The harness of `make torture` detects lost or doubled responses and growing memory."""
 
 import json
 
@@ -9,7 +9,7 @@ from tools.torture.faults import KINDS
 from tools.torture.memory import Sample, flatness
 from tools.torture.plan import Plan
 
-PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # of each update
+PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
 
 
 def line(update, prompts, life=1, serial=None):
@@ -69,10 +69,10 @@ def test_a_life_that_goes_far_back_makes_what_was_later_void(check):
     ("change", "lost", "doubled"),
     [
         (lambda lines: lines[1].update(line(2, ["c"])), 2, 0),  # a prompt skipped
-        (lambda lines: lines[1].update(line(2, ["c", "a"])), 2, 2),  # one drawn twice, another not at all
+        (lambda lines: lines[1].update(line(2, ["c", "a"])), 2, 2),  # one prompt drawn twice, another one skipped
         (lambda lines: lines.pop(), 4, 0),  # the last update missing
         (lambda lines: lines[2]["groups"][0]["rollouts"].pop(), 1, 0),  # a response missing
-        (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(serial=1100), 0, 1),  # one of update 1 again
+        (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(serial=1100), 0, 1),  # a response of update 1 again
         (lambda lines: lines[2]["groups"][0]["rollouts"][0].update(content="1100-0-0"), 0, 1),
     ],
 )
@@ -102,7 +102,7 @@ def test_every_kind_comes_before_one_comes_again():
 
 @pytest.mark.parametrize("growth", [0.0, 0.01])
 def test_memory_that_grows_within_a_life_shows(growth):
-    """Lives differ from their start on, which is no growth; nor is what a life has not built yet."""
+    """Differences between lives are not growth, and neither is the memory that a life builds up at its start."""
 
     def sample(n):
         life, update = divmod(n, 40)

@@ -1,4 +1,4 @@
-"""Recipes of one wrong value each, and the commands that have to find it."""
+"""Recipes with one wrong value each, and the commands that have to report it."""
 
 from pathlib import Path
 
@@ -64,14 +64,14 @@ COMMANDS = (["train"], ["launch", "--check"], ["launch", "--dry-run"])
 
 
 def write(folder: Path, fields: str) -> Path:
-    """A recipe with these arguments of its Run."""
+    """Writes a recipe with these arguments of its Run."""
     path = folder / "recipe.py"
     path.write_text(HEAD.replace("{fields}", fields))
     return path
 
 
 def sentence(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
-    """What every command says of a recipe, on one line, with exit code 2."""
+    """Returns the error of every command for a recipe: one line, with exit code 2."""
     found = set()
     for command, *options in COMMANDS:
         assert main([command, str(path), "--set", f"output={path.parent / 'runs'}", *options, *more]) == 2

@@ -1,4 +1,4 @@
-"""A recipe that cannot be loaded: one sentence with the recipe's own line, and no line of this package."""
+"""Recipes that cannot be loaded: the error is one sentence with the recipe's line and no line of this package."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.validation.recipes import HEAD, sentence, write
 RUN = HEAD.partition("def recipe()")[0]
 IN_RECIPE = "line {line} (`{text}`): "
 
-# what follows the imports -> the line's text, and the error
+# the code after the imports -> the line's text, and the error
 RAISES = {
     "1 / 0": ("1 / 0", "ZeroDivisionError: division by zero"),
     "import there_is_none": ("import there_is_none", "ModuleNotFoundError: No module named 'there_is_none'"),
@@ -162,7 +162,7 @@ def test_a_name_of_no_recipe(tmp_path, name, message) -> None:
 def test_a_file_that_cannot_be_read(tmp_path, monkeypatch) -> None:
     path = write(tmp_path, "")
 
-    def refused(self: Path) -> bytes:  # as for another user than root
+    def refused(self: Path) -> bytes:  # as for a user other than root
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_bytes", refused)
@@ -205,7 +205,7 @@ def test_recipes_of_one_name_in_two_folders(tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["{folder}/recipe.py", "recipes.recipe:recipe", "recipe:recipe"])
 def test_a_recipe_and_a_plug_in_import_the_files_beside_them(tmp_path, form) -> None:
-    """In processes of their own, by the installed command and by -m; Python's own modules are not replaced."""
+    """The commands run in their own processes, as installed and by -m; Python's own modules are not replaced."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     write(folder, "name=beside.NAME, reward='my_reward.py:reward' if False else 'my_reward:reward'")

@@ -1,4 +1,4 @@
-"""A wrong value of a recipe ends in one sentence with the field, the value and what it has to be, in every command."""
+"""Wrong values of a recipe: every command gives one sentence with the field, the value and the allowed values."""
 
 import pytest
 
@@ -13,7 +13,7 @@ JSON = "what JSON can hold"
 
 # arguments of the Run -> the message
 VALUES = {
-    # of the wrong type
+    # wrong types
     "num_updates='ten'": f"num_updates is 'ten': it has to be {COUNT}",
     "num_updates=None": f"num_updates is None: it has to be {COUNT}",
     "num_updates=2.5": f"num_updates is 2.5: it has to be {COUNT}",
@@ -168,7 +168,7 @@ VALUES = {
     "tokens_per_microbatch=100": "a sequence may have 528 tokens",
 }
 
-# names of runs, and everything that a folder may not be called
+# names of runs that cannot be the name of a folder
 NAMES = [
     "",
     ".",

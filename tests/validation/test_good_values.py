@@ -1,4 +1,4 @@
-"""Values that are taken, and as what."""
+"""Valid values, and what they are converted to."""
 
 from pathlib import Path
 from types import MappingProxyType

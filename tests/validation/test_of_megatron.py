@@ -1,4 +1,4 @@
-"""Fields of Megatron's own dataclasses: `train` and `launch --check` find the same, before any process is started."""
+"""Fields of Megatron's dataclasses: `train` and `launch --check` report the same errors before a process starts."""
 
 import pytest
 
@@ -33,12 +33,12 @@ REFUSED = {
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
     "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
     "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
-    # what a layout and a model do not go together in
+    # layouts that do not fit the model
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
     "parallel=Parallel(pipeline=3)": "parallel.pipeline × parallel.virtual_pipeline is 3, which does not divide",
     "parallel=Parallel(tensor=2)": "experts under parallel.tensor > 1 need parallel.sequence=true",
-    # what the run's other parts find when they are named
+    # errors that other parts of the run find when they are resolved
     "model=Model(path='/nowhere')": "/nowhere has no config.json: set model.path to a Hugging Face folder",
     "reward='nobody'": "there is no reward named 'nobody'",
     "reward='math:pi'": "the reward 'math:pi' is 3.14",

@@ -2,7 +2,7 @@
 
     python tests/vectors/make_pessimistic.py
 
-Needs mpmath alone, and nothing of this package.
+It needs only mpmath, and nothing of this package.
 """
 
 import json
@@ -34,7 +34,7 @@ CASES = [
 
 
 def pessimistic(name, rho, advantage, tau, cap):
-    """f on the side that the advantage pushes to; on the other one its tangent in log space at ρ = 1."""
+    """Returns f on the advantage's side of ρ = 1, and on the other side its tangent in log space at ρ = 1."""
     gate = GATES[name]
     if advantage * (rho - 1) >= 0:
         return gate(rho, tau)

@@ -1,1 +1,1 @@
-"""A run under a seeded sequence of faults, resumed after each: `make torture`."""
+"""Runs training under a seeded sequence of faults and resumes it after each: `make torture`."""

@@ -1,4 +1,4 @@
-"""`python -m tools.torture`: the real loop under a seeded sequence of faults, and a table at the end."""
+"""`python -m tools.torture`: runs the real loop under a seeded sequence of faults, and prints a table at the end."""
 
 import argparse
 import os
@@ -23,16 +23,16 @@ from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.report import Findings
 from tools.torture.servers import Servers
 
-_SHORT = 400.0  # seconds, below which there is time for two runs
+_SHORT = 400.0  # with fewer seconds, there is time for two runs only
 _UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 20}
 _UPDATES_OF_SHORT = {"embedded": 16, "outside": 16}
 _ORDER = ("embedded", "outside", "embedded", "router", "own")
-_ATTEMPTS = 3  # at the run without faults
-_SERVER_SECONDS = 300.0  # for the start of servers, on a busy machine
+_ATTEMPTS = 3  # attempts at the run without faults
+_SERVER_SECONDS = 300.0  # timeout for the start of servers on a busy machine
 
 
 def main() -> int:
-    """Returns 1 where something hung, was lost, doubled or left."""
+    """Runs the command line; returns 1 if a run hung, lost or doubled data, or left files or processes behind."""
     parser = argparse.ArgumentParser(prog="python -m tools.torture")
     parser.add_argument("--seconds", type=float, default=600.0, help="in which faults are made")
     parser.add_argument("--seed", type=int, default=0)
@@ -52,7 +52,7 @@ def main() -> int:
     try:
         kinds = list(_kinds(options))
         if _is_short(options) and "outside" in kinds and torture.servers is not None:
-            torture.servers.mind()  # they start while the first run is at work
+            torture.servers.mind()  # the servers start while the first run trains
         if "embedded" in kinds:
             torture.reference = _reference(torture, _updates(options, "embedded"))
         began = time.monotonic()
@@ -143,7 +143,7 @@ def _brief(record: PhaseRecord) -> str:
 
 
 def _reference(torture: Torture, num_updates: int) -> Path:
-    """The embedded run that nobody interrupts. One that hangs without a fault is noted, and made again."""
+    """Makes the embedded run without faults and returns its folder. A hang is recorded, and the run is repeated."""
     for attempt in range(_ATTEMPTS):
         folder = torture.output / "reference" / str(attempt)
         folder.mkdir(parents=True)
@@ -178,7 +178,7 @@ def _comes_to_its_end(life: Life, torture: Torture, folder: Path) -> bool:
 
 
 def expected_prompts(folder: Path, recipe: str, num_updates: int) -> Sequence[Sequence[str]]:
-    """The prompts that each update has to learn from: those of the stream, in its order, and none left out."""
+    """Returns the prompts that each update must train on: those of the stream, in its order, without gaps."""
     os.environ["TORTURE_FOLDER"] = str(folder)
     from megatron_sspo.preflight import prompt_stream
     from megatron_sspo.recipe import load_recipe

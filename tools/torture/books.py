@@ -1,4 +1,4 @@
-"""Whether the books of a finished run balance: each prompt drawn once, each response learned from at most once."""
+"""Audits a finished run: each prompt is drawn once, and each response is trained on at most once."""
 
 import json
 from collections import Counter
@@ -8,30 +8,32 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-_LONG = 10  # tokens, from which on chance does not make the same response twice
+_LONG = 10  # responses of so many tokens are not equal by chance
 
 
 @dataclass
 class Books:
-    """What was found in a run that has ended by itself."""
+    """The result of the audit of a run that has finished."""
 
     updates: int = 0
-    updates_lost: int = 0  # made again, because a life ended before their checkpoint was whole
-    rollouts_lost: int = 0  # that a complete history would have learned from
-    rollouts_doubled: int = 0  # learned from twice
+    updates_lost: int = 0  # repeated, because a life ended before their checkpoint was complete
+    rollouts_lost: int = 0  # missing from the history
+    rollouts_doubled: int = 0  # trained on twice
     judged: int = 0  # programs that the sandbox has judged
     judged_wrong: int = 0
     errors: list[str] = field(default_factory=list)
 
 
 def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_size: int, *, is_served: bool) -> Books:
-    """Goes through the history that counts in the end: of each update, the last time that it was made.
+    """Checks the final history, which has each update as it was made last.
 
     Args:
-        journal: what rank 0 has noted of each update, of all lives.
+        journal: the file in which rank 0 has recorded each update, over all lives.
         run: the run's folder.
-        expected: the prompts that each update has to learn from, in order: those of the stream, none left out.
-        is_served: responses come from servers and are not repeated by a seed, so that two equal ones are one.
+        expected: the prompts that each update must train on, in order: those of the stream, without gaps.
+        group_size: the number of responses to a prompt.
+        is_served: whether responses come from servers. A seed does not repeat them, so two equal responses are one
+            response that was used twice.
     """
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     books = Books(updates=len(expected), updates_lost=_count_lost(lines))
@@ -48,7 +50,7 @@ def audit(journal: Path, run: Path, expected: Sequence[Sequence[str]], group_siz
 
 
 def surviving(lines: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Update -> its last line; what was made before a life went back behind it does not count."""
+    """Returns update -> its last line. Updates that a later life repeated from an older checkpoint do not count."""
     history: dict[int, dict[str, Any]] = {}
     for line in lines:
         for later in [update for update in history if update >= line["update"]]:
@@ -116,7 +118,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def differences(run: Path, reference: Path) -> list[str]:
-    """In what a run differs from the uninterrupted one; how long things took aside."""
+    """Returns the differences between a run and the uninterrupted one, except for durations."""
     found = []
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         pairs = zip(_rows(run / name), _rows(reference / name), strict=False)

@@ -1,4 +1,4 @@
-"""The kinds of faults. Each is made by a function that has done and undone it when it returns."""
+"""The kinds of faults. A function makes each fault, and has undone it when it returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tools.torture import faults_of_disk, faults_of_processes, faults_of_servers
 from tools.torture.scene import Scene
 
 Moment = Literal["starting", "working", "ending", "down"]
-# a life with servers of its own takes a minute to start: there, what concerns these servers, and three kinds more
+# A life with its own servers takes a minute to start, so it gets only the faults of these servers and three more kinds.
 MOST = ("embedded", "outside", "router")
 EVERYWHERE = (*MOST, "own")
 SERVED = ("outside", "own", "router")
@@ -20,12 +20,12 @@ class Kind:
     """A kind of fault, as a line of the table.
 
     Args:
-        name: of the line.
-        act: makes it, and returns in words what was done. Raises NotNow where it cannot.
-        phases: in which it means something.
-        moments: of a run's life; the seed chooses one.
-        needs: "mount" or "shim", which a machine may not have.
-        ends: the run ends of it, and is to be resumed.
+        name: the name of the line.
+        act: a function that makes the fault and describes it in words. It raises NotNow if it cannot make the fault.
+        phases: the kinds of run that it applies to.
+        moments: the moments of a run's life when it can happen; the seed chooses one.
+        needs: "mount" or "shim", which a machine may not support.
+        ends: whether the fault ends the run, which is then resumed.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Faults of the disk, the clock, the newest checkpoint, and the port at which ranks meet."""
+"""Faults of the disk, the clock, the newest checkpoint, and the rendezvous port."""
 
 import random
 import shutil
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tools.torture.scene import NotNow, Scene
 
-_SECONDS = (4.0, 8.0)  # for which a disk is full, slow or read-only: some checkpoints long
+_SECONDS = (4.0, 8.0)  # how long a disk is full, slow or read-only: the time of several checkpoints
 
 
 def full_disk(scene: Scene) -> str:
-    """No byte of room for some seconds."""
+    """Fills the disk completely for some seconds."""
     scene.disk.fill()
     try:
         took = scene.pause(*_SECONDS)
@@ -21,7 +21,7 @@ def full_disk(scene: Scene) -> str:
 
 
 def read_only(scene: Scene) -> str:
-    """The run's folder, or that of its checkpoints, refuses writes for some seconds."""
+    """Makes the run's folder, or the folder of its checkpoints, read-only for some seconds."""
     folder = scene.random.choice([scene.run, scene.run / "checkpoints"])
     if not folder.exists():
         raise NotNow(f"no {folder.name}")
@@ -34,7 +34,7 @@ def read_only(scene: Scene) -> str:
 
 
 def slow_disk(scene: Scene) -> str:
-    """Every flush takes longer."""
+    """Makes every fsync slower for some seconds."""
     delay = scene.random.choice([0.05, 0.2, 0.5])
     scene.shim.slow_down(delay)
     try:
@@ -45,7 +45,7 @@ def slow_disk(scene: Scene) -> str:
 
 
 def jump(scene: Scene) -> str:
-    """The wall clock of all the run's processes is an hour, or a day, off, and is put right later: two jumps."""
+    """Changes the wall clock of all the run's processes by seconds to a day, and corrects it later: two jumps."""
     seconds = scene.random.choice([-86_400, -3600, -5, 5, 3600, 86_400])
     scene.shim.jump(seconds)
     try:
@@ -65,7 +65,7 @@ def corrupt(scene: Scene) -> str:
 
 
 def _flip_bytes(checkpoint: Path, chance: random.Random) -> str:
-    """As a disk that does not notice its own errors."""
+    """Flips bytes, as a disk with undetected errors does."""
     shard = _shard(checkpoint, chance)
     content = bytearray(shard.read_bytes())
     place = chance.randrange(len(content) // 4, len(content) * 3 // 4)
@@ -130,7 +130,7 @@ _DAMAGE = {
 
 
 def meeting_port_taken(scene: Scene) -> str:
-    """The run is started rank by rank, as Slurm does it, and somebody listens at MASTER_PORT for some seconds."""
+    """Occupies MASTER_PORT for some seconds; the ranks of the next life are started one by one, as Slurm does."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()

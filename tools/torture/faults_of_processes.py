@@ -9,14 +9,14 @@ from tools.torture.scene import Scene
 
 
 def kill(scene: Scene, role: str, *, seconds: float = 2.0) -> str:
-    """SIGKILL to one process of that role."""
+    """Sends SIGKILL to one process of that role."""
     process = scene.one_of(role, seconds=seconds)
     send([process], signal.SIGKILL)
     return f"SIGKILL to {role}"
 
 
 def freeze(scene: Scene, *roles: str, seconds: float = 2.0) -> str:
-    """SIGSTOP to one process of these roles, and SIGCONT a moment later."""
+    """Sends SIGSTOP to one process of these roles, and SIGCONT a moment later."""
     process = scene.one_of(*roles, seconds=seconds)
     send([process], signal.SIGSTOP)
     try:
@@ -27,9 +27,9 @@ def freeze(scene: Scene, *roles: str, seconds: float = 2.0) -> str:
 
 
 def ask(scene: Scene, name: str) -> str:
-    """A signal that asks a run to end early: as Slurm sends it to all processes, or as a user does to the one started.
+    """Sends a stop signal: to all processes, as Slurm does, or to the launcher, as a user does.
 
-    Slurm's reaches the sandbox's processes too, and those of servers that the run owns.
+    As from Slurm, the signal to all processes also reaches the sandbox's processes and the run's own servers.
     """
     assert scene.life is not None
     number = signal.Signals[name]
@@ -42,13 +42,13 @@ def ask(scene: Scene, name: str) -> str:
 
 
 def make_stop_file(scene: Scene) -> str:
-    """The file that asks a run to end."""
+    """Makes the file that asks a run to end."""
     (scene.run / "stop").touch()
     return "touch stop"
 
 
 def kill_sandboxes(scene: Scene) -> str:
-    """SIGKILL to the first sandbox that shows up, or to its judge, and to those of the next moments."""
+    """Sends SIGKILL to one to three sandboxes or their judges, as soon as they appear."""
     number = scene.random.randint(1, 3)
     roles = scene.random.choice([("bwrap",), ("judge",), ("bwrap", "judge")])
     killed = 0

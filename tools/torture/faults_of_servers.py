@@ -11,12 +11,12 @@ import psutil
 from tools.torture.processes import send, with_children
 from tools.torture.scene import NotNow, Scene
 
-_START_SECONDS = 40.0  # in which a server that is started begins to import
+_START_SECONDS = 40.0  # timeout until a new server starts its imports
 _REFUSAL_SECONDS = 60.0
 
 
 def kill_server(scene: Scene, *, whole: bool) -> str:
-    """SIGKILL to a server with all that it started, or to one of its workers."""
+    """Sends SIGKILL to a server and all its children, or to one of its workers."""
     if whole:
         server = scene.one_of("server")
         count = send(with_children(server), signal.SIGKILL)
@@ -28,7 +28,7 @@ def kill_server(scene: Scene, *, whole: bool) -> str:
 
 
 def kill_all_servers(scene: Scene) -> str:
-    """SIGKILL to all of them at once."""
+    """Sends SIGKILL to all servers at once."""
     servers = scene.processes.of_role("server")
     if not servers:
         raise NotNow("no server")
@@ -37,7 +37,7 @@ def kill_all_servers(scene: Scene) -> str:
 
 
 def freeze_server(scene: Scene, shortest: float, longest: float) -> str:
-    """SIGSTOP to all of a server's processes, and SIGCONT to those that are left of them later."""
+    """Sends SIGSTOP to all of a server's processes, and later SIGCONT to those that still exist."""
     processes = with_children(scene.one_of("server"))
     send(processes, signal.SIGSTOP)
     try:
@@ -48,7 +48,7 @@ def freeze_server(scene: Scene, shortest: float, longest: float) -> str:
 
 
 def server_port_taken(scene: Scene) -> str:
-    """Somebody listens at the port that a server of the run's own was told to take, before the server does."""
+    """Occupies the port that one of the run's own servers is to listen on, before the server does."""
     server = scene.one_of("server", seconds=_START_SECONDS)
     port = _port_of(server)
     with socket.socket() as listener:
@@ -73,7 +73,7 @@ def _port_of(server: psutil.Process) -> int:
 
 
 def serve_port_taken(scene: Scene) -> str:
-    """A second `serve` at the port of the first, which has to refuse."""
+    """Starts a second `serve` at the port of the first; the second has to refuse."""
     assert scene.servers is not None
     second = scene.servers.start(scene.servers.port)
     try:

@@ -1,4 +1,4 @@
-"""What the processes of a run that hangs are at."""
+"""Stacks of the processes of a run that hangs."""
 
 import contextlib
 import shutil
@@ -10,7 +10,7 @@ import psutil
 
 
 def stacks(processes: Iterable[psutil.Process]) -> str:
-    """The stack of each: Python's where py-spy is in PATH, and in any case the kernel's."""
+    """Returns where each process waits in the kernel, and its Python stack if py-spy is in PATH."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):

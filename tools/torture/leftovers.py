@@ -1,4 +1,4 @@
-"""What a run has left: processes, and files under names of its own choosing."""
+"""Finds the processes and files that a run has left behind."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ import psutil
 
 from tools.torture.processes import Processes, describe
 
-_SECONDS = 15.0  # in which everything has to be gone
+_SECONDS = 15.0  # the time within which all processes have to end
 
 
 def processes_left(processes: Processes, is_others: Callable[[psutil.Process], bool]) -> list[str]:
-    """Processes that outlive a life that has ended, apart from those of servers that are meant to."""
+    """Returns the processes that outlive an ended life, except the servers' processes, which are meant to."""
     deadline = time.monotonic() + _SECONDS
     while True:
         left = [process for process in processes.alive() if not is_others(process)]
@@ -24,7 +24,7 @@ def processes_left(processes: Processes, is_others: Callable[[psutil.Process], b
 
 
 def is_of_serve(process: psutil.Process) -> bool:
-    """Whether it is `megatron-sspo serve`, or one that this has started."""
+    """Returns whether a process is `megatron-sspo serve` or one of its descendants."""
     try:
         lines = [" ".join(one.cmdline()) for one in (process, *process.parents())]
         return any("megatron_sspo serve" in line for line in lines)
@@ -33,12 +33,12 @@ def is_of_serve(process: psutil.Process) -> bool:
 
 
 def listing(*folders: Path) -> set[str]:
-    """Every name in these folders, but for that of torch's cache, which it keeps for the next program."""
+    """Returns every path in these folders, except torch's cache, which torch keeps for the next program."""
     return {str(path) for folder in folders for path in folder.glob("*") if "torchinductor" not in path.name}
 
 
 def files_of_run(run: Path) -> list[str]:
-    """Names in a finished run's folder that nobody is to see: those of files that were to be renamed."""
+    """Returns the hidden files in a finished run's folder: temporary files that should have been renamed."""
     return [str(path) for path in run.rglob(".*") if not _is_wanted(path)]
 
 

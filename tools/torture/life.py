@@ -1,4 +1,4 @@
-"""One life of a run: from the command that starts or resumes it to the end of its processes."""
+"""A life of a run: from the command that starts or resumes it to the end of its processes."""
 
 import contextlib
 import json
@@ -14,19 +14,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BY_SIGNAL, BY_FILE = 85, 86  # exit codes of a run that was asked to end: docs/launch.md
 _DAMAGED = re.compile(r"(\S*/checkpoints/update-\d{6,})")
-_SRUN_SECONDS = 5.0  # for which the other ranks may go on when one has failed
+_SRUN_SECONDS = 5.0  # the time until the other ranks are killed when one has failed
 
 
 class Life:
-    """The command line at work.
+    """The processes of one `megatron-sspo` command.
 
     Args:
-        number: of this life, from 1.
-        arguments: of `megatron-sspo`.
-        environment: of its processes.
-        output: the file that its output goes to.
-        port: where ranks meet; given, the two ranks are started one by one, as Slurm does it. None has `megatron-sspo`
-            start them.
+        number: the number of this life, from 1.
+        arguments: the arguments of `megatron-sspo`.
+        environment: environment variables for its processes.
+        output: the file for its output.
+        port: the rendezvous port. If it is given, the two ranks are started one by one, as Slurm does; None: they are
+            started by `megatron-sspo`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Life:
             ]
 
     def exit_code(self) -> int | None:
-        """The first that is not 0, when all have ended; None while one runs. Ends what a failed rank leaves alone."""
+        """Returns the first nonzero exit code or 0 when all have ended, None before. Kills ranks if one has failed."""
         codes = [process.poll() for process in self.processes]
         if None not in codes:
             return next((code for code in codes if code), 0)
@@ -66,31 +66,31 @@ class Life:
         return None
 
     def ask(self, number: int) -> None:
-        """Sends a signal to what was started."""
+        """Sends a signal to the started processes."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to what was started."""
+        """Sends SIGKILL to the started processes."""
         self.ask(signal.SIGKILL)
 
     def await_end(self) -> None:
-        """Waits for the processes that were started."""
+        """Waits for the end of the started processes."""
         for process in self.processes:
             process.wait()
 
     def text(self) -> str:
-        """What it has printed."""
+        """Returns the output so far."""
         return self.output.read_text(encoding="utf-8", errors="replace")
 
     def error(self) -> str:
-        """The sentence that it ended with; "" without one."""
+        """Returns the error message that it ended with; "" if there is none."""
         found = [line for line in self.text().splitlines() if line.startswith("megatron-sspo")]
         return found[0] if found else ""
 
     def damaged_checkpoint(self) -> Path | None:
-        """The checkpoint that the sentence names, where it says that it is damaged."""
+        """Returns the checkpoint that the error message calls damaged; None if there is none."""
         error = self.error()
         found = _DAMAGED.search(error)
         is_damaged = any(word in error for word in ("damaged", "has no ", "cannot be loaded"))
@@ -98,7 +98,7 @@ class Life:
 
 
 class Progress:
-    """How far a run has come, by what its rank 0 notes of each update: see `recipe.py`."""
+    """The progress of a run, from the journal that its rank 0 writes for each update: see `recipe.py`."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._read = journal, 0
@@ -106,7 +106,7 @@ class Progress:
         self._rest = b""
 
     def look(self) -> int:
-        """Updates made, those that were made again included."""
+        """Reads new lines of the journal; returns the number of updates so far, including repeated ones."""
         if self._journal.exists():
             with self._journal.open("rb") as file:
                 file.seek(self._read)
@@ -114,13 +114,13 @@ class Progress:
             self._read += len(new)
             *whole, self._rest = (self._rest + new).split(b"\n")
             for line in whole:
-                with contextlib.suppress(ValueError):  # a kill in the middle of a line, and another life's behind it
+                with contextlib.suppress(ValueError):  # a line cut by a kill, with a line of the next life after it
                     row = json.loads(line)
                     self.lines.append((row["life"], row["update"]))
         return len(self.lines)
 
     @property
     def update(self) -> int:
-        """The newest."""
+        """The newest update."""
         self.look()
         return self.lines[-1][1] if self.lines else 0

@@ -1,4 +1,4 @@
-"""What the faults change of the machine: the run's disk, its clock, and how long a flush takes."""
+"""The parts of the machine that faults change: the run's disk, its clock, and the duration of an fsync."""
 
 import ctypes
 import os
@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 DISK_BYTES = 256 * 1024**2
-_INSIDE = "TORTURE_NAMESPACE"  # set in the process that has mounts of its own
+_INSIDE = "TORTURE_NAMESPACE"  # set in the process that has its own mount namespace
 
 
 def enter_namespace(output: Path) -> None:
-    """Goes on in a mount namespace, where this process may mount: everything in it is gone with the last process.
+    """Restarts this program in a mount namespace, where it may mount; its mounts end with its last process.
 
-    A machine that does not allow it goes on as it is, and the kinds of fault that need it are reported as not run.
+    If the machine does not allow this, the program continues, and the faults that need it are reported as not run.
     """
     if _INSIDE in os.environ or os.geteuid() != 0 or shutil.which("unshare") is None:
         return
@@ -27,12 +27,12 @@ def enter_namespace(output: Path) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this process has mounts of its own."""
+    """Returns whether this process has its own mount namespace."""
     return _INSIDE in os.environ
 
 
 class Disk:
-    """The disk of a run: a small tmpfs where this process may mount, else a plain folder."""
+    """The disk of a run: a small tmpfs if this process may mount, otherwise a plain folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Disk:
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder))
 
     def fill(self) -> None:
-        """Leaves no room for a byte."""
+        """Fills the disk completely."""
         with self._ballast.open("wb") as file:
             left = shutil.disk_usage(self.folder).free
             try:
@@ -55,26 +55,26 @@ class Disk:
                 pass
 
     def empty(self) -> None:
-        """Gives the room back."""
+        """Frees the space again."""
         self._ballast.unlink(missing_ok=True)
 
     def refuse_writes(self, folder: Path) -> None:
-        """Makes a folder read-only, for root too: new files and changed ones are refused."""
+        """Makes a folder read-only, for root too: files can be neither made nor changed."""
         _run("mount", "--bind", str(folder), str(folder))
         _run("mount", "-o", "remount,bind,ro", str(folder))
 
     def allow_writes(self, folder: Path) -> None:
-        """The reverse."""
+        """Makes the folder writable again."""
         _run("umount", "--lazy", str(folder))
 
     def close(self) -> None:
-        """Unmounts it, and what it held is gone."""
+        """Unmounts the disk, which deletes its content."""
         if may_mount():
             _run("umount", "--lazy", str(self.folder))
 
 
 class Shim:
-    """The library that a run is started with, and the file by which it is told what to do."""
+    """The preloaded library of a run, and the file that controls it."""
 
     def __init__(self, folder: Path) -> None:
         self._library, self._control = folder / "shim.so", folder / "shim.control"
@@ -86,26 +86,26 @@ class Shim:
         self._control.write_bytes(bytes(16))
 
     def environment(self) -> dict[str, str]:
-        """What a run is to be started with."""
+        """Returns the environment variables that load the library in a run."""
         return {"LD_PRELOAD": str(self._library), "TORTURE_SHIM": str(self._control)} if self.works else {}
 
     def jump(self, seconds: float) -> None:
-        """Puts the wall clock of all processes that many seconds off; 0 puts it right."""
+        """Changes the wall clock of all processes by some seconds; 0 corrects it."""
         self._offset = seconds
         self._write()
 
     def slow_down(self, seconds: float) -> None:
-        """Makes every flush to the disk take that much longer."""
+        """Makes every fsync take `seconds` longer."""
         self._delay = seconds
         self._write()
 
     def _write(self) -> None:
-        with self._control.open("r+b") as file:  # in place, because it is mapped
+        with self._control.open("r+b") as file:  # in place, because processes have mapped this file
             file.write(struct.pack("qq", int(self._offset * 1e9), int(self._delay * 1e9)))
 
 
 def private_folders(output: Path) -> None:
-    """Gives this namespace a /dev/shm, and where possible a /tmp, that are empty: what is left there is the run's."""
+    """Mounts an empty /dev/shm, and if possible an empty /tmp, so that files left there come from the run."""
     if not may_mount():
         return
     _run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
@@ -115,7 +115,7 @@ def private_folders(output: Path) -> None:
 
 
 def be_reaper() -> None:
-    """Makes this process the parent of what a run leaves behind, so that it does not stay as a zombie of nobody's."""
+    """Makes this process the parent of orphaned processes of a run, so that they do not stay as zombies."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 

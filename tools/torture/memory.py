@@ -1,4 +1,4 @@
-"""What each process of a run holds in memory, second after second."""
+"""Records the memory of each process of a run over time."""
 
 import contextlib
 import json
@@ -17,38 +17,39 @@ from tools.torture.processes import Processes, role_of
 _EVERY_SECONDS = 2.0
 _TRAINERS = ("launcher", "rank 0", "rank 1")
 _ROLES = (*_TRAINERS, "serve", "server", "scheduler", "detokenizer", "router")
-_SETTLED_SECONDS = 45.0  # of a server, after which what it imports and builds is there
-_SETTLED_UPDATES = 3  # of a trainer's life
-FEWEST = 16  # samples that make a judgement
+_SETTLED_SECONDS = 45.0  # the age at which a server has finished its start
+_SETTLED_UPDATES = 3  # the number of updates in a life after which a trainer has finished its start
+FEWEST = 16  # the smallest number of samples of a process that counts
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One process at one moment. Bytes are resident ones; `anonymous` are those that no file backs."""
+    """One process at one moment: `resident` bytes, and `anonymous` bytes, which no file backs."""
 
     seconds: float
     phase: str
     role: str
     pid: int
-    updates: int  # of its life
+    updates: int  # updates so far in its life
     age: float
     resident: int
     anonymous: int
 
     @property
     def is_settled(self) -> bool:
-        """Whether what a process builds at its start is there."""
+        """True if the process has finished its start."""
         if self.role in _TRAINERS:
             return self.updates >= _SETTLED_UPDATES
         return self.age >= _SETTLED_SECONDS
 
 
 class Recorder:
-    """Samples in a thread until `close`, and writes them as they come.
+    """A recorder that takes samples in a thread until `close`, and writes each at once.
 
     Args:
-        path: of the record.
-        now: (the phase's kind, updates of the present life).
+        processes: the processes of the run.
+        path: the file to write.
+        now: a function that returns the kind of the phase and the number of updates in the current life.
     """
 
     def __init__(self, processes: Processes, path: Path, now: Callable[[], tuple[str, int]]) -> None:
@@ -93,27 +94,27 @@ def _bytes_of(pid: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Flatness:
-    """The memory of a role's processes in a kind of run, over the settled samples of those that lived long enough."""
+    """The memory of a role's processes in a kind of run, from settled samples of processes that lived long enough."""
 
     phase: str
     role: str
     num_samples: int
     num_processes: int
     largest_resident: int
-    second_quarter: float  # mean of the anonymous bytes
+    second_quarter: float  # mean anonymous bytes
     last_quarter: float
 
     @property
     def ratio(self) -> float:
-        """1 is flat."""
+        """The mean of the last quarter divided by that of the second quarter; 1 is flat."""
         return self.last_quarter / self.second_quarter
 
 
 def flatness(samples: Sequence[Sample]) -> list[Flatness]:
-    """Each role of each kind of run that has processes with samples enough.
+    """Returns the flatness of each role in each kind of run, for processes with enough samples.
 
-    Two processes of a role may differ by some percent from their start on, so that one life is not compared with
-    another: the settled samples of each process are cut into quarters, and the means are taken over processes.
+    Two processes of a role may differ by some percent from the start, so lives are not compared with each other: the
+    settled samples of each process are divided into quarters, and the means are taken over processes.
     """
     rows: Mapping[tuple[str, str], dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -140,13 +141,13 @@ def flatness(samples: Sequence[Sample]) -> list[Flatness]:
 
 
 def _where(sample: Sample) -> str:
-    """The kind of run that a process is of; servers that outlive runs are the same in all of them."""
+    """Returns the kind of run of a process; servers that outlive runs count as "outside" in all of them."""
     is_trainer = sample.role in _TRAINERS
     return sample.phase if is_trainer or sample.phase == "own" else "outside"
 
 
 def largest_by_hour(samples: Sequence[Sample]) -> dict[tuple[int, str], int]:
-    """(hour from 0, role) -> the most resident bytes of one such process."""
+    """Returns (hour from 0, role) -> the largest number of resident bytes of one process."""
     found: dict[tuple[int, str], int] = defaultdict(int)
     for sample in samples:
         key = int(sample.seconds // 3600), sample.role

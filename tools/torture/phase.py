@@ -1,4 +1,4 @@
-"""One run: started, hit by faults, resumed after each as a user or Slurm would, and audited at its end."""
+"""One run under faults: it is started, resumed after each fault as a user or Slurm would, and audited at its end."""
 
 import json
 import os
@@ -23,39 +23,39 @@ from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.scene import NotNow, Scene
 from tools.torture.servers import Servers
 
-HANG_SECONDS = 120.0  # without a word, an update or an end
-_ASKED_SECONDS = 45.0  # in which a run that hangs has to end when it is asked to
-_FRUITLESS = 4  # lives in a row without an update, after which a run counts as not recovered
-_ENDING = 3  # updates before the end of a run, from which on faults are to hit the end
-_START_SECONDS = 14.0  # of a life, roughly
+HANG_SECONDS = 120.0  # a run without output, update or end for so long hangs
+_ASKED_SECONDS = 45.0  # a run that hangs has to end within this time after a stop signal
+_FRUITLESS = 4  # after so many lives in a row without an update, a run counts as not recovered
+_ENDING = 3  # in the last so many updates of a run, faults hit its end
+_START_SECONDS = 14.0  # the approximate duration of a life's start
 
 
 class NotRecovered(Exception):
-    """A run did not come to its feet again."""
+    """The run did not recover from a fault."""
 
 
 @dataclass
 class Torture:
-    """What all phases share."""
+    """The objects that all phases share."""
 
     output: Path
-    folder: Path  # model and prompts
+    folder: Path  # the model and the prompts
     token: str
     shim: Shim
     processes: Processes
     plan: Plan
     random: random.Random
     servers: Servers | None
-    reference: Path | None  # the folder of the embedded run that nobody interrupted
+    reference: Path | None  # the folder of the embedded run without faults
     expected: Callable[[str, int], Sequence[Sequence[str]]]  # (phase, updates) -> each update's prompts
     faults: list[FaultRecord]
     began: float
     tmp: Path
-    now: tuple[str, int] = ("", 0)  # the phase's kind, and the updates of the present life
+    now: tuple[str, int] = ("", 0)  # the kind of the phase, and the number of updates in the current life
 
 
 class Phase:
-    """A run of a kind: embedded; outside, router (servers that outlive it); own (servers of its own)."""
+    """A run of one kind: embedded; outside or router, with servers that outlive it; own, with its own servers."""
 
     def __init__(self, torture: Torture, number: int, kind: str, num_updates: int) -> None:
         self._torture = torture
@@ -71,11 +71,11 @@ class Phase:
         self._scene.num_updates = num_updates
         self._activity: tuple[int, ...] = ()
         self._active = time.monotonic()
-        self._life_began_at = 0  # lines of the journal
+        self._life_began_at = 0  # the number of the journal's lines at the start of the life
         self._is_done = False
 
     def run(self, until: float) -> PhaseRecord:
-        """Makes faults until then, lets the run come to its end, and goes through its books."""
+        """Makes faults until the time `until`, lets the run finish, and audits it."""
         began = time.monotonic()
         shared = leftovers.shared_memory(())
         try:
@@ -96,7 +96,7 @@ class Phase:
     def _fault(self) -> None:
         scene, torture = self._scene, self._torture
         choice = torture.plan.next(scene.phase, self._moments())
-        if choice is None:  # nothing that could hit it now
+        if choice is None:  # no kind of fault fits now
             if scene.life is None:
                 self._start()
             else:
@@ -139,7 +139,7 @@ class Phase:
         return {"working", "starting", "down"}
 
     def _come_to(self, moment: Moment) -> None:
-        """Brings the run to that moment."""
+        """Starts, kills or waits for the run until it is at that moment of its life."""
         scene = self._scene
         if moment in ("starting", "down"):
             if scene.life is not None:
@@ -160,7 +160,7 @@ class Phase:
             self._is_done = True
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Waits for it, or for the end of the life, or for a hang, which `_recover` deals with."""
+        """Waits for the condition, the end of the life, or a hang; `_recover` handles a hang."""
         while not condition() and not self._hangs():
             if self._scene.life is None or self._scene.life.exit_code() is not None:
                 return
@@ -191,7 +191,7 @@ class Phase:
         self._active = time.monotonic()
 
     def _recover(self, record: FaultRecord, began: float, kind: Kind) -> None:
-        """Resumes as often as it takes, until the run has made two updates more or is complete."""
+        """Resumes the run until it has made two more updates or is complete."""
         scene, fruitless = self._scene, 0
         num_before = len(scene.progress.lines)
         mark, has_ended = scene.progress.look(), False
@@ -224,7 +224,7 @@ class Phase:
             record.outcome = "resumed"
 
     def _note_end(self, life: Life, record: FaultRecord) -> bool:
-        """Takes down how a life has ended; whether the run is complete. Does what the sentence says."""
+        """Records how a life has ended, follows its error message, and returns whether the run is complete."""
         scene = self._scene
         code = life.exit_code()
         assert code is not None
@@ -247,7 +247,7 @@ class Phase:
         return False
 
     def _check_processes(self, left: list[str]) -> None:
-        """Notes, and ends, what a life has left."""
+        """Records and kills the processes that a life has left behind."""
         found = leftovers.processes_left(self._torture.processes, leftovers.is_of_serve)
         left += found
         if found:
@@ -268,7 +268,7 @@ class Phase:
     # ------------------------------------------------------------------ hangs
 
     def _hangs(self) -> bool:
-        """Whether nothing has been heard of the run for long."""
+        """Returns whether the run has given no output and made no update for `HANG_SECONDS`."""
         self._mind()
         scene = self._scene
         files = [scene.life.output if scene.life else None, scene.run / "log.txt", scene.run / "metrics.jsonl"]
@@ -279,7 +279,7 @@ class Phase:
         return time.monotonic() - self._active > HANG_SECONDS
 
     def _end_hang(self, record: FaultRecord) -> None:
-        """Takes down what every process is at, asks the run to end, and ends it."""
+        """Records the stack of every process, asks the run to end, and kills it if it does not."""
         life = self._scene.life
         assert life is not None
         record.outcome = "hang"
@@ -300,7 +300,7 @@ class Phase:
     # ------------------------------------------------------------------ the end
 
     def _finish(self) -> None:
-        """Lets the run come to its end, without a fault."""
+        """Lets the run finish without a fault."""
         record = FaultRecord(0, "none", self._scene.phase, "", time.monotonic() - self._torture.began)
         if self._scene.life is None:
             self._start()
@@ -347,7 +347,7 @@ _NOTHING = Kind("none", lambda scene: "")
 
 
 def run_environment(torture: Torture, folder: Path) -> dict[str, str]:
-    """What the processes of a run are started with."""
+    """Returns the environment variables of a run's processes."""
     from tools.torture.life import ROOT
     from tools.torture.processes import TOKEN
 

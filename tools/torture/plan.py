@@ -1,4 +1,4 @@
-"""Which fault comes next: seeded, and each kind before one comes again."""
+"""Chooses the next fault: seeded, and every kind once before any kind is repeated."""
 
 import random
 import re
@@ -12,9 +12,9 @@ class Plan:
     """A sequence of faults.
 
     Args:
-        seed: with the same seed the same kinds are tried in the same order, as far as the same phases ask.
-        able: what the machine can do: "mount", "shim".
-        only: a regular expression for the names of the kinds that are wanted; "" wants all.
+        seed: the seed of the order of kinds and of moments; the order also depends on the phases.
+        able: the abilities of the machine: "mount", "shim".
+        only: a regular expression for the names of the kinds to use; "" for all.
     """
 
     def __init__(self, seed: int, able: Collection[str], only: str = "") -> None:
@@ -26,7 +26,7 @@ class Plan:
         self.tried: defaultdict[str, float] = defaultdict(float)
 
     def next(self, phase: str, moments: Collection[Moment]) -> tuple[Kind, Moment] | None:
-        """A kind that suits the phase and one of these moments, of those that were tried least; and the moment."""
+        """Returns the least tried kind that fits the phase and one of these moments, and the moment."""
         fit = [kind for kind in self.kinds if phase in kind.phases and set(kind.moments) & set(moments)]
         if not fit:
             return None

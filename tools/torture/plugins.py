@@ -1,4 +1,4 @@
-"""The rewards of the tortured recipes, found as /path/plugins.py:attribute."""
+"""The rewards of the recipes of this folder, named as /path/plugins.py:attribute."""
 
 import itertools
 import json
@@ -10,20 +10,20 @@ from megatron_sspo.reward import code
 from megatron_sspo.reward.code import checks_of
 from megatron_sspo.types import Prompt
 
-_LIVES = 1_000_000  # serial numbers of a life; all of them are whole numbers that a float holds exactly
+_LIVES = 1_000_000  # the number of serial numbers of a life; a float represents all of them exactly
 
-# What each row's tests ask for, and what fails them.
+# A program that passes each row's tests, and one that fails them.
 RIGHT, WRONG = "def f(x):\n    return 3 * x + 1\n", "def f(x):\n    return 3 * x - 1\n"
 TESTS = ["assert f(1) == 4", "assert [f(x) for x in range(3)] == [1, 4, 7]"]
 
 
 def _is_odd(response: str) -> bool:
-    """Whether a response has an odd number of odd digits: differs within most groups, so that there is a gradient."""
+    """Returns whether a response has an odd number of odd digits, which differs in most groups and gives a gradient."""
     return bool(sum(map(response.count, "13579")) % 2)
 
 
 class Digits:
-    """Scores without help of another process, and alike wherever and whenever."""
+    """A deterministic reward that needs no other process."""
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         return [
@@ -40,10 +40,10 @@ def digits() -> Digits:
 
 
 class Programs:
-    """Makes a program of each response, whose verdict is known beforehand, and has the sandbox judge it.
+    """A reward that turns each response into a program with a known verdict, and lets the sandbox judge it.
 
-    Each response gets a serial number when it is scored, as two parts of its reward whose sum is zero: the number goes
-    with the response wherever the run puts it.
+    Each response gets a serial number when it is scored, as two reward parts whose sum is zero. So the number stays
+    with the response wherever the run stores it.
     """
 
     def __init__(self) -> None:

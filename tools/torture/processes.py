@@ -1,4 +1,4 @@
-"""The processes of a run, found by a mark in their environment, and what each of them is."""
+"""Finds the processes of a run by a mark in their environment, and their roles."""
 
 import contextlib
 import os
@@ -13,20 +13,20 @@ TOKEN = "TORTURE_TOKEN"
 
 
 class Processes:
-    """Everything that was started with a token, directly or not; and what is in the sandbox, which has no environment.
+    """All processes started with a token, directly or indirectly, and those in the sandbox, which have no environment.
 
     Args:
         token: the mark.
-        tmp: TMPDIR of the run, where the sandbox's Python is: by that a process in the sandbox is known.
+        tmp: the run's TMPDIR, which contains the sandbox's Python; this identifies a process in the sandbox.
     """
 
     def __init__(self, token: str, tmp: Path) -> None:
         self._mark = f"{TOKEN}={token}\0".encode()
         self._tmp = str(tmp).encode()
-        self._known: dict[tuple[int, float], str] = {}  # (pid, start) -> role; also of those that rename themselves
+        self._known: dict[tuple[int, float], str] = {}  # (pid, start) -> role; keeps processes that rename themselves
 
     def alive(self) -> list[psutil.Process]:
-        """All of them, zombies excluded."""
+        """Returns all of these processes except zombies."""
         found, known = [], {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -40,11 +40,11 @@ class Processes:
         return found
 
     def role(self, process: psutil.Process) -> str:
-        """What a process is; "" for helpers of no interest. Raises psutil.Error where it is gone."""
+        """Returns the role of a process; "" for other helpers. Raises psutil.Error if the process has ended."""
         return role_of(process)
 
     def of_role(self, *roles: str) -> list[psutil.Process]:
-        """Those that are of one of these roles, oldest first."""
+        """Returns the processes with one of these roles, oldest first."""
         found = []
         for process in self.alive():
             with contextlib.suppress(psutil.Error, OSError):
@@ -53,7 +53,7 @@ class Processes:
         return sorted(found, key=lambda process: process.create_time())
 
     def end_all(self) -> None:
-        """Kills whatever is left."""
+        """Kills all processes that are left."""
         for _ in range(3):
             left = self.alive()
             send(left, signal.SIGKILL)
@@ -73,13 +73,13 @@ class Processes:
 
 
 def role_of(process: psutil.Process) -> str:
-    """launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge; or ""."""
+    """Returns launcher, rank 0, rank 1, writer, server, scheduler, detokenizer, router, serve, bwrap, judge or ""."""
     words = process.cmdline()
     line = " ".join(words)
     if "bwrap" in line and "--json-status-fd" in line:
         return "bwrap"
     if words and words[0].startswith("/python/bin"):
-        return "judge" if _is_init(process.pid) else ""  # whoever kills the program itself could be the program
+        return "judge" if _is_init(process.pid) else ""  # not the judged program, which could also kill itself
     if "sglang::scheduler" in line:
         return "scheduler"
     if "sglang::detokenizer" in line:
@@ -96,7 +96,7 @@ def role_of(process: psutil.Process) -> str:
 
 
 def _is_init(pid: int) -> bool:
-    """Whether it is the first process of a sandbox."""
+    """Returns whether a process is the first one of a sandbox."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return status.partition("NSpid:")[2].partition("\n")[0].split()[-1] == "1"
 
@@ -104,19 +104,19 @@ def _is_init(pid: int) -> bool:
 def _of_server(process: psutil.Process, line: str) -> str:
     parent = process.parent()
     if parent is not None and "serve.py" in " ".join(parent.cmdline()):
-        return ""  # the watcher that a server leaves
+        return ""  # the watcher process of a server
     return "router" if "sglang_router" in line else "server"
 
 
 def with_children(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it has started."""
+    """Returns a process and all its descendants."""
     with contextlib.suppress(psutil.Error):
         return [process, *process.children(recursive=True)]
     return [process]
 
 
 def send(processes: Iterable[psutil.Process], number: int) -> int:
-    """Sends a signal; returns to how many."""
+    """Sends a signal to processes; returns how many of them received it."""
     count = 0
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
@@ -126,7 +126,7 @@ def send(processes: Iterable[psutil.Process], number: int) -> int:
 
 
 def describe(processes: Iterable[psutil.Process]) -> list[str]:
-    """Pid and command line of each, for the report."""
+    """Returns pid and command line of each process for the report."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):

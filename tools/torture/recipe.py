@@ -1,6 +1,6 @@
-"""The recipes that are tortured. The trainer loads this file, so that it imports nothing of the harness.
+"""The recipes that run under faults. The trainer loads this file, so it imports nothing of the harness.
 
-The harness says by the environment where the model and the prompts are, and where the books are to be kept.
+Environment variables of the harness name the folder of the model and prompts, and the journal's file.
 """
 
 import os
@@ -14,11 +14,11 @@ PLUGINS = Path(__file__).with_name("plugins.py")
 
 
 def embedded() -> Run:
-    """Two processes that hold half of the experts each and generate themselves: every number repeats to the bit."""
+    """Uses two processes, half of the experts on each, and the embedded engine; all numbers repeat to the bit."""
     return Run(
         name="run",
         model=Model(path=str(FOLDER / "model"), init="random", dtype="float32"),
-        prompts=_additions(10),  # fewer than a run takes: the stream begins new epochs
+        prompts=_additions(10),  # fewer than a run uses, so that the stream begins new epochs
         rollouts=Rollouts(prompts_per_update=3, group_size=4, sampling=Sampling(max_tokens=12)),
         reward=f"{PLUGINS}:digits",
         num_updates=40,
@@ -34,13 +34,13 @@ def embedded() -> Run:
 
 
 def served() -> Run:
-    """Two processes, two SGLang servers that generate while the trainer works, and programs judged in the sandbox."""
+    """Uses two processes, two SGLang servers that generate while the trainer works, and the sandbox as the judge."""
     return Run(
         name="run",
         model=Model(path=str(FOLDER / "model"), init="random", dtype="float32"),
         prompts=Prompts(
             source=str(FOLDER / "prompts.jsonl"), template="{question}", max_tokens=8
-        ),  # as many as three cycles and a half take
+        ),  # as many as three and a half cycles use
         rollouts=Rollouts(
             engine="sglang",
             options={"num_servers": 2, "max_restarts": 1000, "health_seconds": 10.0, "verify_every": 2},
@@ -66,12 +66,12 @@ def _additions(size: int, split: str = "train") -> Prompts:
 
 
 def _keep_books() -> None:
-    """Has rank 0 note what each update has learned from, before anything else is told of the update."""
+    """Makes rank 0 write each update's rollouts to the journal, before the update appears anywhere else."""
     import hashlib
     import json
     import warnings
 
-    with warnings.catch_warnings():  # Megatron's, about what is not installed; the trainer silences them later
+    with warnings.catch_warnings():  # Megatron warns of optional packages; the trainer silences this only later
         warnings.simplefilter("ignore")
         from megatron_sspo.job import Job
 
@@ -79,7 +79,7 @@ def _keep_books() -> None:
     after_update = Job.after_update
 
     def content(rollout) -> str:
-        """Of a response, such that chance does not repeat a long one."""
+        """Returns a digest of a response; two long responses are not equal by chance."""
         return hashlib.sha256(repr((rollout.tokens, rollout.rollout_log_probs)).encode()).hexdigest()[:20]
 
     def noted(self, batch, record) -> None:

@@ -1,4 +1,4 @@
-"""What a torture has shown, as Markdown and as JSON."""
+"""Writes the findings of all runs as Markdown and as JSON."""
 
 import json
 import statistics
@@ -12,12 +12,12 @@ from tools.torture.memory import Flatness, Sample, flatness, largest_by_hour
 from tools.torture.record import FaultRecord, PhaseRecord
 
 _FLAT = 0.03
-_TOO_SHORT = 900.0  # seconds of torture, below which memory is shown and not judged
+_TOO_SHORT = 900.0  # if the runs take fewer seconds, memory growth is shown but is not a failure
 
 
 @dataclass
 class Findings:
-    """Everything that was taken down."""
+    """All records of the program."""
 
     command: str
     seconds: float
@@ -27,7 +27,7 @@ class Findings:
     not_run: Sequence[Kind]
 
     def failures(self) -> list[str]:
-        """What speaks against the program, a line each; empty is the aim."""
+        """Returns a line for each failure."""
         found = []
         for fault in self.faults:
             if fault.outcome in ("hang", "not recovered"):
@@ -50,7 +50,7 @@ class Findings:
         return found
 
     def write(self, folder: Path) -> Path:
-        """report.md and report.json."""
+        """Writes report.md and report.json; returns the path of report.md."""
         content = {
             "command": self.command,
             "seconds": self.seconds,
@@ -66,7 +66,7 @@ class Findings:
         return path
 
     def markdown(self) -> str:
-        """The tables, and what speaks against the program."""
+        """Returns the tables and the failures in Markdown."""
         failures = self.failures()
         parts = [
             f"`{self.command}`: {sum(fault.kind != 'none' for fault in self.faults)} faults in {len(self.phases)} runs "

@@ -1,4 +1,4 @@
-"""The files that a tortured run needs: a model that is as small as can be, and prompts with tests."""
+"""Writes the files that a run needs: a very small model, and prompts with tests."""
 
 import json
 from pathlib import Path
@@ -15,11 +15,11 @@ _SMALL = {
     "intermediate_size": 32,
     "moe_intermediate_size": 16,
 }
-_NUM_PROMPTS = 20  # fewer than a run takes: the stream begins new epochs
+_NUM_PROMPTS = 20  # fewer than a run uses, so that the stream begins new epochs
 
 
 def write(folder: Path) -> None:
-    """Makes the folder `TORTURE_FOLDER`."""
+    """Makes the folder `TORTURE_FOLDER` with the model and the prompts."""
     model = folder / "model"
     model.mkdir(parents=True)
     for file in (ROOT / "examples" / "tiny_moe").iterdir():

@@ -1,4 +1,4 @@
-"""What a fault has at hand."""
+"""The run and the machine that a fault acts on."""
 
 import random
 import socket
@@ -19,33 +19,33 @@ T = TypeVar("T")
 
 
 class NotNow(Exception):
-    """What a fault was to hit is not there: another fault is taken."""
+    """The target of a fault does not exist now, so another fault is chosen."""
 
 
 @dataclass
 class Scene:
-    """A run at work, and the machine under it."""
+    """A run and its machine."""
 
-    phase: str  # embedded, outside, own
+    phase: str  # embedded, outside, router or own
     random: random.Random
-    run: Path  # its folder
+    run: Path  # the run's folder
     disk: Disk
     shim: Shim
     processes: Processes
     progress: Progress
-    servers: Servers | None  # those that outlive the run
+    servers: Servers | None  # the servers that outlive the run
     life: Life | None = None  # None: the run is down
     num_updates: int = 0
-    meeting_port: int | None = None  # for the next life, where its ranks are to be started one by one
-    listener: socket.socket | None = None  # at that port; closed when a life has met it
+    meeting_port: int | None = None  # the rendezvous port of the next life, if its ranks are to be started one by one
+    listener: socket.socket | None = None  # a listener at that port; closed when a life has ended because of it
 
     def one_of(self, *roles: str, seconds: float = 0.0) -> psutil.Process:
-        """A process of one of these roles. Raises NotNow where none shows up in time."""
+        """Returns a process with one of these roles. Raises NotNow if there is none in time."""
         found = self.wait_for(lambda: self.processes.of_role(*roles), seconds, " or ".join(roles))
         return self.random.choice(found)
 
     def wait_for(self, look: Callable[[], Sequence[T]], seconds: float, what: str) -> Sequence[T]:
-        """Looks until something is found. Raises NotNow after that many seconds, or when the run has ended."""
+        """Calls `look` until it finds something. Raises NotNow after `seconds`, or when the run has ended."""
         deadline = time.monotonic() + seconds
         while not (found := look()):
             if time.monotonic() > deadline or (self.life is not None and self.life.exit_code() is not None):
@@ -54,7 +54,7 @@ class Scene:
         return found
 
     def pause(self, shortest: float, longest: float) -> float:
-        """Waits for a time that the seed chooses, or until the run ends; returns how long it was to be."""
+        """Waits for a random time, or until the run ends; returns the chosen time in seconds."""
         seconds = self.random.uniform(shortest, longest)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and (self.life is None or self.life.exit_code() is None):

@@ -1,4 +1,4 @@
-"""SGLang servers that outlive a run, as on nodes of their own: `megatron-sspo serve`, started again where it ends."""
+"""SGLang servers that outlive a run, as on separate nodes: `megatron-sspo serve`, restarted if it ends."""
 
 import os
 import secrets
@@ -16,11 +16,11 @@ NUM_SERVERS = 2
 
 
 class Servers:
-    """Two servers and the process that minds them.
+    """Two servers and the `serve` process that supervises them.
 
     Args:
-        folder: for their logs and their `urls`.
-        environment: of the process.
+        folder: the folder for their logs and their file `urls`.
+        environment: environment variables for the process.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
@@ -37,14 +37,14 @@ class Servers:
         return [f"http://127.0.0.1:{self.port + number}" for number in range(NUM_SERVERS)]
 
     def mind(self) -> None:
-        """Starts the process where it does not run, as a job script or a user would."""
+        """Starts the process if it does not run, as a job script or a user would."""
         if self._process is not None and self._process.poll() is None:
             return
         self._process = self.start(self.port)
         self.num_starts += 1
 
     def start(self, port: int) -> "subprocess.Popen[bytes]":
-        """`megatron-sspo serve` at a port."""
+        """Starts `megatron-sspo serve` at a port."""
         command = [sys.executable, "-m", "megatron_sspo", "serve", "tools/torture/recipe.py:served"]
         with (self.folder / "serve.out").open("a", encoding="utf-8") as output:
             return subprocess.Popen(
@@ -58,7 +58,7 @@ class Servers:
             )
 
     def await_up(self, seconds: float) -> bool:
-        """Waits until all of them answer."""
+        """Waits until all servers answer; returns False after `seconds`."""
         deadline = time.monotonic() + seconds
         while not (self.folder / "urls").exists():
             self.mind()
@@ -68,7 +68,7 @@ class Servers:
         return True
 
     def close(self) -> None:
-        """Ends them."""
+        """Kills the process and with it the servers."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()

@@ -1,0 +1,116 @@
+"""Summarizes the study's finished runs in small files: `python -m examples.study.collect [runs/study]`.
+
+    results/runs.csv          a row a run: its cell and seed, pass@1 before and after, and the area under its curve
+    results/evaluations.csv   a row an evaluation: run, update, pass@1
+    results/metrics.csv.gz    a row an update: run, update, and the numbers of `METRICS`
+
+Runs of an earlier collection that are no longer in the folder are kept, so that partial results add up.
+"""
+
+import csv
+import gzip
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from examples.study.grid import SWEEPS
+from examples.study.run import folder_name
+from megatron_sspo import sinks
+from megatron_sspo.reading import read_json
+from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
+from megatron_sspo.sweep.results import area
+
+RESULTS = Path(__file__).parent / "results"
+METRICS = {
+    "reward": "reward/mean",
+    "entropy": "policy/entropy",
+    "kl_old": "policy/kl_old",
+    "grad_norm": "policy/grad_norm",
+    "against": "log_ratio/against_advantage",
+    "below_half": "token_weight/below_half",
+    "below_half_positive_above": "token_weight/below_half/positive_above",
+    "below_half_positive_below": "token_weight/below_half/positive_below",
+    "below_half_negative_above": "token_weight/below_half/negative_above",
+    "below_half_negative_below": "token_weight/below_half/negative_below",
+    "effective_sample_size": "sequence_weight/effective_sample_size",
+    "response_tokens": "response/tokens_mean",
+}
+_FILES = ("runs.csv", "evaluations.csv", "metrics.csv.gz")
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Reads every finished run of a folder, and writes the three files."""
+    runs: dict[str, list[list[Row]]] = {}
+    for index, name in enumerate(_FILES):
+        for row in read_rows(RESULTS / name):
+            runs.setdefault(row["run"], [[], [], []])[index].append(row)
+    folder = Path(arguments[0] if arguments else "runs/study")
+    for name, sweep in SWEEPS.items():
+        place = folder / folder_name(name)
+        if not is_sweep(place):
+            continue
+        for cell in read_sweep(place).cells():
+            if status(place / cell.name).state == "finished":
+                row = {"sweep": name, "recipe": sweep.recipe, "objective": cell.labels["objective"]}
+                run, rows = _read(place / cell.name, row)
+                runs[run] = rows
+    RESULTS.mkdir(exist_ok=True)
+    for index, name in enumerate(_FILES):
+        write_rows(RESULTS / name, (row for run in sorted(runs) for row in runs[run][index]))
+    print(f"{len(runs)} runs in {RESULTS}")
+    return 0
+
+
+def _read(folder: Path, row: Row) -> tuple[str, list[list[Row]]]:
+    """Returns the name of a run and its rows of the three files."""
+    config = read_json(folder / "config.json")
+    mu, rate, seed = config["updates_per_sync"], config["optimizer"]["lr"], config["seed"]
+    run = f"{row['sweep']}/{row['objective']}/{mu}/{rate:.3g}/{seed}"
+    curve = [
+        (evaluation["update"], evaluation["additions/pass@1"]) for evaluation in sinks.read(folder / sinks.EVALUATIONS)
+    ]
+    numbers = {
+        "first": curve[0][1],
+        "final": curve[-1][1],
+        "area": _short(area(curve)),
+    }
+    known = {"mu": mu, "lr": f"{rate:.3g}", "seed": seed}
+    evaluations = [{"run": run, "update": update, "pass@1": value} for update, value in curve]
+    metrics = [
+        {"run": run, "update": int(found["update"]), **{name: _short(found[key]) for name, key in METRICS.items()}}
+        for found in sinks.read(folder / sinks.METRICS)
+    ]
+    return run, [[{"run": run, **row, **known, **numbers}], evaluations, metrics]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Returns the rows of a CSV file, compressed or not; none if there is no file."""
+    if not path.exists():
+        return []
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a CSV file; the same rows give the same bytes."""
+    found = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    content = text.getvalue().encode()
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    temporary.rename(path)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

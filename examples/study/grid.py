@@ -1,0 +1,89 @@
+"""The runs of the study (docs/study.md): which objectives, in which cells, with how many seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+BASE_RATE = 3e-4  # lr*, from the sweep `search`: docs/study.md
+RATES = (BASE_RATE / 3, BASE_RATE, 3 * BASE_RATE)
+SEARCHED_RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+
+_OWN = "examples/study/objectives.py"
+_TAUS = ((0.2, 0.3), (0.1, 0.1), (0.6, 0.5), (0.5, 0.6), (1.0, 1.0))  # (τ_neg, τ_pos), beside the default
+
+# label -> what `--set objective=` takes
+NO_GATE = {"none, tokens": f"{_OWN}:NO_GATE_TOKENS", "none, sequences": f"{_OWN}:NO_GATE_SEQUENCES"}
+CORE = {
+    "GRPO": "grpo()",
+    "GRPO masked": f"{_OWN}:MASKED_GRPO",
+    "GSPO": "gspo()",
+    "GSPO masked": f"{_OWN}:MASKED_GSPO",
+    "GMPO": "gmpo()",
+    "GMPO masked": f"{_OWN}:MASKED_GMPO",
+    "SAPO": "sapo()",
+    "SAPO one-sided": "SequenceObjective(Pessimistic(Sigmoid(1.05, 1.0)), arithmetic)",
+    "AtanLog": "sspo()",
+    "AtanLog one-sided": "sspo(Pessimistic(AtanLog()))",
+}
+OTHER_GATES = {
+    f"{name}{form}": f"sspo({wrap.format(name + '()')})"
+    for name in ("SigLog", "ExpSig", "ExpAtan", "Gumbel")
+    for form, wrap in (("", "{}"), (" one-sided", "Pessimistic({})"))
+} | {
+    "AtanLog of tokens": f"{_OWN}:ATANLOG_TOKENS",
+    "AtanLog of tokens one-sided": f"{_OWN}:ATANLOG_TOKENS_ONE_SIDED",
+    "AtanLog of the sequence": f"{_OWN}:ATANLOG_SEQUENCE",
+    "AtanLog of the sequence one-sided": f"{_OWN}:ATANLOG_SEQUENCE_ONE_SIDED",
+}
+ONE_SIGN = {
+    "AtanLog one-sided for A>0": f"{_OWN}:ONE_SIDED_FOR_POSITIVE",
+    "AtanLog one-sided for A<0": f"{_OWN}:ONE_SIDED_FOR_NEGATIVE",
+}
+TEMPERATURES = {
+    f"AtanLog({neg}, {pos}){form}": f"sspo({wrap.format(f'AtanLog({neg}, {pos})')})"
+    for neg, pos in _TAUS
+    for form, wrap in (("", "{}"), (" one-sided", "Pessimistic({})"))
+}
+MILD = {name: CORE[name] for name in ("GRPO", "GSPO", "GMPO", "SAPO", "AtanLog", "AtanLog one-sided")}
+FEW = {name: CORE[name] for name in ("GRPO", "SAPO", "AtanLog", "AtanLog one-sided")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """One sweep: a product of objectives, values of μ and learning rates.
+
+    Attributes:
+        seeds: the number of seeds that its question needs.
+        assignments: of `--set`, for all of its runs.
+    """
+
+    objectives: Mapping[str, str]
+    updates_per_sync: Sequence[int]
+    rates: Sequence[float]
+    seeds: int
+    recipe: str = "sums"
+    assignments: Sequence[str] = field(default_factory=tuple)
+
+
+_REST = {name: text for name, text in CORE.items() if name not in MILD}
+
+# in the order in which they are run; no cell is in two of them
+SWEEPS = {
+    "search": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=SEARCHED_RATES, seeds=3),
+    "staleness": Sweep(objectives=CORE, updates_per_sync=[8], rates=RATES[1:], seeds=8),
+    "mild": Sweep(objectives=MILD, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8),
+    "gates": Sweep(objectives=OTHER_GATES | ONE_SIGN, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
+    "map 1": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=[RATES[0], RATES[2]], seeds=2),
+    "map 2 and 4, the rest": Sweep(objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2),
+    "map 2 and 4": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[2, 4], rates=[RATES[0], RATES[2]], seeds=2),
+    "map 8": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[8], rates=RATES[:1], seeds=2),
+    "map 8, no gate": Sweep(objectives=NO_GATE, updates_per_sync=[8], rates=RATES[1:], seeds=2),
+    "map 16": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[16], rates=RATES, seeds=2),
+    "temperatures": Sweep(objectives=TEMPERATURES, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
+    "replay": Sweep(
+        objectives=FEW,
+        updates_per_sync=[8],
+        rates=RATES[1:2],
+        seeds=8,
+        assignments=["routing_replay=R2"],
+    ),
+}
