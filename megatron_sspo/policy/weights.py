@@ -48,9 +48,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
         row = _row(by_name, name)
         tensor = row.to_megatron(folder.read, *shard_of(row))
         if tensor.shape != parameter.shape:
-            raise UserError(
-                f"{name} is {tuple(parameter.shape)} in Megatron, {tuple(tensor.shape)} in the weight table"
-            )
+            raise UserError(f"{name} is {tuple(parameter.shape)} in Megatron and {tuple(tensor.shape)} in the table")
         parameter.copy_(tensor)
 
 

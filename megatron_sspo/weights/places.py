@@ -63,8 +63,7 @@ class CheckpointKeys:
         Megatron requires these keys for every dtype, and does not load a checkpoint without them.
         """
         leading = self.leading_sizes()
-        known = [location for name in self._names for location in self.locations(name) if _is_stacked(location)]
-        locations = {(location.key, location.index) for location in known}
+        locations = {(at.key, at.index) for name in self._names for at in self.locations(name) if _is_stacked(at)}
         attention = "decoder.layers.self_attention"
         locations |= {(f"{attention}.core_attention.weight", i) for key, i in locations if key.startswith(attention)}
         leading[f"{attention}.core_attention.weight"] = leading[f"{attention}.linear_qkv.weight"]

@@ -161,9 +161,7 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def write_index(
-    path: Path, tensors: Mapping[str, GlobalTensor], aliases: Mapping[str, str], none_keys: Iterable[str]
-) -> None:
+def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str, str], none_keys: list[str]) -> None:
     """Writes all files of a checkpoint except for its records.
 
     Args:

@@ -107,14 +107,6 @@ def _entry(name: str, content: bytes) -> _Entry:
     return _Entry(f"{_ROOT}/{name}".encode(), zlib.crc32(content), len(content), b"", content)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, numel = [], 1
-    for size in reversed(shape):
-        strides.append(numel)
-        numel *= size
-    return tuple(reversed(strides))
-
-
 class _Storage:
     """Stands for the storage in a pickle."""
 
@@ -135,7 +127,7 @@ def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if not isinstance(obj, _Tensor):
                 return NotImplemented
-            arguments = (storage, 0, tuple(shape), _strides(shape), False, OrderedDict())
+            arguments = (storage, 0, tuple(shape), torch.empty(shape, device="meta").stride(), False, OrderedDict())
             return _rebuild_tensor_v2, arguments
 
     buffer = io.BytesIO()
@@ -156,10 +148,19 @@ def locate(descriptor: int, offset: int, length: int) -> RecordTensor:
             found = _Unpickler(io.BytesIO(archive.read(pickled))).load()
             if not isinstance(found, _Rebuilt):
                 raise ValueError("the record is not a tensor")
+            strides = torch.empty(found.shape, device="meta").stride()
             data = archive.getinfo(pickled.filename.removesuffix("data.pkl") + f"data/{found.key}")
-    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+    except (
+        zipfile.BadZipFile,
+        pickle.PickleError,
+        EOFError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise ValueError(f"there is no tensor at byte {offset} ({error})") from error
-    if data.compress_type != zipfile.ZIP_STORED or found.strides != _strides(found.shape):
+    if data.compress_type != zipfile.ZIP_STORED or found.strides != strides:
         raise ValueError(f"the tensor at byte {offset} is compressed or not contiguous")
     numel = torch.Size(found.shape).numel()
     if data.file_size < (found.start + numel) * found.dtype.itemsize:

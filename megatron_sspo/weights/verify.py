@@ -1,6 +1,6 @@
 """Compares two model folders of any kind, tensor by tensor and bit by bit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +62,7 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
     return Comparison(len(pairs), total, differences)
 
 
-def _count_differing_bytes(
-    folders: tuple[ModelFolder, ModelFolder], pair: tuple[StoredTensor, StoredTensor], meter: Meter
-) -> int:
+def _count_differing_bytes(folders: Sequence[ModelFolder], pair: Sequence[StoredTensor], meter: Meter) -> int:
     count = 0
     for start, stop in _blocks(pair[0]):
         blocks = np.empty((2, stop - start, pair[0].row_bytes), dtype=np.uint8)

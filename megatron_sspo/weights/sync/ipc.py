@@ -77,9 +77,7 @@ def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> lis
     return [handles[device] for device in devices]
 
 
-def ipc_message(
-    flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]
-) -> str:
+def ipc_message(flat: torch.Tensor, metadata: list[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
     """Returns the body of SGLang's `FlattenedTensorBucket`, with a handle in place of the bytes.
 
     SGLang finds the device by its id, because its number differs between processes that see different GPUs.
@@ -90,7 +88,7 @@ def ipc_message(
     _, arguments = reduce(flat)
     device = str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
     shared = _Shared((*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :]))
-    pickled = pickle.dumps({"metadata": list(metadata), "flattened_tensor": shared}, protocol=2)
+    pickled = pickle.dumps({"metadata": metadata, "flattened_tensor": shared}, protocol=2)
     return base64.b64encode(with_sglang_class_name(pickled).replace(_OURS, _THEIRS, 1)).decode()
 
 
