@@ -49,7 +49,7 @@ class Checkout:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         self._line()  # the sandbox is probed before
 

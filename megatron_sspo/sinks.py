@@ -152,12 +152,14 @@ def _lines(path: Path) -> list[bytes]:
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, float]:
     where = f"{path}, line {number}"
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8 text: fix or remove the line") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}): mend or remove the line") from error
+        raise UserError(f"{where} is not JSON ({error}): fix or remove the line") from error
     if not isinstance(row, dict) or "update" not in row:
-        raise UserError(f"{where} has no update: mend or remove the line")
+        raise UserError(f"{where} has no update: fix or remove the line")
     update = row["update"]
     if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
-        raise UserError(f"{where} has update {shown(update)}: mend or remove the line")
+        raise UserError(f"{where} has update {shown(update)}: fix or remove the line")
     return row

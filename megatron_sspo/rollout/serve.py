@@ -16,6 +16,7 @@ import runpy
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
@@ -23,6 +24,7 @@ KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
 TMP = "MEGATRON_SSPO_SERVER_TMP"  # the server's TMPDIR, which is removed when the server ends
 _SHARED_MEMORY = "/dev/shm/sglang_loads_*"
+_KILL_SECONDS = 10.0  # for which the death of killed processes is awaited: some wait for a device
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -60,11 +62,28 @@ def _leave_a_watcher() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGRTMIN)
         if os.getppid() == server:
             signal.sigwait((signal.SIGRTMIN,))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server, signal.SIGKILL)  # `ServerProcess` makes the server the leader of a group
+        kill_group(server)  # `ServerProcess` makes the server the leader of a group
         clean_up(os.environ[TMP])
     finally:
         os._exit(1)
+
+
+def kill_group(leader: int) -> None:
+    """Kills a process group, and waits for the death of its processes, so that `clean_up` finds their files unused."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while leader in _living_groups() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _living_groups() -> Iterator[int]:
+    """Yields the process group of each process of this machine that is not a zombie."""
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError), open(path, errors="replace", encoding="utf-8") as file:
+            state, _, group = file.read().rpartition(")")[2].split()[:3]
+            if state not in "ZX":
+                yield int(group)
 
 
 def clean_up(folder: str) -> None:

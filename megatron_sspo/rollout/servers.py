@@ -11,6 +11,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.ports import free_port
+from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout import serve
 
 _MOST_BYTES = 64 * 1024  # read from the end of a log
@@ -48,7 +49,7 @@ class ServerProcess:
         self._python, self._module, self._arguments = python, module, arguments
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
-        self._tmp = ""  # TMPDIR of the process, where SGLang leaves its sockets
+        self._tmp: ScratchFolder | None = None  # TMPDIR of the process, where SGLang leaves its sockets
         self._log_start = 0  # earlier bytes of the log belong to earlier processes
         self.url = ""
 
@@ -61,7 +62,7 @@ class ServerProcess:
         # Only the owner may read the log, because SGLang writes its options there, with the key.
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._log_start = output.tell()
-            self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-", dir=_folder_for_sockets())
+            self._tmp = ScratchFolder("megatron-sspo-server-", _folder_for_sockets())
             self._process = subprocess.Popen(
                 [str(self._python), serve.__file__, self._module, *command_line(given)],
                 env={
@@ -69,8 +70,8 @@ class ServerProcess:
                     "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
                     "TORCHINDUCTOR_CACHE_DIR": _compiled(),
                     **self._environment,
-                    "TMPDIR": self._tmp,
-                    serve.TMP: self._tmp,
+                    "TMPDIR": str(self._tmp.path),
+                    serve.TMP: str(self._tmp.path),
                     serve.KEY: self._key,
                     serve.PARENT: str(os.getpid()),
                 },
@@ -116,14 +117,15 @@ class ServerProcess:
         if self._process is None:
             return
         children = _children(self._process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        serve.kill_group(self._process.pid)
         for child in children:  # the watcher has a process group of its own, and would stay behind if it is stopped
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGCONT)
         self._process.wait()
         self._process = None
-        serve.clean_up(self._tmp)  # the process's own watcher may be dead, too
+        if self._tmp is not None:
+            serve.clean_up(str(self._tmp.path))  # the process's own watcher may be dead, too
+            self._tmp.close()
 
 
 def _folder_for_sockets() -> str:

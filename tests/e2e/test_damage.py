@@ -99,7 +99,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "bytes that are no text end the metrics": (
         lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"),
-        "metrics.jsonl, line 1 is not JSON",
+        "metrics.jsonl, line 1 is not UTF-8",
     ),
     "a row without its update": (
         lambda run: append(run / "metrics.jsonl", '{"update": "2"}\n'),

@@ -46,6 +46,7 @@ def main() -> int:
     output.mkdir(parents=True)
     machine.private_folders(output)
     machine.be_reaper()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything started is ended
     torture = _prepare(options, output)
     recorder = Recorder(torture.processes, output / "memory.jsonl", lambda: torture.now)
     phases: list[PhaseRecord] = []

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 DISK_BYTES = 256 * 1024**2
@@ -43,16 +44,12 @@ class Disk:
 
     def fill(self) -> None:
         """Fills the disk completely."""
-        with self._ballast.open("wb") as file:
-            left = shutil.disk_usage(self.folder).free
-            try:
-                os.posix_fallocate(file.fileno(), 0, left)
-                while True:
-                    file.seek(0, os.SEEK_END)
-                    file.write(bytes(4096))
-                    file.flush()
-            except OSError:
-                pass
+        with suppress(OSError), self._ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self.folder).free)
+            while True:
+                file.seek(0, os.SEEK_END)
+                file.write(bytes(4096))
+                file.flush()
 
     def empty(self) -> None:
         """Frees the space again."""
