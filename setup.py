@@ -36,6 +36,7 @@ setup(
         "dev": [
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "hypothesis",
             "ruff==0.17.6",
             "pyright==1.1.414",

@@ -21,7 +21,7 @@ from statistics import median
 
 from megatron_sspo.reward.math import MathReward
 from megatron_sspo.reward.pool import DeadlinePool
-from megatron_sspo.reward.verify import equivalent, prepare
+from megatron_sspo.reward.verify import is_equivalent, prepare
 from megatron_sspo.types import Prompt
 
 Pair = tuple[str, str]  # gold answer and answer
@@ -76,7 +76,7 @@ def score(reward: MathReward, pairs: Sequence[Pair]) -> None:
 
 def latest(deadline: float, count: int) -> float:
     """Returns the longest time from a bomb's start to the end of its process, as a multiple of the deadline."""
-    with DeadlinePool(equivalent, 1, deadline, False, prepare) as pool:
+    with DeadlinePool(is_equivalent, 1, deadline, False, prepare) as pool:
         pool.map([("x", "y+1")])
         seconds: list[float] = []
         for number in range(count):
@@ -107,7 +107,7 @@ def main() -> int:
         for number, pair in enumerate(formulas)
     ]
     for name, pairs in kinds.items():
-        pool = DeadlinePool(equivalent, options.workers, options.deadline, False, prepare)
+        pool = DeadlinePool(is_equivalent, options.workers, options.deadline, False, prepare)
         pool.map([("x", f"y+{number}") for number in range(4 * options.workers)])  # so that imports are not timed
         reward = MathReward(pool)
         rate = throughput(reward, pairs[: len(pairs) // 2])

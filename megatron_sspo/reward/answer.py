@@ -92,14 +92,14 @@ def clean(text: str) -> str:
     return _MEMBER_OF.sub("", text.rstrip(" .,;:")).strip()
 
 
-def parts(text: str, *, thousands: bool) -> tuple[str, list[str]]:
+def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
     """Returns the brackets around a whole list, such as "[)", and its items; no brackets and one item if not a list.
 
     Args:
         text: a text that `clean` returned.
         thousands: whether "1,234" outside of brackets is one number and not a list.
     """
-    brackets, inside = _brackets(text)
+    brackets, inside = _split_brackets(text)
     numbers = _GROUPED.finditer(inside) if thousands and not brackets else ()
     within_numbers = {place for number in numbers for place in range(*number.span())}
     found: list[str] = []
@@ -116,10 +116,10 @@ def parts(text: str, *, thousands: bool) -> tuple[str, list[str]]:
     items = [item.strip() for item in (*found, inside[start:]) if item.strip()]
     if len(items) == 1 and brackets:
         return "", items if brackets in ("()", "{}") else [text]
-    return brackets, [form for item in items for form in _both_signs(item)]
+    return brackets, [form for item in items for form in _expand_plus_minus(item)]
 
 
-def sides(text: str) -> list[str]:
+def split_equation(text: str) -> list[str]:
     """Returns the sides of an equation; only one if there is no "=" outside of brackets."""
     found: list[str] = []
     start = depth = 0
@@ -131,7 +131,7 @@ def sides(text: str) -> list[str]:
     return [*found, text[start:].strip()]
 
 
-def _brackets(text: str) -> tuple[str, str]:
+def _split_brackets(text: str) -> tuple[str, str]:
     """Returns the brackets around the whole text, and the text inside; those of a half-open interval differ."""
     opening = re.match(r"\\?\{|[(\[]", text)
     closing = re.search(r"(?:\\?\}|[)\]])$", text)
@@ -148,7 +148,7 @@ def _brackets(text: str) -> tuple[str, str]:
     return pair, text[opening.end() : closing.start()]
 
 
-def _both_signs(item: str) -> list[str]:
+def _expand_plus_minus(item: str) -> list[str]:
     if not re.search(r"\\pm(?![A-Za-z])", item):
         return [item]
     return [re.sub(r"\\pm(?![A-Za-z])", sign, item) for sign in ("+", "-")]

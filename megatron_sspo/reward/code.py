@@ -42,14 +42,14 @@ def reward(
         UserError: the sandbox cannot be made or reached, or fails its probe.
     """
     if concurrency < 0:
-        raise UserError(f"the code reward's concurrency is {concurrency}: it has to be 0 or more")
+        raise UserError(f"the code reward's concurrency is {concurrency}: it must be 0 or more")
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
 
 
 def check_prompt(prompt: Prompt) -> None:
     """Raises UserError if the checks of a prompt's row are invalid."""
-    checks_of(prompt)
+    read_checks(prompt)
 
 
 class CodeReward:
@@ -73,7 +73,7 @@ class CodeReward:
         Raises:
             UserError: the checks of a row are invalid; the message names the prompt.
         """
-        checks = {prompt.id: checks_of(prompt) for prompt in prompts}
+        checks = {prompt.id: read_checks(prompt) for prompt in prompts}
         attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
         reasons = self.judge(attempts)
         return [
@@ -111,16 +111,16 @@ class CodeReward:
 def extract_program(response: str) -> str | None:
     """Returns the last Python block of the answer, or of the response if it has no answer; None if there is none."""
     answer = extract_answer(response)
-    return last_block(response if answer is None else answer)
+    return extract_last_block(response if answer is None else answer)
 
 
-def last_block(text: str) -> str | None:
+def extract_last_block(text: str) -> str | None:
     """Returns the last Python block in a text; None if there is none."""
     blocks = _BLOCK.findall(text)
     return blocks[-1] if blocks else None
 
 
-def checks_of(prompt: Prompt) -> Checks:
+def read_checks(prompt: Prompt) -> Checks:
     """Returns the checks of a prompt's row: tests and cases.
 
     Raises:
@@ -131,32 +131,32 @@ def checks_of(prompt: Prompt) -> Checks:
         return (), (Case(stdin="", stdout=prompt.answer),)
     for name, value in (("tests", tests), ("cases", cases)):
         if value and not isinstance(value, Sequence):
-            raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it has to be a list")
+            raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it must be a list")
     texts = [tests] if isinstance(tests, str) else list(tests or ())
-    does_something = not texts
+    can_fail = not texts
     for text in texts:
         if not isinstance(text, str):
-            raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: tests are texts of Python")
+            raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: it must be Python source")
         try:
             statements = ast.parse(text).body
         except (SyntaxError, ValueError) as error:
-            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): mend or drop the row") from error
+            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): fix or remove the row") from error
         if not statements:
-            raise UserError(f"prompt {prompt.id!r}: a test is empty, and every program would pass it: drop the test")
-        does_something = does_something or any(map(_does_something, statements))
-    if not does_something:
+            raise UserError(f"prompt {prompt.id!r}: a test is empty, so every program would pass it: remove the test")
+        can_fail = can_fail or any(map(_can_fail, statements))
+    if not can_fail:
         raise UserError(
-            f"prompt {prompt.id!r}: its tests only define things, and every program would pass: call what they define"
+            f"prompt {prompt.id!r}: its tests only define things, so every program would pass: call what they define"
         )
     pairs: list[Case] = []
     for case in cases or ():
         if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("stdin", "stdout")):
-            raise UserError(f"prompt {prompt.id!r}: a case has to be an object with the texts 'stdin' and 'stdout'")
+            raise UserError(f"prompt {prompt.id!r}: a case must be an object with the strings 'stdin' and 'stdout'")
         pairs.append(Case(stdin=case["stdin"], stdout=case["stdout"]))
     return tuple(texts), tuple(pairs)
 
 
-def _does_something(statement: ast.stmt) -> bool:
+def _can_fail(statement: ast.stmt) -> bool:
     """Returns whether a statement can fail: definitions, imports and constants cannot, whatever the program does."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
@@ -164,7 +164,7 @@ def _does_something(statement: ast.stmt) -> bool:
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]), orelse=[]):
             return False  # the sandbox's judge runs tests under another name than __main__
         case ast.ClassDef(body=body):
-            return any(map(_does_something, body))
+            return any(map(_can_fail, body))
         case ast.Expr(value=value) | ast.Assign(value=value) | ast.AnnAssign(value=value):
             return value is not None and not _is_constant(value)
     return True

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.reward import code
-from megatron_sspo.reward.answer import clean, parts, sides
+from megatron_sspo.reward.answer import clean, split_equation, split_list
 from megatron_sspo.reward.compare import OPPOSITES, compare
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.reward.number import read_number
@@ -53,12 +53,12 @@ class CodeActReward:
         solutions = [extract_answer(response, _TAG) for response in responses]
         pairs = list(zip(prompts, solutions, strict=True))
         programs = [number for number, pair in enumerate(pairs) if _is_program(*pair)]
-        checks = {prompt.id: code.checks_of(prompt) for prompt in prompts}
-        attempts = [(_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
+        checks = {prompt.id: code.read_checks(prompt) for prompt in prompts}
+        attempts = [(_extract_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
         reasons = dict(zip(programs, self._programs.judge(attempts), strict=True))
         for number, (prompt, solution) in enumerate(pairs):
             if number not in reasons:
-                reasons[number] = self._programs.count(_compared(prompt.answer, solution))
+                reasons[number] = self._programs.count(_compare_solution(prompt.answer, solution))
         return [
             {"answer": float(reasons[number] == "passed"), "format": format_reward(response, _TAG)}
             for number, response in enumerate(responses)
@@ -77,15 +77,15 @@ def _is_program(prompt: Prompt, solution: str | None) -> bool:
     return solution is not None and bool(prompt.metadata.get("tests") or prompt.metadata.get("cases"))
 
 
-def _program(solution: str | None) -> str:
+def _extract_program(solution: str | None) -> str:
     assert solution is not None
-    return code.last_block(solution) or solution
+    return code.extract_last_block(solution) or solution
 
 
-def _compared(gold: str, solution: str | None) -> str:
+def _compare_solution(gold: str, solution: str | None) -> str:
     if solution is None:
         return "no_solution"
-    same = compare(gold.strip(), solution) if _is_mathematical(gold) else _bare(gold) == _bare(solution)
+    same = compare(gold.strip(), solution) if _is_mathematical(gold) else _normalize(gold) == _normalize(solution)
     return "passed" if same else "failed"
 
 
@@ -94,9 +94,9 @@ def _is_mathematical(gold: str) -> bool:
     cleaned = clean(gold)
     if not any(map(str.isalpha, gold)) or cleaned.lower() in OPPOSITES:
         return True
-    _, items = parts(cleaned, thousands=True)
-    return all(read_number(sides(item)[-1]) for item in items)
+    _, items = split_list(cleaned, thousands=True)
+    return all(read_number(split_equation(item)[-1]) for item in items)
 
 
-def _bare(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.strip().removesuffix(".").rstrip()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 
-from megatron_sspo.reward.answer import clean, parts, sides
+from megatron_sspo.reward.answer import clean, split_equation, split_list
 from megatron_sspo.reward.number import Number, read_number, split_unit
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
@@ -22,12 +22,12 @@ _NAME = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\((?!\s*[yz]\s*,\s*x|\s*z\s*,){_COORDINATE}(?:,{_COORDINATE})+\)\s*=\s*(?=\()")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
-_TASK = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
+_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
 _ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
 _CHOICE = re.compile(r"\(?([A-J])\)(?!.*\b[A-J]\))")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
-_TAKEN_BACK = re.compile(
+_RETRACTIONS = re.compile(
     r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
     re.IGNORECASE,
 )
@@ -39,14 +39,14 @@ _HEDGES = re.compile(
 )
 
 
-def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = None) -> Verdict:
+def compare(gold: str, answer: str, is_same: Callable[[str, str], bool] | None = None) -> Verdict:
     """Returns whether `answer` means the same as `gold`.
 
     Args:
         gold: the gold answer.
         answer: the text between `<answer>` and `</answer>`.
-        same: a function that compares two cleaned expressions that are not numbers or words; without it the result for
-            them is None.
+        is_same: a function that compares two cleaned expressions that are not numbers or words; without it the result
+            for them is None.
 
     An answer that hedges is wrong: if the gold answer is one thing, a list of several is wrong even if it contains it.
     An answer that is still a task is wrong: an arithmetic expression if the gold answer is a number, or a sum, product,
@@ -59,40 +59,40 @@ def compare(gold: str, answer: str, same: Callable[[str, str], bool] | None = No
     gold, answer = clean(gold), clean(answer)
     if not gold or not answer:
         return False
-    if _bare(gold) == _bare(answer):
+    if _normalize(gold) == _normalize(answer):
         return True
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
-    return _compare_lists(gold, answer, same)
+    return _compare_lists(gold, answer, is_same)
 
 
-def _compare_lists(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
+def _compare_lists(gold: str, answer: str, is_same: Callable[[str, str], bool] | None) -> Verdict:
     if gold.lower() in OPPOSITES and (tokens := _tokens(answer)):
-        return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _TAKEN_BACK.search(answer)
+        return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
     if re.fullmatch(r"\(?[A-J]\)?", gold) and (choice := _CHOICE.match(answer)):
         return choice[1] == gold.strip("()")
-    names = {_bare(found.group()) for text in (gold, answer) if (found := _COORDINATES.match(text))}
+    names = {_normalize(found.group()) for text in (gold, answer) if (found := _COORDINATES.match(text))}
     if len(names) == 1:  # if both have names, these have to be the same
         gold, answer = _COORDINATES.sub("", gold), _COORDINATES.sub("", answer)
-    brackets, items = parts(gold, thousands=True)
-    other_brackets, other_items = parts(answer, thousands=True)
+    brackets, items = split_list(gold, thousands=True)
+    other_brackets, other_items = split_list(answer, thousands=True)
     if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
-        brackets, items = parts(gold, thousands=False)
-        other_brackets, other_items = parts(answer, thousands=False)
+        brackets, items = split_list(gold, thousands=False)
+        other_brackets, other_items = split_list(answer, thousands=False)
     if len(items) == len(other_items) == 1:
-        return _compare_items(items[0], other_items[0], same)
+        return _compare_items(items[0], other_items[0], is_same)
     if bool(_RELATION.search(gold)) != bool(_RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
         if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
-            return _same_set(items, other_items, same)
-        return same(gold, answer) if same else None
+            return _compare_sets(items, other_items, is_same)
+        return is_same(gold, answer) if is_same else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
     kinds = {brackets, other_brackets}
     if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
         return False
     if kinds <= {"", "{}"}:
-        return _same_set(items, other_items, same)
-    return _all(_compare_lists(*pair, same) for pair in zip(items, other_items, strict=True))
+        return _compare_sets(items, other_items, is_same)
+    return _combine(_compare_lists(*pair, is_same) for pair in zip(items, other_items, strict=True))
 
 
 def _is_union(text: str) -> bool:
@@ -102,37 +102,37 @@ def _is_union(text: str) -> bool:
     return "\\cup" in text
 
 
-def _same_set(items: list[str], others: list[str], same: Callable[[str, str], bool] | None) -> Verdict:
+def _compare_sets(items: list[str], others: list[str], is_same: Callable[[str, str], bool] | None) -> Verdict:
     """Returns whether two lists hold the same items in any order. Equality is transitive: the first match is enough."""
     left = list(others)
-    unsure = False
+    is_undecided = False
     for item in items:
-        verdicts = [_compare_lists(item, other, same) for other in left]
+        verdicts = [_compare_lists(item, other, is_same) for other in left]
         if True in verdicts:
             del left[verdicts.index(True)]
         elif None in verdicts:
-            unsure = True
+            is_undecided = True
         else:
             return False
-    return None if unsure else True
+    return None if is_undecided else True
 
 
-def _all(verdicts: Iterable[Verdict]) -> Verdict:
-    unsure = False
+def _combine(verdicts: Iterable[Verdict]) -> Verdict:
+    is_undecided = False
     for verdict in verdicts:
         if verdict is False:
             return False
-        unsure = unsure or verdict is None
-    return None if unsure else True
+        is_undecided = is_undecided or verdict is None
+    return None if is_undecided else True
 
 
-def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | None) -> Verdict:
-    gold_sides, answer_sides = sides(gold), sides(answer)
+def _compare_items(gold: str, answer: str, is_same: Callable[[str, str], bool] | None) -> Verdict:
+    gold_sides, answer_sides = split_equation(gold), split_equation(answer)
     names = [bool(_NAME.fullmatch(found[0])) for found in (gold_sides, answer_sides)]
     if len(gold_sides) > 1 and len(answer_sides) > 1:
         if not all(names):
-            return same(gold, answer) if same else None
-        if _bare(gold_sides[0]) != _bare(answer_sides[0]):
+            return is_same(gold, answer) if is_same else None
+        if _normalize(gold_sides[0]) != _normalize(answer_sides[0]):
             return False
         gold, answer = gold_sides[-1], answer_sides[-1]
     elif len(answer_sides) > 1:
@@ -142,7 +142,7 @@ def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | No
         answer = answer_sides[-1]
     elif len(gold_sides) == 2 and names[0]:
         gold = gold_sides[1]
-    if _bare(gold) == _bare(answer):
+    if _normalize(gold) == _normalize(answer):
         return True
     gold_number = read_number(gold)
     answer_number = read_number(answer) or (_stated_number(answer) if gold_number else None)
@@ -155,11 +155,11 @@ def _compare_items(gold: str, answer: str, same: Callable[[str, str], bool] | No
         return _tokens(gold) == _tokens(answer)
     if gold_number and _ARITHMETIC.search(answer):
         return False
-    if _TASK.search(answer) and not _TASK.search(gold):
+    if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
         return False
     if gold_unit and answer_unit and gold_unit != answer_unit:
         return False
-    return same(bare_gold, bare_answer) if same else None
+    return is_same(bare_gold, bare_answer) if is_same else None
 
 
 def _stated_number(sentence: str) -> Number | None:
@@ -183,7 +183,7 @@ def _tokens(text: str) -> list[str]:
     return [token for token in found if token not in ("a", "an", "the")]
 
 
-def _bare(text: str) -> str:
+def _normalize(text: str) -> str:
     """Returns the text without spaces that separate nothing, and without braces around a one-character index."""
     text = re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
     return re.sub(r"(?<=[_^])\{([0-9A-Za-z])\}", r"\1", text)

@@ -8,12 +8,12 @@ from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.reward.number import read_number
 from megatron_sspo.reward.pool import DeadlinePool
-from megatron_sspo.reward.verify import equivalent, prepare
+from megatron_sspo.reward.verify import is_equivalent, prepare
 from megatron_sspo.types import Prompt
 from megatron_sspo.validation.kinds import Count, Positive
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
-_MOST_REMEMBERED = 50_000  # the most verdicts of math-verify that are cached
+_MAX_CACHED = 50_000  # the most verdicts of math-verify that are cached
 
 
 def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False) -> "MathReward":
@@ -26,10 +26,10 @@ def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False
             other form is wrong: if "2^{10}" is the question, it is not an answer.
     """
     if num_workers < 1:
-        raise UserError(f"the math reward's num_workers is {num_workers}: it has to be 1 or more")
+        raise UserError(f"the math reward's num_workers is {num_workers}: it must be 1 or more")
     if deadline <= 0:
-        raise UserError(f"the math reward's deadline is {deadline}: it has to be above 0 seconds")
-    return MathReward(None if exact else DeadlinePool(equivalent, num_workers, deadline, False, prepare))
+        raise UserError(f"the math reward's deadline is {deadline}: it must be above 0 seconds")
+    return MathReward(None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare))
 
 
 class MathReward:
@@ -42,7 +42,7 @@ class MathReward:
 
     def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None) -> None:
         self._pool = pool
-        self._remembered: dict[tuple[str, str], bool] = {}  # verdicts of math-verify
+        self._cache: dict[tuple[str, str], bool] = {}  # verdicts of math-verify
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         """Returns a dictionary for each pair of prompt and response, in order."""
@@ -50,7 +50,7 @@ class MathReward:
         pairs = [
             (prompt.answer.strip(), answer) if answer else None for prompt, answer in zip(prompts, answers, strict=True)
         ]
-        verdicts = self._judge(pair for pair in pairs if pair is not None)
+        verdicts = self._compare_pairs(pair for pair in pairs if pair is not None)
         return [
             {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(response)}
             for pair, response in zip(pairs, responses, strict=True)
@@ -61,26 +61,26 @@ class MathReward:
         if self._pool is not None:
             self._pool.close()
 
-    def _judge(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], bool]:
+    def _compare_pairs(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], bool]:
         verdicts: dict[tuple[str, str], bool] = {}
-        unsettled: list[tuple[str, str]] = []
+        undecided: list[tuple[str, str]] = []
         for pair in dict.fromkeys(pairs):
-            verdict = self._remembered.get(pair)
+            verdict = self._cache.get(pair)
             if verdict is None:
-                verdict = compare(*pair) if self._pool is not None else _exactly(*pair)
+                verdict = compare(*pair) if self._pool is not None else _is_exactly_equal(*pair)
             if verdict is None:
-                unsettled.append(pair)
+                undecided.append(pair)
             else:
                 verdicts[pair] = verdict
-        settled = self._pool.map(unsettled) if self._pool is not None else [False] * len(unsettled)
-        verdicts.update(zip(unsettled, settled, strict=True))
-        if len(self._remembered) > _MOST_REMEMBERED:  # a long run must not fill the memory
-            self._remembered = {}
-        self._remembered.update(zip(unsettled, settled, strict=True))
+        decided = self._pool.map(undecided) if self._pool is not None else [False] * len(undecided)
+        verdicts.update(zip(undecided, decided, strict=True))
+        if len(self._cache) > _MAX_CACHED:  # a long run must not fill the memory
+            self._cache = {}
+        self._cache.update(zip(undecided, decided, strict=True))
         return verdicts
 
 
-def _exactly(gold: str, answer: str) -> bool:
+def _is_exactly_equal(gold: str, answer: str) -> bool:
     """Returns whether two strings are equal, or two numbers that are written in digits alone."""
     if gold == answer:
         return True

@@ -152,14 +152,14 @@ def _decimal(text: str) -> Fraction:
     return Fraction(text.replace(",", "").replace(" ", ""))
 
 
-def _over(top: str, bottom: str) -> Fraction | None:
+def _divide(top: str, bottom: str) -> Fraction | None:
     denominator = _decimal(bottom)
     return _decimal(top) / denominator if denominator else None
 
 
 def _mixed(whole: str, top: str, bottom: str) -> Fraction | None:
     """Returns the value of a mixed number such as 2 1/3; None if its part is not a proper fraction."""
-    part = _over(top, bottom)
+    part = _divide(top, bottom)
     return _decimal(whole) + part if part is not None and 0 < part < 1 else None
 
 
@@ -185,8 +185,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     (re.compile(_TEN_TO), lambda m: _scientific("1", m[1] or m[2])),
     (re.compile(rf"({_DECIMAL})[eE]([+-]?[0-9]+)(?![0-9A-Za-z])"), lambda m: _scientific(m[1], m[2])),
     (re.compile(rf"({_INTEGER})\s*{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
-    (re.compile(_TEX_FRACTION), lambda m: _over(m[1], m[2])),
+    (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
     (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
-    (re.compile(rf"({_DECIMAL})\s*/\s*({_DECIMAL})"), lambda m: _over(m[1], m[2])),
+    (re.compile(rf"({_DECIMAL})\s*/\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
     (re.compile(rf"({_DECIMAL})(?![0-9])"), lambda m: _decimal(m[1])),
 )

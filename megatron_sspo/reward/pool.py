@@ -56,7 +56,7 @@ class DeadlinePool(Generic[Item, Result]):
         prepare: Callable[[], None] | None = None,
     ) -> None:
         if num_workers < 1 or deadline_seconds <= 0:
-            raise ValueError(f"{num_workers=} has to be 1 or more, and {deadline_seconds=} above 0")
+            raise ValueError(f"{num_workers=} must be 1 or more, and {deadline_seconds=} above 0")
         self._job = pickle.dumps((_files_of(function, prepare), pickle.dumps((function, prepare))))
         self._deadline_seconds = deadline_seconds
         self._failure_value = failure_value
@@ -127,12 +127,12 @@ class DeadlinePool(Generic[Item, Result]):
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(self._outcome(worker, item))
+                future.set_result(self._run_item(worker, item))
             except Exception as error:
                 future.set_exception(error)
         worker.kill()
 
-    def _outcome(self, worker: "_Worker", item: Item) -> Result:
+    def _run_item(self, worker: "_Worker", item: Item) -> Result:
         if self._closed:
             raise RuntimeError("the pool was closed before this item was done")
         worker.ensure_ready()
@@ -165,7 +165,7 @@ class _Worker:
             try:
                 self._process = subprocess.Popen(
                     # -P: a file in the current folder must not shadow a module.
-                    [sys.executable, "-P", "-c", _WORK, str(theirs.fileno()), str(os.getpid())],
+                    [sys.executable, "-P", "-c", _WORKER_PROGRAM, str(theirs.fileno()), str(os.getpid())],
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -189,9 +189,7 @@ class _Worker:
             succeeded, trace = self.receive(_START_SECONDS)
         except (TimeoutError, EOFError, ConnectionError) as error:
             self.kill()
-            raise RuntimeError(
-                f"a worker did not start ({type(error).__name__}); its own words are on stderr"
-            ) from error
+            raise RuntimeError(f"a worker did not start ({type(error).__name__}); see its stderr output") from error
         if not succeeded:
             self.kill()
             raise RuntimeError(f"a worker did not start:\n{trace}")
@@ -232,10 +230,10 @@ def _files_of(*functions: Callable[..., Any] | None) -> list[str]:
     ]
 
 
-_WORK = "from megatron_sspo.reward.pool import _work; _work()"
+_WORKER_PROGRAM = "from megatron_sspo.reward.pool import _worker_main; _worker_main()"
 
 
-def _work() -> None:
+def _worker_main() -> None:
     """Runs a worker process: reads a job, then items, and replies to each until the parent closes the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with(parent)  # only the parent enforces deadlines

@@ -52,13 +52,13 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
     if len(scores) != len(responses):
         raise UserError(
             f"{type(reward).__name__}.score gave {len(scores)} scores for {len(responses)} responses: "
-            "it has to return one for each"
+            "it must return one for each"
         )
     for prompt, parts in zip(prompts, scores, strict=True):
         for part, value in parts.items():
             if not math.isfinite(value):
                 raise UserError(
                     f"the reward part {part!r} of a response to prompt {prompt.id!r} is {value}: "
-                    f"{type(reward).__name__}.score has to return finite numbers"
+                    f"{type(reward).__name__}.score must return finite numbers"
                 )
     return scores

@@ -18,19 +18,19 @@ _FLOAT_DECIMALS = 12
 def prepare() -> None:
     """Prepares a worker. It is called once in each worker, before its first item."""
     logging.disable(logging.CRITICAL)  # math-verify warns at every call that its own timeouts are off
-    same(r"\frac{x}{2}", "x/2")  # imports and first parse: two seconds that no deadline should include
+    is_same_expression(r"\frac{x}{2}", "x/2")  # imports and first parse: two seconds that no deadline should include
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
-def equivalent(pair: tuple[str, str]) -> bool:
+def is_equivalent(pair: tuple[str, str]) -> bool:
     """Returns whether (gold, answer) are equal; math-verify compares expressions. Unreadable text is not equal."""
     try:
-        return bool(compare(*pair, same))
+        return bool(compare(*pair, is_same_expression))
     except Exception:  # text of a model can make a parser raise, and must not end the run
         return False
 
 
-def same(gold: str, answer: str) -> bool:
+def is_same_expression(gold: str, answer: str) -> bool:
     """Returns whether two LaTeX expressions are the same mathematical object, by math-verify.
 
     Each is read as one whole expression, as if inside of `\\boxed{}`. math-verify's own search for an expression in

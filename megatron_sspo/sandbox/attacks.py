@@ -5,7 +5,7 @@
 REACH = """
 import ctypes, json, os, socket, sys
 job = json.load(sys.stdin)
-through = []
+succeeded = []
 libc = ctypes.CDLL(None, use_errno=True)
 
 def attempt(what, action):
@@ -14,7 +14,7 @@ def attempt(what, action):
     except (OSError, ValueError):
         return
     if found is not False:
-        through.append(what)
+        succeeded.append(what)
 
 def connect(family, address):
     with socket.socket(family, socket.SOCK_STREAM) as s:
@@ -45,17 +45,17 @@ expected = {"python", "lib", "lib64", "sandbox", "proc", "dev", "tmp", "etc", "u
 attempt("files of the host", lambda: set(os.listdir("/")) > expected or os.listdir("/etc") != ["passwd"])
 attempt("the environment", lambda: bool(set(os.environ) - set(job["environment"])))
 attempt("other processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]) > 4)
-attempt("becoming root", lambda: os.setuid(0))
+attempt("changing to the root user", lambda: os.setuid(0))
 attempt("capabilities", lambda: int(status("CapEff"), 16) != 0 or int(status("CapBnd"), 16) != 0)
-attempt("programs that change the user", lambda: status("NoNewPrivs") != "1")
-attempt("every system call", lambda: status("Seccomp") != "2")
+attempt("setuid programs", lambda: status("NoNewPrivs") != "1")
+attempt("unfiltered system calls", lambda: status("Seccomp") != "2")
 attempt("user namespaces", lambda: libc.unshare(0x10000000) == 0)
 attempt("mounting", lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0)
 attempt("kernel settings", lambda: open("/proc/sys/kernel/core_pattern", "w").close())
 attempt("device nodes", lambda: os.mknod("/tmp/node", 0o60600, os.makedev(1, 1)))
 attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM).close())
-attempt("memory that belongs to no process", lambda: os.close(os.memfd_create("x")))
-print(json.dumps(through))
+attempt("memory files outside of the limits (memfd)", lambda: os.close(os.memfd_create("x")))
+print(json.dumps(succeeded))
 """
 
 # Reads from standard input how many processes to start. Prints how many it started.
@@ -123,7 +123,7 @@ while True:
 """
 
 # Wrong programs that pretend to be right.
-LIARS = {
+FORGED_VERDICTS = {
     "its exit code": "import os\nprint('passed')\nos._exit(0)\n",
     "an object that equals everything": "class E:\n  def __eq__(self, other): return True\ndef f(x): return E()\n",
     "a changed builtin": "import builtins\nbuiltins.AssertionError = Exception\ndef f(x): return 0\n",

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.cgroup import Cgroup
-from megatron_sspo.sandbox.identity import Identity
+from megatron_sspo.sandbox.identity import SandboxUser
 from megatron_sspo.sandbox.image import DEVICES, PYTHON, Image
 from megatron_sspo.sandbox.types import Limits
 
@@ -28,11 +28,11 @@ STARTED = b"+"  # the first byte in the channel: the program and its clock start
 
 # Joins the cgroups before any process of the sandbox exists. Ignores the signals that Slurm sends to all processes of a
 # job, since they are meant for the trainer: they would fail the program, and the policy would learn from that.
-_JOIN = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+_JOIN_CGROUPS = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
-_START = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
+_START_PROGRAM = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
 
-_CELLS = 100  # a session's CPU limit, in cells that use all of their time
+_SESSION_CPU_CELLS = 100  # a session's CPU limit, in cells that use all of their time
 
 ENVIRONMENT = {
     "PATH": "/python/bin",
@@ -60,16 +60,16 @@ def find_bubblewrap() -> str:
     if not found or (int(found[1]), int(found[2])) < _OLDEST_BUBBLEWRAP:
         raise UserError(
             f"the sandbox needs bubblewrap 0.8 or newer, which can keep a program from making user namespaces, and "
-            f"{path} says {done.stdout.strip()!r}: install a newer one"
+            f"{path} is {done.stdout.strip()!r}: install a newer one"
         )
     return path
 
 
-class Box:
+class SandboxProcess:
     """The processes of one sandbox, and this side of its pipes.
 
-    A single thread has to make, use and end a box, and has to outlive it: the kernel kills bubblewrap when the *thread*
-    that started it ends.
+    A single thread has to make, use and end the object, and has to outlive it: the kernel kills bubblewrap when the
+    *thread* that started it ends.
 
     Attributes:
         stdin: the pipe that the program reads its input from; None if the whole input was given.
@@ -85,8 +85,8 @@ class Box:
         self,
         bubblewrap: str,
         image: Image,
-        identity: Identity,
-        cgroup: Cgroup | None,
+        user: SandboxUser,
+        cgroup: Cgroup,
         limits: Limits,
         mode: str,
         job: Mapping[str, Any],
@@ -94,39 +94,39 @@ class Box:
     ) -> None:
         self._cgroup = cgroup
         self._lock = threading.Lock()
-        self._ended = self._out_of_memory = False
+        self._has_ended = self._out_of_memory = False
         self._child: int | None = None  # a pidfd of the sandbox's first process
         self._status_text = b""
         self._seconds = 0.0
         self._started = time.monotonic()
-        self._kills_before = cgroup.num_memory_kills() if cgroup else 0
+        self._kills_before = cgroup.num_memory_kills()
         with contextlib.ExitStack() as stack:
-            given = stack.enter_context(_closing(_memory_file(stdin or "")))
-            work = stack.enter_context(_closing(_memory_file(json.dumps(job))))
-            rules = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
+            stdin_file = stack.enter_context(_closing(_memory_file(stdin or "")))
+            job_file = stack.enter_context(_closing(_memory_file(json.dumps(job))))
+            seccomp_file = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
             self.status, status = self._pipe(stack)
             self.channel, channel = self._pipe(stack)
             command = [
-                *["/bin/sh", "-c", _JOIN, "sh", *(cgroup.entrances if cgroup else ()), "--"],
-                *identity.prefix,
-                *_bubblewrap_command(bubblewrap, image, limits, seccomp=rules, status=status),
-                *[PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", _START, mode, str(work), str(channel)],
+                *["/bin/sh", "-c", _JOIN_CGROUPS, "sh", *cgroup.procs_files, "--"],
+                *user.setpriv_command,
+                *_bubblewrap_command(bubblewrap, image, limits, seccomp=seccomp_file, status=status),
+                *[PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", _START_PROGRAM, mode, str(job_file), str(channel)],
                 json.dumps(_resource_limits(limits, mode)),
             ]
-            self.process = subprocess.Popen(
+            self._popen = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE if stdin is None else given,
+                stdin=subprocess.PIPE if stdin is None else stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={},  # programs inside can read bubblewrap's environment
                 cwd="/",
-                pass_fds=[work, rules, status, channel],
+                pass_fds=[job_file, seccomp_file, status, channel],
                 start_new_session=True,
                 bufsize=0,
             )
-        assert self.process.stdout and self.process.stderr
-        self.stdin = self.process.stdin
-        self.stdout, self.stderr = self.process.stdout.fileno(), self.process.stderr.fileno()
+        assert self._popen.stdout and self._popen.stderr
+        self.stdin = self._popen.stdin
+        self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
         for descriptor in (self.stdout, self.stderr, self.channel, self.status):
             os.set_blocking(descriptor, False)
 
@@ -138,20 +138,20 @@ class Box:
         return reading, writing
 
     def kill(self) -> None:
-        """Sends SIGKILL, without waiting. Any thread may call it while the box is not closed.
+        """Sends SIGKILL, without waiting. Any thread may call it while it is not closed.
 
         The first process of the sandbox is its init: all others die with it, and bubblewrap, its parent, reaps it and
         ends. Before its pid is known, it waits for a message from bubblewrap. It is then in bubblewrap's process group,
         so killing that group ends it too.
         """
         with self._lock:
-            if self._ended:
+            if self._has_ended:
                 return
             with contextlib.suppress(ProcessLookupError):
                 if self._child is not None:
                     signal.pidfd_send_signal(self._child, signal.SIGKILL)
                 else:
-                    os.killpg(self.process.pid, signal.SIGKILL)
+                    os.killpg(self._popen.pid, signal.SIGKILL)
 
     def end(self) -> bool:
         """Kills all processes that are left and waits for the last one to die. The pipes can still be read.
@@ -162,17 +162,17 @@ class Box:
         Raises:
             RuntimeError: a process survived SIGKILL, which only a broken kernel allows.
         """
-        if self._ended:
+        if self._has_ended:
             return self._out_of_memory
         self.read_status()
         self.kill()
         try:
-            self.process.wait(_DEATH_SECONDS)
+            self._popen.wait(_DEATH_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(_DEATH_SECONDS)
+            os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait(_DEATH_SECONDS)
         with self._lock:
-            self._ended = True
+            self._has_ended = True
         self._seconds = time.monotonic() - self._started
         self.read_status()
         if self._child is not None:
@@ -180,9 +180,8 @@ class Box:
                 signal.pidfd_send_signal(self._child, signal.SIGKILL)
             if not select.select([self._child], [], [], _DEATH_SECONDS)[0]:
                 raise RuntimeError(f"a sandbox's process did not die within {_DEATH_SECONDS:.0f} s of its SIGKILL")
-        if self._cgroup:
-            self._cgroup.kill()
-            self._out_of_memory = self._cgroup.num_memory_kills() > self._kills_before
+        self._cgroup.kill()
+        self._out_of_memory = self._cgroup.num_memory_kills() > self._kills_before
         return self._out_of_memory
 
     def close(self) -> None:
@@ -190,7 +189,7 @@ class Box:
         for descriptor in (self.channel, self.status, self._child):
             if descriptor is not None:
                 os.close(descriptor)
-        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for file in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
@@ -210,15 +209,15 @@ class Box:
             has_judge: whether the first process is the judge; if not, it ends as the program did, maybe by SIGKILL.
         """
         exit_code = self.exit_code()
-        most_cpu_seconds = self._seconds * (os.cpu_count() or 1)
-        is_killed = has_judge and exit_code == 128 + signal.SIGKILL and most_cpu_seconds < cpu_seconds
+        max_cpu_seconds = self._seconds * (os.cpu_count() or 1)
+        is_killed = has_judge and exit_code == 128 + signal.SIGKILL and max_cpu_seconds < cpu_seconds
         return exit_code is None or is_killed
 
     def seconds(self) -> float:
         """Returns the time from the start of the program to the death of the last process."""
         return self._seconds
 
-    def has_started(self) -> None:
+    def start_clock(self) -> None:
         """Starts the clock: making the sandbox does not count as the program's time."""
         self._started = time.monotonic()
 
@@ -238,7 +237,7 @@ class Box:
                     self._child = os.pidfd_open(int(found[1]))
 
 
-class Stream:
+class LimitedPipe:
     """The output of a pipe, up to a limit."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
@@ -246,7 +245,7 @@ class Stream:
         self.content = bytearray()
         self._limit = limit
 
-    def read(self) -> Literal["open", "ended", "too much"]:
+    def read(self) -> Literal["open", "closed", "over limit"]:
         """Reads all that is available now."""
         while True:
             try:
@@ -254,39 +253,39 @@ class Stream:
             except BlockingIOError:
                 return "open"
             if not piece:
-                return "ended"
+                return "closed"
             self.content += piece
             if len(self.content) > self._limit:
                 del self.content[self._limit :]
-                return "too much"
+                return "over limit"
 
 
 def read_until_end(
-    box: Box, streams: Sequence[Stream], channel: Stream, wall_seconds: float
+    process: SandboxProcess, pipes: Sequence[LimitedPipe], channel: LimitedPipe, wall_seconds: float
 ) -> Literal["time", "output"] | None:
     """Reads until bubblewrap ends, or returns the limit that was reached before. It kills nothing."""
-    deadline, is_on_clock = time.monotonic() + START_SECONDS, False
+    deadline, has_started = time.monotonic() + START_SECONDS, False
     poller = select.poll()
-    by_descriptor = {stream.descriptor: stream for stream in streams}
-    for descriptor in (box.status, *by_descriptor):
+    by_descriptor = {pipe.descriptor: pipe for pipe in pipes}
+    for descriptor in (process.status, *by_descriptor):
         poller.register(descriptor, select.POLLIN)
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return "time" if is_on_clock else None
+            return "time" if has_started else None
         events = poller.poll(left * 1000)
         for descriptor, _ in events:
-            if descriptor == box.status:
+            if descriptor == process.status:
                 continue
             state = by_descriptor[descriptor].read()
-            if state == "too much":
+            if state == "over limit":
                 return "output"
-            if state == "ended":
+            if state == "closed":
                 poller.unregister(descriptor)
-        if not is_on_clock and channel.content:
-            box.has_started()
-            deadline, is_on_clock = time.monotonic() + wall_seconds, True
-        if any(descriptor == box.status for descriptor, _ in events) and not box.read_status():
+        if not has_started and channel.content:
+            process.start_clock()
+            deadline, has_started = time.monotonic() + wall_seconds, True
+        if any(descriptor == process.status for descriptor, _ in events) and not process.read_status():
             return None
 
 
@@ -328,7 +327,7 @@ def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccom
 
 def _resource_limits(limits: Limits, mode: str) -> dict[str, int]:
     """Returns the limits by their names in Python's `resource`; they are set inside before untrusted code runs."""
-    cells = _CELLS if mode == "cells" else 1
+    cells = _SESSION_CPU_CELLS if mode == "cells" else 1
     return {
         "RLIMIT_AS": limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_seconds * cells,

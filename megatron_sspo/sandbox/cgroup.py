@@ -33,7 +33,7 @@ class Cgroup:
             _write(folder, ("pids.max",), processes)
 
     @property
-    def entrances(self) -> list[str]:
+    def procs_files(self) -> list[str]:
         """Returns the files to which a process writes its pid to join the group."""
         return [str(folder / "cgroup.procs") for folder in self._folders]
 
@@ -50,7 +50,7 @@ class Cgroup:
     def kill(self) -> None:
         """Kills all processes that are left in the group, even if they left the sandbox's process tree."""
         for _ in range(100):
-            pids = [int(pid) for name in self.entrances for pid in Path(name).read_text(encoding="utf-8").split()]
+            pids = [int(pid) for name in self.procs_files for pid in Path(name).read_text(encoding="utf-8").split()]
             if not pids:
                 return
             for pid in pids:
@@ -83,15 +83,15 @@ class Cgroups:
 
     def __init__(self, folder: str = "") -> None:
         places = [Path(folder)] if folder else _own_groups()
-        self._parents = [place for place in places if _makes(place, "memory") or _makes(place, "pids")]
-        self.limit_memory = any(_makes(place, "memory") for place in self._parents)
-        if folder and not self.limit_memory:
+        self._parents = [place for place in places if _can_limit(place, "memory") or _can_limit(place, "pids")]
+        self.can_limit_memory = any(_can_limit(place, "memory") for place in self._parents)
+        if folder and not self.can_limit_memory:
             raise UserError(
                 f"no group with a memory limit can be made in {folder}: name a cgroup that is delegated to this user "
                 "and whose cgroup.subtree_control has memory and pids, or leave the sandbox's cgroup empty"
             )
         for parent in self._parents:
-            _sweep(parent)
+            _remove_stale(parent)
 
     def make(self, name: str, memory_bytes: int, processes: int) -> Cgroup:
         """Makes a group; `name` has to be unique within this process."""
@@ -119,7 +119,7 @@ def _own_groups() -> list[Path]:
     return found
 
 
-def _makes(parent: Path, controller: str) -> bool:
+def _can_limit(parent: Path, controller: str) -> bool:
     """Returns whether a child group with this controller's limit can be made here."""
     trial = parent / f"{_PREFIX}{os.getpid()}-trial"
     limit = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max",)}[controller]
@@ -133,7 +133,7 @@ def _makes(parent: Path, controller: str) -> bool:
         trial.rmdir()
 
 
-def _sweep(parent: Path) -> None:
+def _remove_stale(parent: Path) -> None:
     """Removes the empty groups of processes that were killed."""
     for folder in parent.glob(f"{_PREFIX}*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 
-_HIGHEST = 2_100_000_000  # above the ids of people, services and containers
+_HIGHEST_UID = 2_100_000_000  # above the ids of people, services and containers
 
 
-class Identity:
+class SandboxUser:
     """A user id, reserved among all sandboxes of this machine until `close`.
 
     Root takes a separate id for each sandbox: the kernel does not apply the process limit to root itself, and one
@@ -27,8 +27,10 @@ class Identity:
             return
         self._setpriv = shutil.which("setpriv")
         if self._setpriv is None:
-            raise UserError("the sandbox changes its user by setpriv, which is missing: apt-get install util-linux")
-        for uid in _candidates():
+            raise UserError(
+                "the sandbox needs setpriv to change its user, and it is not installed: apt-get install util-linux"
+            )
+        for uid in _candidate_uids():
             reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 reservation.bind(f"\0megatron-sspo-sandbox-{uid}")  # the kernel frees it when this process ends
@@ -43,7 +45,7 @@ class Identity:
         )
 
     @property
-    def prefix(self) -> list[str]:
+    def setpriv_command(self) -> list[str]:
         """Returns the command that changes to this user and then runs what follows it."""
         if self._reservation is None or self._setpriv is None:
             return []
@@ -54,11 +56,11 @@ class Identity:
             self._reservation.close()
 
 
-def _candidates() -> Iterator[int]:
+def _candidate_uids() -> Iterator[int]:
     """Returns the ids that are valid in this user namespace and not in the user database, from the highest."""
     lines = [
         list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
     ]
-    end = min(_HIGHEST, max(first + length for first, _, length in lines))
+    end = min(_HIGHEST_UID, max(first + length for first, _, length in lines))
     known = {entry.pw_uid for entry in pwd.getpwall()} | {65534}
     return (uid for uid in range(end - 1, max(end - 20_000, 1000), -1) if uid not in known)

@@ -8,8 +8,6 @@ There is no shell and no other program. Python is copied because interpreters ar
 cannot read (a home folder or an environment), and because binding single files is slow.
 """
 
-import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -17,19 +15,19 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.sandbox.seccomp import seccomp_filter
 
 PYTHON = "/python/bin/python3"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 _PREFIX = "megatron-sspo-sandbox-"
-_LEFT_OUT = shutil.ignore_patterns(
+_EXCLUDED = shutil.ignore_patterns(
     "site-packages",
     "dist-packages",
     "test",
@@ -46,7 +44,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     "*.opt-*.pyc",
     "*.a",
 )
-_FACTS = """
+_INSPECT = """
 import json, sys, sysconfig
 paths = sysconfig.get_paths()
 print(json.dumps({
@@ -68,15 +66,15 @@ class Image:
     """
 
     def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
-        _sweep()
-        self.folder, self._lock = _make_folder()
+        self._scratch = ScratchFolder(_PREFIX, mode=0o755)
+        self.folder = self._scratch.path
         try:
             self._fill(python, packages)
         except OSError as error:
             self.close()
             raise UserError(
-                f"the sandbox's Python cannot be copied to {self.folder}: {error}; give room in the folder that "
-                "TMPDIR names, or name another one"
+                f"the sandbox's Python cannot be copied to {self.folder}: {error}; free some space in "
+                "TMPDIR, or set TMPDIR to another folder"
             ) from error
         except BaseException:
             self.close()
@@ -94,18 +92,15 @@ class Image:
 
     def close(self) -> None:
         """Removes the folder."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()
 
     def _fill(self, python: str, packages: Sequence[str]) -> None:
         self._python = python = python or _base_interpreter()
-        facts = _facts_of(python)
-        own = f"{sys.version_info.major}.{sys.version_info.minor}"
-        if packages and facts["version"] != own:
+        facts = _inspect_interpreter(python)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if packages and facts["version"] != version:
             raise UserError(
-                f"the sandbox's packages are copied from this Python {own}, and {python} is {facts['version']}: "
+                f"the sandbox's packages are copied from this Python {version}, and {python} is {facts['version']}: "
                 "leave one of the two options empty"
             )
         self.seccomp.write_bytes(seccomp_filter())
@@ -174,20 +169,20 @@ def _base_interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def _facts_of(python: str) -> dict[str, Any]:
+def _inspect_interpreter(python: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", _FACTS], capture_output=True, encoding="utf-8", timeout=60, check=True, env={}
+            [python, "-I", "-S", "-c", _INSPECT], capture_output=True, encoding="utf-8", timeout=60, check=True, env={}
         )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UserError(
-            f"the sandbox's Python {python} does not run ({error}): name another by the option python"
+            f"the sandbox's Python {python} does not run ({error}): set the option python to another one"
         ) from error
 
 
 def _copy_tree(source: Path, destination: Path) -> None:
-    shutil.copytree(source, destination, ignore=_LEFT_OUT, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    shutil.copytree(source, destination, ignore=_EXCLUDED, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
 def _copy_distribution(name: str, destination: Path) -> None:
@@ -211,36 +206,8 @@ def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
         )
     except OSError as error:
         raise UserError(
-            f"the sandbox asks ldd for the libraries that its Python loads, and it does not run: {error}; "
+            f"ldd, which lists the libraries that the sandbox's Python loads, does not run: {error}; "
             "install the C library's tools (Debian: apt-get install libc-bin)"
         ) from error
     found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)
     return {Path(path) for path in found}
-
-
-def _make_folder() -> tuple[Path, int]:
-    """Makes a folder and locks it; the lock tells `_sweep` and the system's cleaners of /tmp that it is in use."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with contextlib.suppress(FileNotFoundError):  # removed by a `_sweep` before it was locked: try again
-            folder.chmod(0o755)
-            lock = os.open(folder, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            if os.fstat(lock).st_nlink:
-                return folder, lock
-            os.close(lock)
-
-
-def _sweep() -> None:
-    """Removes the folders that killed processes of this user have left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if status.st_uid != os.geteuid() or folder.is_symlink():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)

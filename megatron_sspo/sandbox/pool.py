@@ -1,20 +1,15 @@
-"""Runs programs in a bounded number of sandboxes at a time, for threads and for asyncio, and measures them."""
+"""Checks programs in a bounded number of sandboxes at a time, and measures the checks."""
 
-import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sandbox.types import Case, Runner, SandboxResult, Session, Verdict
+from megatron_sspo.sandbox.types import Case, Runner, Verdict
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-_LATENCIES_KEPT = 10_000
+_MAX_LATENCIES = 10_000
 
 
 class SandboxPool:
@@ -27,28 +22,16 @@ class SandboxPool:
 
     def __init__(self, runner: Runner, concurrency: int) -> None:
         if concurrency < 1:
-            raise UserError(f"the sandbox pool's concurrency is {concurrency}: it has to be 1 or more")
+            raise UserError(f"the sandbox pool's concurrency is {concurrency}: it must be 1 or more")
         self._runner = runner
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox")
         self._lock = threading.Lock()
-        self._ended: Counter[str] = Counter()
-        self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
-
-    async def run(self, program: str, stdin: str = "", files: Mapping[str, str] | None = None) -> SandboxResult:
-        """Runs a program; see `Runner.run`."""
-        return await asyncio.wrap_future(self._submit(lambda: self._run(program, stdin, files)))
-
-    async def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
-        """Checks a program; see `Runner.check`."""
-        return await asyncio.wrap_future(self._submit(lambda: self._check(program, tests, cases)))
-
-    async def session(self) -> "PooledSession":
-        """Starts a session; see `Runner.session`. Only its running cells count for the bound, not the session."""
-        return PooledSession(await asyncio.wrap_future(self._submit(self._runner.session)), self._submit)
+        self._reasons: Counter[str] = Counter()
+        self._latencies: deque[float] = deque(maxlen=_MAX_LATENCIES)
 
     def check_all(self, checks: Iterable[tuple[str, Sequence[str], Sequence[Case]]]) -> list[Verdict]:
-        """Returns the verdicts on (program, tests, cases), in order; for callers without an event loop."""
-        futures = [self._submit(lambda check=check: self._check(*check)) for check in checks]
+        """Returns the verdicts on (program, tests, cases), in order."""
+        futures = [self._threads.submit(self._check, *check) for check in checks]
         try:
             return [future.result() for future in futures]
         finally:
@@ -58,12 +41,15 @@ class SandboxPool:
     def metrics(self) -> dict[str, float]:
         """Returns counts since the last call, by the reason of the end, and the latency's median and 95th percentile.
 
-        The latency is that of the last 10,000 programs, in seconds; it does not include the wait in the queue.
+        The latency is that of the last 10,000 checks, in seconds; it does not include the wait in the queue.
         """
         with self._lock:
-            ended, latencies = self._ended, sorted(self._latencies)
-            self._ended, self._latencies = Counter(), deque(maxlen=_LATENCIES_KEPT)
-        found = {"count": float(ended.total()), **{f"ended/{reason}": float(n) for reason, n in sorted(ended.items())}}
+            reasons, latencies = self._reasons, sorted(self._latencies)
+            self._reasons, self._latencies = Counter(), deque(maxlen=_MAX_LATENCIES)
+        found = {
+            "count": float(reasons.total()),
+            **{f"ended/{reason}": float(n) for reason, n in sorted(reasons.items())},
+        }
         if latencies:
             found["seconds/median"] = latencies[len(latencies) // 2]
             found["seconds/p95"] = latencies[int(len(latencies) * 0.95)]
@@ -75,40 +61,10 @@ class SandboxPool:
         self._runner.close()
         self._threads.shutdown()
 
-    def _submit(self, work: Callable[[], Result]) -> Future[Result]:
-        return self._threads.submit(work)
-
-    def _run(self, program: str, stdin: str, files: Mapping[str, str] | None) -> SandboxResult:
-        return self._timed(lambda: self._runner.run(program, stdin, files), lambda result: result.ended)
-
     def _check(self, program: str, tests: Sequence[str], cases: Sequence[Case]) -> Verdict:
-        return self._timed(lambda: self._runner.check(program, tests, cases), lambda verdict: verdict.reason)
-
-    def _timed(self, work: Callable[[], Result], reason: Callable[[Result], str]) -> Result:
         started = time.monotonic()
-        result = work()
+        verdict = self._runner.check(program, tests, cases)
         with self._lock:
-            self._ended[reason(result)] += 1
+            self._reasons[verdict.reason] += 1
             self._latencies.append(time.monotonic() - started)
-        return result
-
-
-class PooledSession:
-    """A session whose cells wait in the queue of a pool."""
-
-    def __init__(self, session: Session, submit: Callable[[Callable[[], str]], Future[str]]) -> None:
-        self._session = session
-        self._submit = submit
-
-    @property
-    def is_alive(self) -> bool:
-        """Returns whether the next cell will be executed."""
-        return self._session.is_alive
-
-    async def execute(self, code: str, seconds: float | None = None) -> str:
-        """Runs a cell; see `Session.execute`."""
-        return await asyncio.wrap_future(self._submit(lambda: self._session.execute(code, seconds)))
-
-    async def close(self) -> None:
-        """Ends the session; see `Session.close`."""
-        await asyncio.to_thread(self._session.close)
+        return verdict

@@ -23,7 +23,7 @@ from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
 _log = logging.getLogger(__name__)
 
 # Paths that a program must not be able to read, on any machine.
-_FOREIGN = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
+_HOST_PATHS = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
 # Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
@@ -60,22 +60,22 @@ def open_sandbox(
     if url:
         if limits or python or packages or cgroup:
             raise UserError(
-                "the sandbox has a url, and then its limits, python, packages and cgroup are the server's to say: "
-                "give them to megatron_sspo.sandbox.serve"
+                "the sandbox has a url, so its limits, python, packages and cgroup are set on the server: give them to "
+                "megatron_sspo.sandbox.serve"
             )
         runner = RemoteSandbox(url)
     else:
-        own = Limits.from_options(limits or {})
-        runner = Sandbox(own, python=python, packages=packages, cgroup=cgroup)
+        parsed = Limits.from_options(limits or {})
+        runner = Sandbox(parsed, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)
     except BaseException:
         runner.close()
         raise
-    if not runner.limits_memory_of_all:
+    if not runner.has_total_memory_limit:
         _log.warning(
-            "there is no cgroup that the sandbox may use: its limit on memory holds for each process, so a program "
-            "may use %d times %d MiB; see docs/sandbox.md",
+            "the sandbox can use no cgroup: its memory limit applies to each process, so a program may use %d times "
+            "%d MiB; see docs/sandbox.md",
             runner.limits.processes,
             runner.limits.memory_bytes // MEBIBYTE,
         )
@@ -89,38 +89,40 @@ def probe(runner: Runner) -> None:
         UserError: the sandbox does not work, or an attack succeeded; the message names it.
     """
     try:
-        _check_that_it_works(runner)
+        _check_it_works(runner)
         with ThreadPoolExecutor(4, thread_name_prefix="sandbox-probe") as threads:
-            through = [what for found in threads.map(lambda attack: attack(runner), _ATTACKS) for what in found]
+            succeeded = [what for found in threads.map(lambda attack: attack(runner), _ATTACKS) for what in found]
     except SandboxBroken as error:
-        raise UserError(_remedied(str(error))) from error
-    if through:
+        raise UserError(_with_remedy(str(error))) from error
+    if succeeded:
         raise UserError(
-            f"the sandbox does not hold: {', '.join(through)} got through; no code is executed in it. See "
-            "docs/sandbox.md for what the machine or the container needs, or name a remote sandbox by its url"
+            f"the sandbox is not secure, these attacks succeeded: {', '.join(succeeded)}. No code is executed in it. "
+            "See docs/sandbox.md for what the machine or the container needs, or name a remote sandbox by its url"
         )
 
 
-def _remedied(message: str) -> str:
+def _with_remedy(message: str) -> str:
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in message), "see docs/sandbox.md")
     return f"{message}: {remedy}"
 
 
-def _check_that_it_works(runner: Runner) -> None:
+def _check_it_works(runner: Runner) -> None:
     result = runner.run("print(6 * 7)")
-    if result.stdout != "42\n" or result.ended != "ok":
-        said = result.stderr.strip()[-500:]
-        raise UserError(_remedied(f"the sandbox does not run Python (it ended as {result.ended!r}, and said {said!r})"))
+    if result.stdout != "42\n" or result.end_reason != "ok":
+        stderr = result.stderr.strip()[-500:]
+        raise UserError(
+            _with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}, stderr: {stderr!r})")
+        )
     if not runner.check("def f(x): return x + 1\n", ["assert f(1) == 2"]).passed:
-        raise UserError("the sandbox does not judge: a right program did not pass its test; see docs/sandbox.md")
+        raise UserError("the sandbox's judge does not work: a correct program failed its test; see docs/sandbox.md")
 
 
-def _reach(runner: Runner) -> list[str]:
+def _reach_host(runner: Runner) -> list[str]:
     """Attacks network, files and privileges."""
-    job: dict[str, Any] = {"environment": [*ENVIRONMENT, "PWD", "LC_CTYPE"], "read": list(_FOREIGN)}
+    job: dict[str, Any] = {"environment": [*ENVIRONMENT, "PWD", "LC_CTYPE"], "read": list(_HOST_PATHS)}
     if isinstance(runner, RemoteSandbox):
         port = urlsplit(runner.url).port or 443
-        return _reached(
+        return _run_reach(
             runner, {**job, "targets": [["127.0.0.1", port]], "abstract_socket": "", "write": ["/python/x"]}
         )
     abstract = f"\0megatron-sspo-probe-{secrets.token_hex(8)}"
@@ -135,63 +137,78 @@ def _reach(runner: Runner) -> list[str]:
         secret.write_text("a secret of the host", encoding="utf-8")
         os.chmod(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)  # so that only the sandbox denies access
         job["targets"] = [["127.0.0.1", listener.getsockname()[1]]]
-        found = _reached(
+        found = _run_reach(
             runner,
-            {**job, "abstract_socket": abstract, "read": [*_FOREIGN, str(secret)], "write": [str(target), "/python/x"]},
+            {
+                **job,
+                "abstract_socket": abstract,
+                "read": [*_HOST_PATHS, str(secret)],
+                "write": [str(target), "/python/x"],
+            },
         )
         return [*found, *(["writing a file of the host"] if target.exists() else [])]
 
 
-def _reached(runner: Runner, job: Mapping[str, Any]) -> list[str]:
+def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
     result = runner.run(attacks.REACH, json.dumps(job))
     try:
         return [str(what) for what in json.loads(result.stdout)]
     except ValueError:
-        said = result.stderr.strip()[-300:]
+        stderr = result.stderr.strip()[-300:]
         raise UserError(
-            f"the sandbox's probe ended as {result.ended!r} and said {said!r}: see docs/sandbox.md"
+            f"the sandbox's probe ended as {result.end_reason!r}, stderr: {stderr!r}; see docs/sandbox.md"
         ) from None
 
 
-def _number(runner: Runner, program: str, stdin: str) -> int:
+def _printed_number(runner: Runner, program: str, stdin: str) -> int:
     """Returns the number that an attack printed; 0 if it was killed."""
     stdout = runner.run(program, stdin).stdout.strip()
     return int(stdout) if stdout.isdigit() else 0
 
 
-def _fork(runner: Runner) -> list[str]:
-    most = runner.limits.processes
-    return ["a fork bomb"] if _number(runner, attacks.FORK, str(most + 16)) > most else []
+def _exceed_processes(runner: Runner) -> list[str]:
+    limit = runner.limits.processes
+    return ["a fork bomb"] if _printed_number(runner, attacks.FORK, str(limit + 16)) > limit else []
 
 
-def _memory(runner: Runner) -> list[str]:
+def _exceed_memory(runner: Runner) -> list[str]:
     size = runner.limits.memory_bytes
-    found = ["memory above the limit"] if _number(runner, attacks.MEMORY, f"{size + 64 * MEBIBYTE} 1") else []
-    if runner.limits_memory_of_all and _number(runner, attacks.MEMORY, f"{size * 2 // 3} 3") > 2:
+    found = ["memory above the limit"] if _printed_number(runner, attacks.MEMORY, f"{size + 64 * MEBIBYTE} 1") else []
+    if runner.has_total_memory_limit and _printed_number(runner, attacks.MEMORY, f"{size * 2 // 3} 3") > 2:
         found.append("memory above the limit, in several processes")
     return found
 
 
-def _disk(runner: Runner) -> list[str]:
-    most = runner.limits.disk_bytes
-    return ["a full disk"] if _number(runner, attacks.DISK, str(most + 16 * MEBIBYTE)) > most else []
+def _exceed_disk(runner: Runner) -> list[str]:
+    limit = runner.limits.disk_bytes
+    return ["a full disk"] if _printed_number(runner, attacks.DISK, str(limit + 16 * MEBIBYTE)) > limit else []
 
 
-def _output(runner: Runner) -> list[str]:
+def _exceed_output(runner: Runner) -> list[str]:
     result = runner.run(attacks.FLOOD)
-    return [] if result.ended == "output" and len(result.stdout) <= runner.limits.output_bytes else ["endless output"]
+    return (
+        [] if result.end_reason == "output" and len(result.stdout) <= runner.limits.output_bytes else ["endless output"]
+    )
 
 
-def _time(runner: Runner) -> list[str]:
-    return [] if runner.run(attacks.ENDLESS, seconds=0.3).ended == "time" else ["an endless loop"]
+def _exceed_time(runner: Runner) -> list[str]:
+    return [] if runner.run(attacks.ENDLESS, seconds=0.3).end_reason == "time" else ["an endless loop"]
 
 
-def _lies(runner: Runner) -> list[str]:
+def _forge_verdicts(runner: Runner) -> list[str]:
     return [
         f"a forged verdict ({how})"
-        for how, program in attacks.LIARS.items()
+        for how, program in attacks.FORGED_VERDICTS.items()
         if runner.check(program, ["assert f(1) == 2"]).passed
     ]
 
 
-_ATTACKS: tuple[Callable[[Runner], list[str]], ...] = (_reach, _fork, _memory, _disk, _output, _time, _lies)
+_ATTACKS: tuple[Callable[[Runner], list[str]], ...] = (
+    _reach_host,
+    _exceed_processes,
+    _exceed_memory,
+    _exceed_disk,
+    _exceed_output,
+    _exceed_time,
+    _forge_verdicts,
+)

@@ -13,10 +13,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.types import Case, Limits, SandboxBroken, SandboxResult, Session, Verdict
 
 KEY = "MEGATRON_SSPO_SANDBOX_KEY"
-SHORTEST_KEY = 16  # characters
+MIN_KEY_LENGTH = 16  # characters
 
 _ATTEMPTS = 4
-_FINAL = (400, 401, 403, 404, 413)  # the server has rejected the request, so a retry would fail too
+_FINAL_STATUSES = (400, 401, 403, 404, 413)  # the server has rejected the request, so a retry would fail too
 
 
 class RemoteSandbox:
@@ -28,24 +28,28 @@ class RemoteSandbox:
         request_seconds: timeout of one request, including its wait in the server's queue.
 
     Raises:
-        UserError: the url is invalid, the key is missing, or the server does not answer as a sandbox.
+        UserError: the url or the key is invalid, or the server does not answer as a sandbox.
     """
 
     def __init__(self, url: str, key: str = "", *, request_seconds: float = 300.0) -> None:
         self.url = url.rstrip("/")
-        if not _is_address(self.url):
-            raise UserError(f"the sandbox's url is {url!r}: it has to be like http://127.0.0.1:8765")
+        if not _is_valid_url(self.url):
+            raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
-            raise UserError(f"the sandbox at {url} wants a key: put the one that it was started with into {KEY}")
+            raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
+        if max(self._key) > "\xff" or set("\r\n") & set(self._key):
+            raise UserError(
+                f"the key of the sandbox at {url} has characters that an HTTP header cannot hold: change {KEY}"
+            )
         self._request_seconds = request_seconds
         try:
             about = self.request("GET", "/about", None)
             self._limits = Limits(**about["limits"])
-            self._limits_memory_of_all = bool(about["limits_memory_of_all"])
+            self._has_total_memory_limit = bool(about["has_total_memory_limit"])
         except (SandboxBroken, KeyError, TypeError) as error:
             raise UserError(
-                f"no sandbox can be used at {url}: {error}; is the server there, and {KEY} its key?"
+                f"no sandbox can be used at {url}: {error}; check that the server runs and that {KEY} is its key"
             ) from error
 
     @property
@@ -53,21 +57,21 @@ class RemoteSandbox:
         return self._limits
 
     @property
-    def limits_memory_of_all(self) -> bool:
-        return self._limits_memory_of_all
+    def has_total_memory_limit(self) -> bool:
+        return self._has_total_memory_limit
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> SandboxResult:
         """Runs a program; see `Sandbox.run`. Raises SandboxBroken if the server can no longer be reached."""
         job = {"program": program, "stdin": stdin, "files": dict(files or {}), "seconds": seconds}
-        return _built(SandboxResult, self.request("POST", "/run", job))
+        return _build(SandboxResult, self.request("POST", "/run", job))
 
     def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
         """Checks a program; see `Sandbox.check`. Raises SandboxBroken if the server can no longer be reached."""
         pairs = [{"stdin": case.stdin, "stdout": case.stdout} for case in cases]
         job = {"program": program, "tests": list(tests), "cases": pairs}
-        return _built(Verdict, self.request("POST", "/check", job))
+        return _build(Verdict, self.request("POST", "/check", job))
 
     def session(self) -> Session:
         """Starts a session; see `Sandbox.session`. The server ends a session that is unused for ten minutes."""
@@ -90,9 +94,9 @@ class RemoteSandbox:
                 problem = f"{type(error).__name__} {error}"
             else:
                 if status == 200:
-                    return _object(text, self.url + path)
+                    return _parse_object(text, self.url + path)
                 problem = f"it answered {status}: {text[:500].decode(errors='replace')}"
-                if status in _FINAL:
+                if status in _FINAL_STATUSES:
                     break
             if attempt + 1 < _ATTEMPTS:
                 time.sleep(0.2 * 4**attempt)
@@ -111,7 +115,7 @@ class RemoteSandbox:
             connection.close()
 
 
-def _is_address(url: str) -> bool:
+def _is_valid_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -149,18 +153,18 @@ class RemoteSession:
             self._sandbox.request("DELETE", self._path, None)
 
 
-def _object(text: bytes, place: str) -> dict[str, Any]:
+def _parse_object(text: bytes, place: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SandboxBroken(f"the sandbox at {place} answered what is no JSON object: {text[:200]!r}")
+        raise SandboxBroken(f"the sandbox at {place} answered with something other than a JSON object: {text[:200]!r}")
     return found
 
 
-def _built(kind: type, found: dict[str, Any]) -> Any:
+def _build(kind: type, found: dict[str, Any]) -> Any:
     try:
         return kind(**found)
     except TypeError as error:
-        raise SandboxBroken(f"the sandbox's server is of another version: {error}") from error
+        raise SandboxBroken(f"the sandbox's server runs another version of megatron_sspo: {error}") from error

@@ -11,15 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream, find_bubblewrap, read_until_end
-from megatron_sspo.sandbox.cgroup import Cgroup, Cgroups
-from megatron_sspo.sandbox.identity import Identity
+from megatron_sspo.sandbox.box import (
+    START_SECONDS,
+    STARTED,
+    LimitedPipe,
+    SandboxProcess,
+    find_bubblewrap,
+    read_until_end,
+)
+from megatron_sspo.sandbox.cgroup import Cgroups
+from megatron_sspo.sandbox.identity import SandboxUser
 from megatron_sspo.sandbox.image import Image
 from megatron_sspo.sandbox.session import LocalSession
 from megatron_sspo.sandbox.types import (
     MEBIBYTE,
     Case,
-    Ended,
+    EndReason,
     Limits,
     Reason,
     SandboxBroken,
@@ -58,7 +65,7 @@ class Sandbox:
         self._free: list[_Slot] = []
         self._num_used = 0
         self._lock = threading.Lock()
-        self._running: set[Box] = set()
+        self._running: set[SandboxProcess] = set()
         self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._closed = False
 
@@ -67,9 +74,9 @@ class Sandbox:
         return self._limits
 
     @property
-    def limits_memory_of_all(self) -> bool:
+    def has_total_memory_limit(self) -> bool:
         """Returns whether the memory limit applies to all processes of a sandbox together, which needs a cgroup."""
-        return self._cgroups.limit_memory
+        return self._cgroups.can_limit_memory
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
@@ -85,12 +92,13 @@ class Sandbox:
         Raises:
             SandboxBroken: the sandbox itself could not be made, or was killed or closed.
         """
-        outcome = self._complete("run", {"program": program, "files": dict(files or {})}, stdin, seconds=seconds)
+        job = {"program": program, "files": dict(files or {})}
+        outcome = self._run_with_retries("run", job, stdin, seconds=seconds)
         return SandboxResult(
             stdout=outcome.stdout.decode("utf-8", "replace"),
             stderr=outcome.stderr.decode("utf-8", "replace"),
             exit_code=outcome.exit_code,
-            ended=outcome.ended(self._limits),
+            end_reason=outcome.end_reason(self._limits),
             seconds=outcome.seconds,
         )
 
@@ -117,7 +125,7 @@ class Sandbox:
 
     def session(self) -> Session:
         """Starts an interpreter that keeps its state from cell to cell; `limits.wall_seconds` applies to each cell."""
-        session = LocalSession(lambda: self._box("cells", {"files": {}}, None), self._limits)
+        session = LocalSession(lambda: self._start_process("cells", {"files": {}}, None), self._limits)
         self._sessions.add(session)
         return session
 
@@ -125,8 +133,8 @@ class Sandbox:
         """Ends all running programs and removes the copied Python. It may be called more than once."""
         with self._lock:
             self._closed = True
-            for box in self._running:
-                box.kill()  # the thread that runs it then closes it
+            for process in self._running:
+                process.kill()  # the thread that runs it then closes it
         for session in list(self._sessions):
             session.close()
         deadline = time.monotonic() + 60
@@ -140,61 +148,61 @@ class Sandbox:
 
     # ------------------------------------------------------------------ one program
 
-    def _complete(
+    def _run_with_retries(
         self, mode: str, job: Mapping[str, Any], stdin: str, *, channel_bytes: int = 0, seconds: float | None = None
     ) -> "_Outcome":
         """Runs a sandbox from its start to its end; retries if it breaks, as it can on a busy machine."""
         for pause in (0.1, 1.0):
             try:
-                return self._attempt(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+                return self._run_once(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
             except SandboxBroken:
                 if self._closed:
                     raise
                 time.sleep(pause)
-        return self._attempt(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+        return self._run_once(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
 
-    def _attempt(
+    def _run_once(
         self, mode: str, job: Mapping[str, Any], stdin: str, channel_bytes: int, wall_seconds: float
     ) -> "_Outcome":
-        with self._box(mode, job, stdin) as box:
+        with self._start_process(mode, job, stdin) as process:
             limit = self._limits.output_bytes
-            streams = {"stdout": Stream(box.stdout, limit), "stderr": Stream(box.stderr, limit)}
-            channel = streams["channel"] = Stream(box.channel, len(STARTED) + channel_bytes)
-            cause = read_until_end(box, list(streams.values()), channel, wall_seconds)
-            out_of_memory = box.end()
-            for stream in streams.values():
-                stream.read()
-            stderr = bytes(streams["stderr"].content)
+            pipes = {"stdout": LimitedPipe(process.stdout, limit), "stderr": LimitedPipe(process.stderr, limit)}
+            channel = pipes["channel"] = LimitedPipe(process.channel, len(STARTED) + channel_bytes)
+            cause = read_until_end(process, list(pipes.values()), channel, wall_seconds)
+            out_of_memory = process.end()
+            for pipe in pipes.values():
+                pipe.read()
+            stderr = bytes(pipes["stderr"].content)
             if self._closed:
                 raise SandboxBroken("the sandbox was closed")
             if not channel.content.startswith(STARTED) and not out_of_memory:
-                said = stderr.decode(errors="replace").strip()[-500:] or f"not within {START_SECONDS:.0f} s"
-                raise SandboxBroken(f"the sandbox could not be made: {said}")
-            if not (cause or out_of_memory) and box.was_killed(self._limits.cpu_seconds, has_judge=mode != "run"):
-                raise SandboxBroken("the sandbox was killed by somebody else, such as the kernel for want of memory")
+                reason = stderr.decode(errors="replace").strip()[-500:] or f"no start within {START_SECONDS:.0f} s"
+                raise SandboxBroken(f"the sandbox could not be made: {reason}")
+            if not (cause or out_of_memory) and process.was_killed(self._limits.cpu_seconds, has_judge=mode != "run"):
+                raise SandboxBroken("the sandbox was killed from outside, for example by the kernel's OOM killer")
             return _Outcome(
-                stdout=bytes(streams["stdout"].content),
+                stdout=bytes(pipes["stdout"].content),
                 stderr=stderr,
                 channel=bytes(channel.content[len(STARTED) :]),
-                exit_code=None if cause else box.exit_code(),
+                exit_code=None if cause else process.exit_code(),
                 cause=cause,
                 out_of_memory=out_of_memory,
-                seconds=box.seconds(),
+                seconds=process.seconds(),
             )
 
     def _run_tests(self, program: str, tests: Sequence[str]) -> tuple[Reason, str]:
         nonce = secrets.token_hex(16)
         job = {"program": program, "tests": list(tests), "nonce": nonce}
-        outcome = self._complete("tests", job, "", channel_bytes=_VERDICT_BYTES)
+        outcome = self._run_with_retries("tests", job, "", channel_bytes=_VERDICT_BYTES)
         if outcome.cause:
             return outcome.cause, f"stopped by the limit: {outcome.cause}"
-        found = _parse(outcome.channel, nonce)
+        found = _parse_message(outcome.channel, nonce)
         if found.get("reason") == "passed":
             return "passed", ""
         if outcome.out_of_memory:
-            return "memory", "killed for want of memory"
+            return "memory", "killed: out of memory"
         if not found:
-            return "crash", f"the program ended its judge (exit code {outcome.exit_code})"
+            return "crash", f"the judge was killed by the program or crashed (exit code {outcome.exit_code})"
         reason = found.get("reason")
         return (reason if reason in ("failed", "time", "memory") else "error"), str(found.get("detail"))
 
@@ -206,34 +214,34 @@ class Sandbox:
             "nonce": nonce,
             "output_bytes": self._limits.output_bytes,
         }
-        room = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # JSON escapes take room too
-        outcome = self._complete("cases", job, "", channel_bytes=room)
+        channel_bytes = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # room for JSON escapes
+        outcome = self._run_with_retries("cases", job, "", channel_bytes=channel_bytes)
         lines = outcome.channel.splitlines()
         for number, case in enumerate(cases, start=1):
-            found = _parse(lines[number - 1], nonce) if number <= len(lines) else {}
+            found = _parse_message(lines[number - 1], nonce) if number <= len(lines) else {}
             reason, detail = _judge_case(found, case, outcome)
             if reason != "passed":
                 return reason, f"case {number}: {detail}"
         return "passed", ""
 
-    # ------------------------------------------------------------------ boxes and slots
+    # ------------------------------------------------------------------ processes and slots
 
     @contextlib.contextmanager
-    def _box(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[Box]:
+    def _start_process(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[SandboxProcess]:
         with self._slot() as slot:
-            parts = (self._bubblewrap, self._image, slot.identity, slot.cgroup, self._limits)
-            box = Box(*parts, mode, job, stdin)
+            parts = (self._bubblewrap, self._image, slot.user, slot.cgroup, self._limits)
+            process = SandboxProcess(*parts, mode, job, stdin)
             try:
                 with self._lock:
-                    self._running.add(box)
+                    self._running.add(process)
                     if self._closed:
-                        box.kill()
-                yield box
+                        process.kill()
+                yield process
             finally:
                 with self._lock:
-                    self._running.discard(box)
-                box.end()
-                box.close()
+                    self._running.discard(process)
+                process.end()
+                process.close()
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator["_Slot"]:
@@ -257,17 +265,13 @@ class _Slot:
     """The user id and the cgroup of one sandbox at a time; the next sandbox reuses them."""
 
     def __init__(self, cgroups: Cgroups, limits: Limits) -> None:
-        self.identity = Identity()
-        self.cgroup: Cgroup | None = None
-        if cgroups:
-            name = f"{id(self):x}"
-            # bubblewrap, the sandbox's init and the judge are in the cgroup too
-            self.cgroup = cgroups.make(name, limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
+        self.user = SandboxUser()
+        # bubblewrap, the sandbox's init and the judge are in the cgroup too
+        self.cgroup = cgroups.make(f"{id(self):x}", limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
 
     def close(self) -> None:
-        self.identity.close()
-        if self.cgroup:
-            self.cgroup.close()
+        self.user.close()
+        self.cgroup.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +286,7 @@ class _Outcome:
     out_of_memory: bool
     seconds: float
 
-    def ended(self, limits: Limits) -> Ended:
+    def end_reason(self, limits: Limits) -> EndReason:
         """Returns how the program ended, as far as this can be known: a program can always fake another ending."""
         if self.cause:
             return self.cause
@@ -299,7 +303,7 @@ class _Outcome:
 def _judge_case(found: dict[str, Any], case: Case, outcome: _Outcome) -> tuple[Reason, str]:
     exit_code = found.get("exit_code")
     if found and exit_code == 0 and found.get("is_whole"):
-        if _lines(str(found.get("stdout"))) == _lines(case.stdout):
+        if _split_lines(str(found.get("stdout"))) == _split_lines(case.stdout):
             return "passed", ""
         return "failed", f"printed {str(found.get('stdout'))[:200]!r}"
     if outcome.cause:
@@ -307,16 +311,16 @@ def _judge_case(found: dict[str, Any], case: Case, outcome: _Outcome) -> tuple[R
     if found and not found.get("is_whole"):
         return "output", "more output than the limit"
     if outcome.out_of_memory:
-        return "memory", "killed for want of memory"
+        return "memory", "killed: out of memory"
     if not found:
-        return "crash", f"the program ended its judge (exit code {outcome.exit_code})"
+        return "crash", f"the judge was killed by the program or crashed (exit code {outcome.exit_code})"
     last = outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
     if exit_code == -signal.SIGXCPU:
         return "time", "the limit on CPU seconds"
     return ("memory" if last.startswith("MemoryError") else "error"), f"exit code {exit_code}: {last[:500]}"
 
 
-def _parse(line: bytes, nonce: str) -> dict[str, Any]:
+def _parse_message(line: bytes, nonce: str) -> dict[str, Any]:
     """Parses a message of the trusted code inside; returns {} if the line is not one."""
     try:
         found = json.loads(line)
@@ -326,5 +330,5 @@ def _parse(line: bytes, nonce: str) -> dict[str, Any]:
     return found if is_ours else {}
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]  # str.splitlines would break lines at form feeds too

@@ -21,13 +21,13 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.remote import KEY, SHORTEST_KEY
+from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
 _SOCKET_SECONDS = 60.0  # for a client to send its request, or to read the answer
 _IDLE_SECONDS = 600.0  # an unused session is ended after this time
-MOST_SESSIONS = 256
+MAX_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
 
 
@@ -43,7 +43,7 @@ class SandboxServer(ThreadingHTTPServer):
         runner: the sandbox that executes the programs.
         key: the secret that each request has to carry.
         concurrency: the number of programs at a time.
-        most_sessions: the largest number of open sessions.
+        max_sessions: the largest number of open sessions.
     """
 
     daemon_threads = True
@@ -55,12 +55,12 @@ class SandboxServer(ThreadingHTTPServer):
         runner: Runner,
         key: str,
         concurrency: int,
-        most_sessions: int = MOST_SESSIONS,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self.runner = runner
         self.key = key
-        self.turns = threading.Semaphore(concurrency)
-        self.sessions = _Sessions(most_sessions)
+        self.slots = threading.Semaphore(concurrency)
+        self.sessions = _Sessions(max_sessions)
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
@@ -76,8 +76,8 @@ class SandboxServer(ThreadingHTTPServer):
 class _Sessions:
     """The open sessions by their names, each with the answer to its last cell."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
         self._lock = threading.Lock()
         self._sessions: dict[str, _OpenSession] = {}
 
@@ -85,17 +85,18 @@ class _Sessions:
         with self._lock:
             if name in self._sessions:  # the request was sent again because its answer was lost
                 return
-            if len(self._sessions) >= self._most:
+            if len(self._sessions) >= self._max_sessions:
                 raise BadRequest(
-                    f"{self._most} sessions are open already: start the server with more --sessions, as many as the "
-                    "trainer's processes times their max_episodes"
+                    f"{self._max_sessions} sessions are open already: start the server with more --sessions, as many "
+                    "as the trainer's processes times their max_episodes"
                 )
             self._sessions[name] = _OpenSession(runner.session())
 
     def get(self, name: str) -> "_OpenSession":
         with self._lock:
             if name not in self._sessions:
-                raise BadRequest("there is no such session, or it was ended because nobody used it")
+                raise BadRequest("there is no such session, or it was ended because it was not used")
+            self._sessions[name].last_use = time.monotonic()  # its request may wait long for a slot
             return self._sessions[name]
 
     def end(self, name: str) -> None:
@@ -119,7 +120,7 @@ class _Sessions:
 class _OpenSession:
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._last_use = time.monotonic()
+        self.last_use = time.monotonic()
         self._lock = threading.Lock()
         self._number = 0
         self._answer: dict[str, Any] = {}
@@ -130,12 +131,12 @@ class _OpenSession:
             if number != self._number:
                 self._answer = {"observation": self.session.execute(code, seconds), "is_alive": self.session.is_alive}
                 self._number = number
-            self._last_use = time.monotonic()
+            self.last_use = time.monotonic()
             return self._answer
 
     def is_idle(self, since: float) -> bool:
-        """Returns whether no cell runs and none has ended after `since`, a time of `time.monotonic`."""
-        return not self._lock.locked() and self._last_use < since
+        """Returns whether no cell runs and the session was not used after `since`, a time of `time.monotonic`."""
+        return not self._lock.locked() and self.last_use < since
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -145,8 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         runner = self.server.runner
-        about = {"limits": dataclasses.asdict(runner.limits), "limits_memory_of_all": runner.limits_memory_of_all}
-        self._answer(lambda _: about if self.path == "/about" else _no_such_path())
+        about = {"limits": dataclasses.asdict(runner.limits), "has_total_memory_limit": runner.has_total_memory_limit}
+        self._answer(lambda _: about if self.path == "/about" else _raise_no_such_path())
 
     def do_PUT(self) -> None:
         self._answer(lambda _: self.server.sessions.open(self._session_name(), self.server.runner) or {})
@@ -158,30 +159,30 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({"/run": self._run, "/check": self._check}.get(self.path, self._execute))
 
     def _run(self, job: dict[str, Any]) -> dict[str, Any]:
-        program, stdin, files = _text(job, "program"), _text(job, "stdin"), job.get("files")
+        program, stdin, files = _string(job, "program"), _string(job, "stdin"), job.get("files")
         if not isinstance(files, dict) or not all(isinstance(content, str) for content in files.values()):
-            raise BadRequest("files has to be an object of texts")
-        with self.server.turns:
+            raise BadRequest("files must be an object whose values are strings")
+        with self.server.slots:
             return dataclasses.asdict(self.server.runner.run(program, stdin, files, seconds=self._seconds(job)))
 
     def _check(self, job: dict[str, Any]) -> dict[str, Any]:
-        program, tests, pairs = _text(job, "program"), job.get("tests"), job.get("cases")
+        program, tests, pairs = _string(job, "program"), job.get("tests"), job.get("cases")
         if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
-            raise BadRequest("tests has to be a list of texts")
+            raise BadRequest("tests must be a list of strings")
         if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
-            raise BadRequest("cases has to be a list of objects")
+            raise BadRequest("cases must be a list of objects")
         if not tests and not pairs:
             raise BadRequest("a check has neither tests nor cases")
-        cases = [Case(stdin=_text(pair, "stdin"), stdout=_text(pair, "stdout")) for pair in pairs]
-        with self.server.turns:
+        cases = [Case(stdin=_string(pair, "stdin"), stdout=_string(pair, "stdout")) for pair in pairs]
+        with self.server.slots:
             return dataclasses.asdict(self.server.runner.check(program, tests, cases))
 
     def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
         session = self.server.sessions.get(self._session_name())
-        number, code = job.get("number"), _text(job, "code")
+        number, code = job.get("number"), _string(job, "code")
         if not isinstance(number, int):
-            raise BadRequest("number has to be an integer")
-        with self.server.turns:
+            raise BadRequest("number must be an integer")
+        with self.server.slots:
             return session.execute(number, code, self._seconds(job))
 
     def _seconds(self, job: dict[str, Any]) -> float | None:
@@ -190,12 +191,12 @@ class _Handler(BaseHTTPRequestHandler):
         if seconds is None:
             return None
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise BadRequest("seconds has to be a number above 0")
+            raise BadRequest("seconds must be a number above 0")
         return min(float(seconds), self.server.runner.limits.wall_seconds)
 
     def _session_name(self) -> str:
         found = _SESSION_PATH.fullmatch(self.path)
-        return found[1] if found else _no_such_path()
+        return found[1] if found else _raise_no_such_path()
 
     def _answer(self, work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         given = self.headers.get("Authorization", "")
@@ -213,13 +214,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> dict[str, Any]:
         size = self.headers.get("Content-Length", "0")
         if not size.isdigit() or int(size) > _LONGEST_BODY:
-            raise BadRequest(f"a request may have at most {_LONGEST_BODY} bytes, and has to say how many")
+            raise BadRequest(f"a request needs a Content-Length of at most {_LONGEST_BODY} bytes")
         try:
             found = json.loads(self.rfile.read(int(size)) or b"{}")
         except (ValueError, RecursionError) as error:
-            raise BadRequest("the request is no JSON") from error
+            raise BadRequest("the request is not JSON") from error
         if not isinstance(found, dict):
-            raise BadRequest("the request is no JSON object")
+            raise BadRequest("the request is not a JSON object")
         return found
 
     def _send(self, status: int, content: dict[str, Any]) -> None:
@@ -234,14 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: a line for each of thousands of checks would be useless."""
 
 
-def _text(job: dict[str, Any], name: str) -> str:
+def _string(job: dict[str, Any], name: str) -> str:
     value = job.get(name)
     if not isinstance(value, str):
-        raise BadRequest(f"{name} has to be a text")
+        raise BadRequest(f"{name} must be a string")
     return value
 
 
-def _no_such_path() -> Any:
+def _raise_no_such_path() -> Any:
     raise BadRequest("there is no such path")
 
 
@@ -254,7 +255,7 @@ def main() -> int:
     parser.add_argument(
         "--sessions",
         type=int,
-        default=MOST_SESSIONS,
+        default=MAX_SESSIONS,
         help="interpreters that may be open at a time; default: %(default)s",
     )
     parser.add_argument("--python", default="", help="the interpreter to copy; default: this one")
@@ -266,11 +267,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         key = os.environ.pop(KEY, "")
-        if len(key) < SHORTEST_KEY:
-            raise UserError(f"{KEY} has {len(key)} characters: give it a random one of {SHORTEST_KEY} or more")
+        if len(key) < MIN_KEY_LENGTH:
+            raise UserError(f"{KEY} has {len(key)} characters: set it to a random key of {MIN_KEY_LENGTH} or more")
         for name in ("concurrency", "sessions"):
             if getattr(options, name) < 1:
-                raise UserError(f"--{name} is {getattr(options, name)}: it has to be 1 or more")
+                raise UserError(f"--{name} is {getattr(options, name)}: it must be 1 or more")
         limits = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
         runner = open_sandbox(limits, python=options.python, packages=options.package, cgroup=options.cgroup)
         address = (options.host, options.port)

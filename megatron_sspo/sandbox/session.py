@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from megatron_sspo.sandbox.box import START_SECONDS, STARTED, Box, Stream
+from megatron_sspo.sandbox.box import START_SECONDS, STARTED, LimitedPipe, SandboxProcess
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 
 _GRACE_SECONDS = 1.0  # for an interrupted interpreter to reply before it is killed
 _REPLY_BYTES = 1024**2
-_SHOWN = 20_000  # the most characters of an observation
-_OVER = "[the session is over]"
+_MAX_CHARACTERS = 20_000  # the most characters of an observation
+_SESSION_ENDED = "[the session is over]"
 
 
 class LocalSession:
@@ -26,11 +26,13 @@ class LocalSession:
     the interpreter, the session ends, and the observation says so.
 
     Args:
-        open_box: a function that makes the sandbox, which lives as long as the session.
+        start_process: a function that makes the sandbox, which lives as long as the session.
         limits: the limits; `wall_seconds` and `output_bytes` apply to each cell.
     """
 
-    def __init__(self, open_box: Callable[[], contextlib.AbstractContextManager[Box]], limits: Limits) -> None:
+    def __init__(
+        self, start_process: Callable[[], contextlib.AbstractContextManager[SandboxProcess]], limits: Limits
+    ) -> None:
         self._limits = limits
         self._stack = contextlib.ExitStack()
         self._number = 0
@@ -39,11 +41,11 @@ class LocalSession:
         # the kernel kills bubblewrap when the thread that started it ends, so it gets its own thread
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-session")
         try:
-            self._box = self._thread.submit(self._start, open_box).result()
+            self._process = self._thread.submit(self._start, start_process).result()
         except BaseException:
             self._thread.shutdown()
             raise
-        self._channel = Stream(self._box.channel, _REPLY_BYTES)
+        self._channel = LimitedPipe(self._process.channel, _REPLY_BYTES)
 
     @property
     def is_alive(self) -> bool:
@@ -60,7 +62,7 @@ class LocalSession:
             SandboxBroken: the sandbox itself could not be made, so no cell was executed.
         """
         if self._closed:
-            return _OVER
+            return _SESSION_ENDED
         return self._thread.submit(self._execute, code, seconds or self._limits.wall_seconds).result()
 
     def close(self) -> None:
@@ -69,72 +71,72 @@ class LocalSession:
             if self._closed:
                 return
             self._closed, self._alive = True, False
-        self._box.kill()
+        self._process.kill()
         self._thread.submit(self._stack.close).result()
         self._thread.shutdown()
 
-    def _start(self, open_box: Callable[[], contextlib.AbstractContextManager[Box]]) -> Box:
-        return self._stack.enter_context(open_box())
+    def _start(self, start_process: Callable[[], contextlib.AbstractContextManager[SandboxProcess]]) -> SandboxProcess:
+        return self._stack.enter_context(start_process())
 
     def _execute(self, code: str, seconds: float) -> str:
         if not self._alive:
-            return _OVER
+            return _SESSION_ENDED
         self._number += 1
         request = json.dumps({"code": code, "number": self._number, "seconds": seconds}).encode() + b"\n"
-        printed = Stream(self._box.stdout, self._limits.output_bytes)
+        printed = LimitedPipe(self._process.stdout, self._limits.output_bytes)
         start = 0.0 if self._channel.content.startswith(STARTED) else START_SECONDS
         text, cause = self._exchange(request, printed, time.monotonic() + start + seconds + _GRACE_SECONDS)
         if cause:
             self._alive = False
-            out_of_memory = self._box.end()
+            out_of_memory = self._process.end()
             if not (self._channel.content.startswith(STARTED) or out_of_memory or self._closed):
-                raise SandboxBroken(f"the sandbox could not be made (exit code {self._box.exit_code()})")
+                raise SandboxBroken(f"the sandbox could not be made (exit code {self._process.exit_code()})")
             printed.read()
-            text = f"{_OVER[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
-        return _cut(printed.content.decode("utf-8", "replace") + text)
+            text = f"{_SESSION_ENDED[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
+        return _truncate(printed.content.decode("utf-8", "replace") + text)
 
-    def _exchange(self, request: bytes, printed: Stream, deadline: float) -> tuple[str, str]:
+    def _exchange(self, request: bytes, printed: LimitedPipe, deadline: float) -> tuple[str, str]:
         """Sends a cell and waits for its end; returns the text of its reply, or why there is none."""
-        assert self._box.stdin is not None
-        os.set_blocking(self._box.stdin.fileno(), False)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         poller = select.poll()
-        for descriptor in (self._box.status, self._box.stdout, self._box.channel):
+        for descriptor in (self._process.status, self._process.stdout, self._process.channel):
             poller.register(descriptor, select.POLLIN)
-        poller.register(self._box.stdin.fileno(), select.POLLOUT)
+        poller.register(self._process.stdin.fileno(), select.POLLOUT)
         while (left := deadline - time.monotonic()) > 0:
             ready = {descriptor for descriptor, _ in poller.poll(left * 1000)}
-            if self._box.stdin.fileno() in ready:
+            if self._process.stdin.fileno() in ready:
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                    request = request[os.write(self._box.stdin.fileno(), request) :]
+                    request = request[os.write(self._process.stdin.fileno(), request) :]
                 if not request:
-                    poller.unregister(self._box.stdin.fileno())
-            if "too much" in (printed.read(), self._channel.read()):
+                    poller.unregister(self._process.stdin.fileno())
+            if "over limit" in (printed.read(), self._channel.read()):
                 return "", "output"
             line, end, _ = bytes(self._channel.content[len(STARTED) :]).partition(b"\n")
             if end:
                 del self._channel.content[len(STARTED) : len(STARTED) + len(line) + 1]
                 printed.read()  # what was printed before the reply is in the pipe by now
-                return _text_of(line, self._number)
-            if self._box.status in ready and not self._box.read_status():
+                return _parse_reply(line, self._number)
+            if self._process.status in ready and not self._process.read_status():
                 return "", "ended"
         return "", "time"
 
     def _explain(self, cause: str, out_of_memory: bool, seconds: float) -> str:
         if out_of_memory:
             return f"it used more than {self._limits.memory_bytes // MEBIBYTE} MiB"
-        exit_code = self._box.exit_code()
+        exit_code = self._process.exit_code()
         if exit_code == 128 + signal.SIGXCPU:
             return "its CPU time is used up"
         return {
             "time": f"the cell was not done after {seconds:g} seconds, and could not be interrupted",
             "output": f"the cell printed more than {self._limits.output_bytes} bytes",
             "ended": f"the cell ended the interpreter with exit code {exit_code}",
-            "forged": "the cell spoiled the way in which its end is told",
+            "forged": "the cell wrote an invalid reply into the sandbox's channel",
         }[cause]
 
 
-def _text_of(line: bytes, number: int) -> tuple[str, str]:
-    """Returns a reply's text, or the cause "forged": a program can write replies, but spoils only its observation."""
+def _parse_reply(line: bytes, number: int) -> tuple[str, str]:
+    """Returns a reply's text, or the cause "forged": a program can write replies, which affect only its observation."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -144,10 +146,10 @@ def _text_of(line: bytes, number: int) -> tuple[str, str]:
     return found["text"], ""
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     """Returns the beginning and the end of a text that is too long to be shown to a model."""
-    left_out = len(text) - _SHOWN
+    left_out = len(text) - _MAX_CHARACTERS
     if left_out <= 0:
         return text
-    half = _SHOWN // 2
+    half = _MAX_CHARACTERS // 2
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"

@@ -9,7 +9,7 @@ from megatron_sspo.errors import UserError
 MEBIBYTE = 1024**2
 
 # How a program ended. "error" is an exit code other than 0, "crash" a signal, "time" the deadline or the CPU limit.
-Ended = Literal["ok", "error", "crash", "time", "memory", "output"]
+EndReason = Literal["ok", "error", "crash", "time", "memory", "output"]
 # How a check ended. "failed": a test failed. "error": the program itself failed. "crash": it also ended the judge.
 Reason = Literal["passed", "failed", "error", "time", "memory", "output", "crash"]
 
@@ -46,9 +46,9 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise UserError(f"the sandbox's {field.name} is {value!r}: it has to be a number above 0")
+                raise UserError(f"the sandbox's {field.name} is {value!r}: it must be a number above 0")
             if field.name != "wall_seconds" and not isinstance(value, int):
-                raise UserError(f"the sandbox's {field.name} is {value!r}: it has to be an integer")
+                raise UserError(f"the sandbox's {field.name} is {value!r}: it must be an integer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class SandboxResult:
     stdout: str
     stderr: str
     exit_code: int | None  # None if the sandbox was killed; 128 + n after signal n
-    ended: Ended
+    end_reason: EndReason
     seconds: float
 
 
@@ -110,7 +110,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def limits_memory_of_all(self) -> bool:
+    def has_total_memory_limit(self) -> bool:
         """Returns whether the memory limit applies to all processes of a sandbox together."""
         ...
 

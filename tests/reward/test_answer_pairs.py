@@ -50,7 +50,7 @@ def test_agreement(verdicts) -> None:
     assert 1 - len(wrong) / len(PAIRS) >= 0.97
 
 
-def test_nothing_that_hedges_or_is_still_a_task_is_right(verdicts) -> None:
+def test_hedged_and_unevaluated_answers_are_wrong(verdicts) -> None:
     kinds = ("hedge", "task", "base")
     paid = [pair for pair, verdict in zip(PAIRS, verdicts, strict=True) if verdict and pair["kind"] in kinds]
     assert paid == []

@@ -6,7 +6,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.resolve import resolve, short_names
-from megatron_sspo.reward.code import checks_of, extract_program, reward
+from megatron_sspo.reward.code import extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
 from megatron_sspo.types import Prompt
 
@@ -82,7 +82,7 @@ def test_a_batch_keeps_its_order_and_the_format_counts_by_itself(judge) -> None:
         judge.score([SQUARE] * 2, responses)
 
 
-def test_why_programs_failed_is_counted(judge) -> None:
+def test_the_reasons_of_failures_are_counted(judge) -> None:
     judge.metrics()
     programs = ["def f(x): return x * x", "def f(x): return x", "while True: pass", "1 / 0", "x = 1 #" + "x" * 200_000]
     judge.score([SQUARE] * 8, [*map(respond, programs), "nothing", respond(programs[0]), "```python\ndef f("])
@@ -159,8 +159,8 @@ if __name__ == "__main__":
         "result = f(2)",
     ],
 )
-def test_a_text_that_only_defines_may_help_one_that_does_something(tests) -> None:
-    texts, _ = checks_of(prompt(tests=tests))
+def test_a_test_that_only_defines_is_allowed_beside_one_that_can_fail(tests) -> None:
+    texts, _ = read_checks(prompt(tests=tests))
     assert "".join(texts) == "".join(tests)
 
 
@@ -169,20 +169,20 @@ def test_a_text_that_only_defines_may_help_one_that_does_something(tests) -> Non
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
-        ({"tests": 7}, "tests is of type int: it has to be a list"),
-        ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it has to be a list"),
-        ({"cases": 7}, "cases is of type int: it has to be a list"),
+        ({"tests": 7}, "tests is of type int: it must be a list"),
+        ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it must be a list"),
+        ({"cases": 7}, "cases is of type int: it must be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
         ({"tests": UNITTEST}, "its tests only define things"),
         ({"tests": UNITTEST, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
-        ({"cases": [{"stdin": "1"}]}, "a case has to be an object"),
-        ({"cases": ["1"]}, "a case has to be an object"),
+        ({"cases": [{"stdin": "1"}]}, "a case must be an object"),
+        ({"cases": ["1"]}, "a case must be an object"),
     ],
 )
-def test_a_row_with_malformed_checks_names_itself(metadata, message: str) -> None:
+def test_a_row_with_malformed_checks_is_named(metadata, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        checks_of(prompt(id="code.jsonl:7", **metadata))
+        read_checks(prompt(id="code.jsonl:7", **metadata))
     assert "'code.jsonl:7'" in str(caught.value)
 
 
@@ -194,9 +194,9 @@ def ask(build, prompts: list[Prompt]) -> str:
     return ""
 
 
-def test_every_row_is_looked_at_before_a_run_by_the_rewards_that_execute_it() -> None:
-    prompts = [prompt(id="sound", tests=["assert f() == 1"]), prompt(id="spoilt", tests=["assert f( == 1"])]
-    for name, expected in (("code", "'spoilt': a test is not Python"), ("codeact", "'spoilt'"), ("math", "")):
+def test_rows_are_checked_before_a_run_by_the_rewards_that_execute_code() -> None:
+    prompts = [prompt(id="sound", tests=["assert f() == 1"]), prompt(id="broken", tests=["assert f( == 1"])]
+    for name, expected in (("code", "'broken': a test is not Python"), ("codeact", "'broken'"), ("math", "")):
         build = resolve("reward", name, "reward")
         assert expected in ask(build, prompts) and bool(expected) == bool(ask(build, prompts))
         assert ask(build, prompts[:1]) == ""
@@ -228,7 +228,7 @@ def test_resolves_by_its_name() -> None:
         ({"packages": ["no-such-thing"]}, "is not installed"),
     ],
 )
-def test_a_senseless_option_is_refused(options, message: str, monkeypatch) -> None:
+def test_an_invalid_option_is_refused(options, message: str, monkeypatch) -> None:
     monkeypatch.delenv("MEGATRON_SSPO_SANDBOX_KEY", raising=False)
     with pytest.raises(UserError, match=message):
         reward(**options)

@@ -71,10 +71,10 @@ def test_solutions_are_compared_or_run_as_their_row_says(judge) -> None:
         (r"\frac{1}{2}", "1/2", 1.0),
     ],
 )
-def test_of_a_text_each_letter_counts_and_numbers_are_compared_as_such(judge, answer, solution, expected) -> None:
+def test_text_is_compared_exactly_and_numbers_by_value(judge, answer, solution, expected) -> None:
     assert judge.score([prompt(answer)], [ends(solution)])[0]["answer"] == expected
 
 
-def test_a_row_with_malformed_checks_names_itself(judge) -> None:
+def test_a_row_with_malformed_checks_is_named(judge) -> None:
     with pytest.raises(UserError, match="a test is not Python"):
         judge.score([prompt(tests=["assert f( == 1"])], [""])

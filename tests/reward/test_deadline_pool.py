@@ -12,6 +12,7 @@ import pytest
 from megatron_sspo.resolve import load_file
 from megatron_sspo.reward.pool import DeadlinePool
 from tests.reward import pool_jobs
+from tests.sandbox.conftest import wait_until
 
 FAILED = "failed"
 
@@ -26,13 +27,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def children_of(pid: int) -> set[int]:
@@ -51,7 +45,7 @@ def test_results_come_in_the_items_order() -> None:
 
 
 @pytest.mark.parametrize("bomb", [("sleep", 600), ("compute", 9)])
-def test_an_item_that_outlives_its_deadline_costs_itself_only(bomb, caplog) -> None:
+def test_only_the_item_over_its_deadline_fails(bomb, caplog) -> None:
     with make(deadline=1.0) as pool:
         assert pool.map([("echo", 0), bomb, *(("echo", n) for n in range(20)), bomb, ("echo", 99)]) == [
             0,
@@ -64,7 +58,7 @@ def test_an_item_that_outlives_its_deadline_costs_itself_only(bomb, caplog) -> N
     assert "was not done after 1.0 s" in caplog.text
 
 
-def test_a_worker_that_crashes_costs_its_item_only(caplog) -> None:
+def test_only_the_item_of_a_crashed_worker_fails(caplog) -> None:
     with make(num_workers=1) as pool:
         assert pool.map([("echo", 0), ("die", None), ("echo", 1)]) == [0, FAILED, 1]
     assert "crashed" in caplog.text
@@ -93,7 +87,7 @@ def test_a_worker_that_is_killed_between_items_is_replaced() -> None:
         assert other != pid
 
 
-def test_starting_a_worker_is_not_on_the_clock() -> None:
+def test_the_deadline_excludes_the_start_of_a_worker() -> None:
     with make(deadline=1.0, prepare=pool_jobs.slow_start) as pool:
         assert pool.map([("echo", n) for n in range(4)]) == [0, 1, 2, 3]
         assert pool.map([("die", None), ("echo", 1)] * 2) == [FAILED, 1] * 2
@@ -112,7 +106,7 @@ def test_maps_from_several_threads_share_the_workers() -> None:
     assert results == {n: [n] * 30 for n in range(6)}
 
 
-def test_a_worker_that_a_short_lived_thread_had_respawned_outlives_that_thread() -> None:
+def test_a_restarted_worker_outlives_the_thread_that_called_map() -> None:
     """The kernel's parent-death signal follows the thread that started the process."""
     with make(num_workers=1) as pool:
         pids = []
@@ -215,7 +209,7 @@ def test_workers_die_with_a_parent_that_forgot_to_close(tmp_path) -> None:
     wait_until(lambda: not is_alive(worker))
 
 
-def test_ctrl_c_ends_the_map_and_the_workers_say_nothing(tmp_path) -> None:
+def test_ctrl_c_ends_the_map_and_the_workers_print_nothing(tmp_path) -> None:
     process, worker = start_script(
         tmp_path,
         "try:\n"

@@ -126,7 +126,7 @@ def test_a_batch_keeps_its_order_with_repeats_and_missing_answers(judge) -> None
         judge.score(gold, responses[:2])
 
 
-def test_bombs_cost_their_deadline_and_not_the_run(caplog) -> None:
+def test_an_endless_comparison_costs_only_its_deadline(caplog) -> None:
     bombs = ["9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "99999999!"]
     answers = ["x=1", *bombs, "x=2", r"\frac{14}{7}", "x=3", "\\sqrt{4}"]
     built = reward(num_workers=2, deadline=2.0)
@@ -164,7 +164,7 @@ def test_exact_takes_no_expression_for_its_value(judge) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_text_upsets_the_comparison(seed: int) -> None:
+def test_compare_never_raises(seed: int) -> None:
     """The comparison runs in the trainer's process without a deadline, and must never raise."""
     draw = random.Random(seed)
     pieces = [
@@ -212,7 +212,7 @@ def test_resolves_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"deadline": 0}])
-def test_a_senseless_option_is_refused(options) -> None:
+def test_an_invalid_option_is_refused(options) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         reward(**options)
 

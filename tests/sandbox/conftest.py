@@ -62,7 +62,7 @@ def public_path() -> Iterator[Path]:
 def processes_of(sandbox: Sandbox) -> list[str]:
     """Returns the command lines of all processes of a sandbox, without those of other tests."""
     own = {child.pid for child in psutil.Process().children(recursive=True)}
-    uids = {slot.identity.uid for slot in sandbox._free} - {os.getuid()}
+    uids = {slot.user.uid for slot in sandbox._free} - {os.getuid()}
     found: list[str] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -85,8 +85,8 @@ def processes_of(sandbox: Sandbox) -> list[str]:
 
 def in_cgroups(sandbox: Sandbox) -> list[str]:
     """Returns the pids of the processes in the sandbox's control groups."""
-    entrances = [name for slot in sandbox._free if slot.cgroup for name in slot.cgroup.entrances]
-    return [pid for name in entrances for pid in Path(name).read_text().split()]
+    procs_files = [name for slot in sandbox._free for name in slot.cgroup.procs_files]
+    return [pid for name in procs_files for pid in Path(name).read_text().split()]
 
 
 def assert_nothing_runs(sandbox: Sandbox) -> None:
@@ -98,5 +98,5 @@ def assert_nothing_runs(sandbox: Sandbox) -> None:
 def wait_until(condition, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)

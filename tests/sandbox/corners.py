@@ -10,9 +10,9 @@ Some programs write messages of their own into the protocol with the judge.
 # Finds the object with which the program's process sends messages to the judge.
 FORGE='''
 import gc
-def subject():
+def program_side():
   for o in gc.get_objects():
-    if type(o).__name__=='Subject': return o
+    if type(o).__name__=='ProgramSide': return o
 '''
 
 CORNERS: list[tuple[str, list[str], int]] = [
@@ -109,16 +109,16 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def typed(x, t): return isinstance(x, t)", ["assert typed(1,int) and not typed('a',int) and typed(1,(int,str))"], 1),
     ("def group(xs, key):\n  d={}\n  for x in xs: d.setdefault(key(x),[]).append(x)\n  return d", ["got=group(['a','bb','c'], len)\nassert got=={1:['a','c'],2:['bb']}\nfor k, v in got.items():\n  assert all(len(x)==k for x in v)"], 1),
     # forged replies
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['ok', 2])\n  return 1",["assert f(1) == 3"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['stop', None])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['raised', ['error',900,['library','builtins','StopIteration'],[],{},None,None,False]])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['raised', ['library','builtins','ValueError']])",["try: f(1)\nexcept ValueError: assert True\nelse: assert False"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['ask','getattr',[['yours',0],'__globals__'],{}])\n  print(s.receive())\n  return 1",["def g(): pass\nassert f(g) == 2"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['ok', ['library','os','system']])",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['ok', ['module','os']])",["assert f(1).getpid() == 1"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  s.send(lambda: ['ok', ['rebuilt','builtins.eval','1+1']])",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  import os\n  os.write(s._sending if (s:=subject()) else 1, b'\\xff'*50)",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  s=subject()\n  import megatron_sspo.sandbox.inside.wire as w\n  w.write(s._sending, [[],[[0,[1]],[99,['a']]],['ok',[['x']]]])",["assert f([1]) == 2"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', 2])\n  return 1",["assert f(1) == 3"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['stop', None])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['raised', ['error',900,['library','builtins','StopIteration'],[],{},None,None,False]])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['raised', ['library','builtins','ValueError']])",["try: f(1)\nexcept ValueError: assert True\nelse: assert False"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['request','getattr',[['exported',0],'__globals__'],{}])\n  print(s.receive())\n  return 1",["def g(): pass\nassert f(g) == 2"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['library','os','system']])",["assert f(1) == 2"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['module','os']])",["assert f(1).getpid() == 1"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['rebuilt','builtins.eval','1+1']])",["assert f(1) == 2"],0),
+    (FORGE+"def f(x):\n  import os\n  os.write(s._sending if (s:=program_side()) else 1, b'\\xff'*50)",["assert f(1) == 2"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  import megatron_sspo.sandbox.inside.wire as w\n  w.write(s._sending, [[],[[0,[1]],[99,['a']]],['ok',[['x']]]])",["assert f([1]) == 2"],0),
     # attack on callback: reach globals
     ("def f(cb):\n  try: return cb.__globals__['want']\n  except Exception: return 0",["want=5\ndef cb(): return want\nassert f(cb) == want"],0),
     ("def f(cb):\n  import inspect\n  try: return inspect.getclosurevars(cb).nonlocals['want']\n  except Exception: return 0",["def mk(want):\n  def cb(): return want\n  return cb\nassert f(mk(5)) == 5"],0),

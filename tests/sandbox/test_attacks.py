@@ -70,7 +70,7 @@ def test_an_attack_is_contained_and_leaves_nothing(
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}
     result = sandbox.run(PRELUDE + attack.program, json.dumps(targets))
     assert "THROUGH" not in result.stderr + result.stdout, result.stderr[-2000:]
-    assert result.ended in attack.ends, result
+    assert result.end_reason in attack.ends, result
     assert_nothing_runs(sandbox)
     assert host["process"].poll() is None, "the host's process was killed"
     assert sorted(os.listdir(host["folder"])) == files_before
@@ -81,11 +81,11 @@ def test_an_attack_is_contained_and_leaves_nothing(
     assert patient.run("print(6 * 7)").stdout == "42\n", "the next program is not touched by it"
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_attacks() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 30
 
 
-def test_the_attacks_do_get_through_where_nothing_is_in_their_way(host: dict[str, Any]) -> None:
+def test_attacks_succeed_without_a_sandbox(host: dict[str, Any]) -> None:
     """Runs harmless attacks without a sandbox, to show that `THROUGH` is printed at all."""
     harmless = {"tcp to a listener of the host", "an abstract socket of the host", "reading files of the host"}
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}

@@ -1,6 +1,5 @@
-"""Tests of many sandboxes at a time, from threads and from asyncio."""
+"""Tests of many sandboxes at a time."""
 
-import asyncio
 import gc
 import threading
 import time
@@ -21,52 +20,26 @@ def limits() -> Limits:
     return Limits(wall_seconds=5.0, cpu_seconds=5, memory_bytes=128 << 20, processes=16, output_bytes=100_000)
 
 
-def test_asyncio_gets_every_result_and_its_loop_goes_on(limits: Limits) -> None:
+def test_verdicts_are_in_order_and_counted(limits: Limits) -> None:
     pool = SandboxPool(Sandbox(limits), 3)
-
-    async def main() -> tuple[list[bool], str, str, int]:
-        ticks = 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0.005)
-
-        ticking = asyncio.create_task(tick())
-        checks = [pool.check("def f(x): return x % 3", [f"assert f({n}) == 1"]) for n in range(30)]
-        verdicts = await asyncio.gather(*checks)
-        session = await pool.session()
-        await session.execute("x = 41")
-        observation = await session.execute("x + 1")
-        assert session.is_alive
-        await session.close()
-        printed = await pool.run("print(input())", "hello")
-        ticking.cancel()
-        return [verdict.passed for verdict in verdicts], observation, printed.stdout, ticks
-
     try:
-        passed, observation, printed, ticks = asyncio.run(main())
-        assert passed == [n % 3 == 1 for n in range(30)]
-        assert (observation, printed) == ("42\n", "hello\n")
-        assert ticks > 10
+        verdicts = pool.check_all(("def f(x): return x % 3", [f"assert f({n}) == 1"], ()) for n in range(30))
+        assert [verdict.passed for verdict in verdicts] == [n % 3 == 1 for n in range(30)]
         metrics = pool.metrics()
-        assert metrics["count"] == 31 and metrics["ended/passed"] == 10 and metrics["ended/failed"] == 20
-        assert metrics["ended/ok"] == 1 and 0 < metrics["seconds/median"] <= metrics["seconds/p95"]
+        assert metrics["count"] == 30 and metrics["ended/passed"] == 10 and metrics["ended/failed"] == 20
+        assert 0 < metrics["seconds/median"] <= metrics["seconds/p95"]
         assert pool.metrics() == {"count": 0.0}, "since the last call"
     finally:
         pool.close()
 
 
-def test_no_more_than_the_bound_run_at_a_time(limits: Limits) -> None:
+def test_concurrency_is_bounded(limits: Limits) -> None:
     sandbox = Sandbox(limits)
     pool = SandboxPool(sandbox, 2)
     results: list[int] = []
     try:
         thread = threading.Thread(
-            target=lambda: results.extend(
-                len(pool.check_all([("import time; time.sleep(0.3)", ["pass"], ())] * 6)) for _ in range(1)
-            )
+            target=lambda: results.append(len(pool.check_all([("import time; time.sleep(0.3)", ["pass"], ())] * 6)))
         )
         thread.start()
         most = 0
@@ -79,7 +52,7 @@ def test_no_more_than_the_bound_run_at_a_time(limits: Limits) -> None:
         pool.close()
 
 
-def test_close_ends_what_runs_and_begins_nothing(limits: Limits) -> None:
+def test_close_ends_running_checks_and_starts_no_others(limits: Limits) -> None:
     sandbox = Sandbox(Limits(wall_seconds=600.0))
     pool = SandboxPool(sandbox, 2)
     errors: list[str] = []
@@ -100,7 +73,7 @@ def test_close_ends_what_runs_and_begins_nothing(limits: Limits) -> None:
     assert processes_of(sandbox) == []
 
 
-def test_a_pool_without_room_is_refused(sandbox: Sandbox) -> None:
+def test_concurrency_of_zero_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(UserError, match="concurrency is 0"):
         SandboxPool(sandbox, 0)
 

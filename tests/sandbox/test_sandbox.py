@@ -33,12 +33,12 @@ def test_a_program_has_its_input_its_files_and_a_folder(patient: Sandbox) -> Non
     )
     result = patient.run(program, "line\nrest", {"helper.py": "x = 5", "a/b.txt": "text"})
     assert (result.stdout, result.stderr) == ("line 5 text /tmp __main__ ['program.py']\n", "é\n")
-    assert (result.ended, result.exit_code) == ("ok", 0)
+    assert (result.end_reason, result.exit_code) == ("ok", 0)
     assert patient.run("import os; print(os.listdir('.'))").stdout == "[]\n", "nothing of the one before"
 
 
 @pytest.mark.parametrize(
-    ("program", "ended", "exit_code"),
+    ("program", "end_reason", "exit_code"),
     [
         ("pass", "ok", 0),
         ("import sys; sys.exit(3)", "error", 3),
@@ -51,24 +51,25 @@ def test_a_program_has_its_input_its_files_and_a_folder(patient: Sandbox) -> Non
         ("x = [bytearray(1 << 20) for _ in range(10**6)]", "memory", 1),
     ],
 )
-def test_how_a_program_ended(sandbox: Sandbox, program: str, ended: str, exit_code: int | None) -> None:
+def test_how_a_program_ended(sandbox: Sandbox, program: str, end_reason: str, exit_code: int | None) -> None:
     result = sandbox.run(program)
-    assert (result.ended, result.exit_code) == (ended, exit_code), result
+    assert (result.end_reason, result.exit_code) == (end_reason, exit_code), result
 
 
 def test_the_limit_on_cpu_seconds_is_a_time_out() -> None:
     slow = Sandbox(Limits(wall_seconds=60.0, cpu_seconds=1))
     try:
-        assert slow.run("while True: pass").ended == "time"
+        assert slow.run("while True: pass").end_reason == "time"
         assert (
-            slow.run("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass").ended == "time"
+            slow.run("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass").end_reason
+            == "time"
         )
         assert slow.check("def f():\n  while True: pass", ["assert f()"]).reason == "time"
     finally:
         slow.close()
 
 
-def test_a_traceback_shows_the_program_and_not_us(sandbox: Sandbox) -> None:
+def test_a_traceback_shows_only_the_program(sandbox: Sandbox) -> None:
     stderr = sandbox.run("def f():\n    return 1 / 0\nf()").stderr
     assert stderr.splitlines()[:3] == [
         "Traceback (most recent call last):",
@@ -81,11 +82,11 @@ def test_a_traceback_shows_the_program_and_not_us(sandbox: Sandbox) -> None:
 
 def test_output_is_cut_off_and_what_came_before_is_kept(sandbox: Sandbox) -> None:
     result = sandbox.run("import sys\nprint('first')\nwhile True: print('x' * 1000)")
-    assert result.ended == "output"
+    assert result.end_reason == "output"
     assert result.stdout.startswith("first\n") and len(result.stdout) == LIMITS.output_bytes
 
 
-def test_a_deadline_of_its_own(sandbox: Sandbox) -> None:
+def test_seconds_replaces_the_deadline(sandbox: Sandbox) -> None:
     assert sandbox.run("import time; time.sleep(1000)", seconds=0.2).seconds < LIMITS.wall_seconds
 
 
@@ -99,7 +100,7 @@ def test_the_standard_library_is_there(patient: Sandbox) -> None:
     result = patient.run(
         "".join(f"import {name}\n" for name in names.split()) + "import asyncio\nasyncio.run(asyncio.sleep(0))"
     )
-    assert result.ended == "ok", result.stderr
+    assert result.end_reason == "ok", result.stderr
 
 
 def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> None:
@@ -116,12 +117,12 @@ def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> 
         thread.join(60)
     assert results == {n: f"['x{n}'] {n}\n" for n in range(8)}
     if os.getuid() == 0:
-        uids = {slot.identity.uid for slot in patient._free}
+        uids = {slot.user.uid for slot in patient._free}
         assert len(uids) == len(patient._free) > 1, "each has a user of its own"
     assert_nothing_runs(patient)
 
 
-def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -> None:
+def test_close_leaves_no_process_file_or_cgroup() -> None:
     made = Sandbox(Limits(wall_seconds=600.0, cpu_seconds=600))
     folder = made._image.folder
     errors: list[Exception] = []
@@ -156,7 +157,7 @@ def test_close_ends_what_runs_and_leaves_neither_process_nor_file_nor_cgroup() -
 
 
 @pytest.mark.slow
-def test_a_killed_trainer_leaves_no_process_and_its_files_are_swept() -> None:
+def test_a_killed_trainer_leaves_no_process_and_its_files_are_removed() -> None:
     script = (
         "from megatron_sspo.sandbox.sandbox import Sandbox\nfrom megatron_sspo.sandbox.types import Limits\n"
         "sandbox = Sandbox(Limits(wall_seconds=600.0))\nprint(sandbox._image.folder, flush=True)\n"
@@ -198,7 +199,7 @@ def test_no_descriptors_and_no_threads_stay_open(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("victim", ["bwrap", "judge"])
 @pytest.mark.parametrize("how", ["tests", "cases"])
-def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: Sandbox, victim: str, how: str) -> None:
+def test_a_kill_from_outside_is_not_a_verdict(patient: Sandbox, victim: str, how: str) -> None:
     """The sandbox is made again; if each one is killed, the sandbox is broken, and the program does not fail."""
     program = "import time\ntime.sleep(1)\nprint(3)\ndef f(): return 3\n"
     tests, cases = (["assert f() == 3"], ()) if how == "tests" else ((), (Case(stdin="", stdout="3"),))
@@ -219,7 +220,7 @@ def test_a_sandbox_that_somebody_kills_says_nothing_about_its_program(patient: S
         assert patient.check(program, tests, cases).reason == "passed"
         done.result()
         done = killer.submit(kill, 3)
-        with pytest.raises(SandboxBroken, match=r"killed by somebody else|could not be made"):
+        with pytest.raises(SandboxBroken, match=r"killed from outside|could not be made"):
             patient.check(program, tests, cases)
         done.result()
     wait_until(lambda: not processes_of(patient))  # the machine's init reaps processes that have lost their parent
@@ -234,7 +235,7 @@ def _is_victim(pid: int, victim: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["run", "tests", "cases", "session"])
-def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient: Sandbox, how: str) -> None:
+def test_signals_to_all_processes_of_a_job_do_not_end_a_program(patient: Sandbox, how: str) -> None:
     """A program can still end the processes that it has started with the same signals."""
     program = (
         "import os, signal, sys, time\n"
@@ -269,7 +270,7 @@ def test_what_slurm_says_to_all_processes_of_a_job_is_not_for_a_program(patient:
         session.close()
 
 
-def test_packages_of_this_environment_can_be_had() -> None:
+def test_packages_of_this_environment_are_copied() -> None:
     made = Sandbox(LIMITS, packages=["packaging"])
     try:
         assert (
@@ -278,7 +279,7 @@ def test_packages_of_this_environment_can_be_had() -> None:
             ).stdout
             == "True\n"
         )
-        assert made.run("import pytest").ended == "error"
+        assert made.run("import pytest").end_reason == "error"
     finally:
         made.close()
 
@@ -305,7 +306,7 @@ def test_arrays_pass_between_a_program_and_its_tests() -> None:
         ({"cgroup": "/tmp"}, "no group with a memory limit can be made in /tmp"),
     ],
 )
-def test_what_cannot_be_used_is_named(options, message: str) -> None:
+def test_an_unusable_option_is_named(options, message: str) -> None:
     with pytest.raises(UserError) as caught:
         Sandbox(**options)
     assert message in str(caught.value)
@@ -315,7 +316,7 @@ def test_what_cannot_be_used_is_named(options, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("wall_seconds", 0), ("memory_bytes", -1), ("processes", 1.5), ("open_files", "9")]
 )
-def test_a_senseless_limit_is_refused(name: str, value) -> None:
+def test_an_invalid_limit_is_refused(name: str, value) -> None:
     with pytest.raises(UserError, match=name):
         Limits(**{name: value})
 
@@ -331,9 +332,9 @@ def test_without_bubblewrap_there_is_no_sandbox_and_the_remedy_is_named(monkeypa
         box.find_bubblewrap()
 
 
-def test_a_cgroup_holds_for_all_processes_together(sandbox: Sandbox) -> None:
-    if not Cgroups().limit_memory:
-        assert not sandbox.limits_memory_of_all, "docs/sandbox.md: the limit is that of each process"
+def test_a_cgroup_limits_all_processes_together(sandbox: Sandbox) -> None:
+    if not Cgroups().can_limit_memory:
+        assert not sandbox.has_total_memory_limit, "docs/sandbox.md: the limit is that of each process"
         return
     program = (
         "import os, time\n"
@@ -342,7 +343,7 @@ def test_a_cgroup_holds_for_all_processes_together(sandbox: Sandbox) -> None:
         "print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(3)))\n"
     )
     result = sandbox.run(program)
-    assert "-9" in result.stdout or result.ended == "memory", result
+    assert "-9" in result.stdout or result.end_reason == "memory", result
 
 
 def test_a_filter_for_each_architecture() -> None:
@@ -368,7 +369,7 @@ def test_an_ordinary_user_has_the_same_sandbox(public_path: Path) -> None:
     script = (
         "import os\nfrom megatron_sspo.sandbox.probe import open_sandbox\n"
         "sandbox = open_sandbox({'processes': 20, 'memory_bytes': 1 << 28})\n"
-        "print(os.getuid(), sandbox.run('print(6 * 7)').stdout, sandbox.limits_memory_of_all)\nsandbox.close()\n"
+        "print(os.getuid(), sandbox.run('print(6 * 7)').stdout, sandbox.has_total_memory_limit)\nsandbox.close()\n"
     )
     user = ["setpriv", "--reuid=2000000001", "--regid=2000000001", "--clear-groups"]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(public_path), "HOME": "/", "TMPDIR": "/tmp"}

@@ -72,12 +72,12 @@ def writes(text: str) -> str:
         ("import os; os.kill(os.getpid(), 11)", "ended the interpreter with exit code 139"),
         ("import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass", "could not be interrupted"),
         ("while True: print('x' * 1000)", f"printed more than {LIMITS.output_bytes} bytes"),
-        (writes("rubbish"), "spoiled the way"),
-        (writes('{"number": 7, "text": ""}'), "spoiled the way"),
-        (writes("[" * 50_000), "spoiled the way"),
+        (writes("rubbish"), "wrote an invalid reply"),
+        (writes('{"number": 7, "text": ""}'), "wrote an invalid reply"),
+        (writes("[" * 50_000), "wrote an invalid reply"),
     ],
 )
-def test_a_cell_that_takes_the_interpreter_down_ends_the_session(session, code: str, said: str) -> None:
+def test_a_cell_that_ends_the_interpreter_ends_the_session(session, code: str, said: str) -> None:
     session.execute("x = 1")
     observation = session.execute(code, seconds=0.5)
     assert "[the session is over: " in observation and said in observation, observation[-300:]

@@ -26,7 +26,7 @@ def test_a_right_program_passes_and_a_wrong_one_does_not(patient: Sandbox, task:
 
 
 @pytest.mark.parametrize("number", range(len(CORNERS)))
-def test_a_corner_is_judged_rightly(patient: Sandbox, number: int) -> None:
+def test_a_corner_case_is_judged_correctly(patient: Sandbox, number: int) -> None:
     program, tests, passes = CORNERS[number]
     verdict = patient.check(program, tests)
     assert verdict.passed == bool(passes), (program, tests, verdict)

@@ -65,7 +65,7 @@ def test_a_verdict_cannot_be_faked(sandbox: Sandbox, name: str) -> None:
         "assert str(f(1)) == '2'",
     ],
 )
-def test_an_object_with_operators_of_its_own_is_not_believed(sandbox: Sandbox, test: str) -> None:
+def test_an_object_with_forged_operators_does_not_pass(sandbox: Sandbox, test: str) -> None:
     """Such an object would see the expected value, and claim to equal it."""
     names = "eq lt le gt ge contains sub rsub add radd mul rmul mod pow truediv rtruediv getitem instancecheck"
     methods = "".join(f"  def __{name}__(self, *a): return True\n" for name in names.split())
@@ -75,7 +75,7 @@ def test_an_object_with_operators_of_its_own_is_not_believed(sandbox: Sandbox, t
     assert not verdict.passed, verdict
 
 
-def test_the_judge_is_not_there_for_what_the_program_prints(patient: Sandbox) -> None:
+def test_printed_output_is_compared_outside_of_the_sandbox(patient: Sandbox) -> None:
     right = "print(int(input()) * 2)"
     cases = [Case(stdin="2\n", stdout="4\n"), Case(stdin="5", stdout="10")]
     assert patient.check(right, [], cases).passed
@@ -95,13 +95,13 @@ def test_a_program_whose_output_is_judged(sandbox: Sandbox, program: str, reason
     assert_nothing_runs(sandbox)
 
 
-def test_what_is_expected_is_not_in_the_sandbox(patient: Sandbox) -> None:
+def test_expected_output_is_not_in_the_sandbox(patient: Sandbox) -> None:
     unguessable = "UNGUESSABLE" + "4711"
     assert not patient.check(SEARCHES, [], [Case(stdin="x", stdout=unguessable)]).passed
     assert patient.check(SEARCHES, [], [Case(stdin=unguessable, stdout=unguessable)]).passed, "it does look"
 
 
-def test_many_cases_are_one_sandbox(patient: Sandbox) -> None:
+def test_many_cases_share_one_sandbox(patient: Sandbox) -> None:
     cases = [Case(stdin=str(n), stdout=str(n * n)) for n in range(100)]
     assert patient.check("n = int(input()); print(n * n)", [], cases).passed
 
@@ -111,6 +111,6 @@ def test_the_processes_of_a_check_are_limited_too(patient: Sandbox) -> None:
     assert_nothing_runs(patient)
 
 
-def test_nothing_to_check_is_no_pass(sandbox: Sandbox) -> None:
+def test_a_check_without_tests_and_cases_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match="neither tests nor cases"):
         sandbox.check("pass")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_sspo.reward import code
-from megatron_sspo.reward.code import checks_of
+from megatron_sspo.reward.code import read_checks
 from megatron_sspo.types import Prompt
 
 _LIVES = 1_000_000  # the number of serial numbers of a life; a float represents all of them exactly
@@ -54,7 +54,7 @@ class Programs:
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         attempts = [
-            (f"# {response!r}\n{RIGHT if _is_odd(response) else WRONG}", checks_of(prompt))
+            (f"# {response!r}\n{RIGHT if _is_odd(response) else WRONG}", read_checks(prompt))
             for prompt, response in zip(prompts, responses, strict=True)
         ]
         found = self._judge.judge(attempts)

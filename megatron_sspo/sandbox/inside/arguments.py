@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 
-from megatron_sspo.sandbox.inside.client import Client, NoReplay, Pristine
+from megatron_sspo.sandbox.inside.client import JudgeSide, OriginalItems, ReplayMismatch
 from megatron_sspo.sandbox.inside.flow import Flow
 
 TYPE_CHECKING = False
@@ -19,14 +19,14 @@ if TYPE_CHECKING:  # typing is slow to import
 
     Thunk = Callable[[], Any]
 
-_MOST = 10_000  # the most objects that are examined for each check
+_MAX_OBJECTS = 10_000  # the most objects that are examined for each check
 
 
 class ChangedArguments:
     """The arguments that the program has changed, and the checks that depend on them."""
 
-    def __init__(self, client: Client, flow: Flow) -> None:
-        self._client = client
+    def __init__(self, judge_side: JudgeSide, flow: Flow) -> None:
+        self._judge_side = judge_side
         self._flow = flow
         self._inspected: set[int] = set()
         self._doubtful: list[set[int]] = []
@@ -37,18 +37,18 @@ class ChangedArguments:
             return ["an expectation was computed from an argument that the program had changed"]
         return []
 
-    def look_at_condition(self, thunk: Thunk, log: list[Any]) -> None:
+    def recheck_condition(self, thunk: Thunk, log: list[Any]) -> None:
         """Evaluates again a condition that was true."""
         changed, others = self._changed_in(thunk)
-        if not changed or self._again([thunk], [log], changed, lambda values: bool(values[0])):
+        if not changed or self._reevaluate([thunk], [log], changed, lambda values: bool(values[0])):
             return
-        self._judge(set(changed), is_independent=not others)
+        self._add_group(set(changed), is_independent=not others)
 
-    def look_at_sides(
+    def recheck_sides(
         self, thunks: tuple[Thunk, Thunk], sides: list[Any], logs: tuple[Any, Any], depends: tuple[bool, bool]
     ) -> None:
         """Evaluates again two sides that were equal."""
-        if not self._client.changed:
+        if not self._judge_side.changed:
             return
         found = [self._changed_in(thunk) for thunk in thunks]
         changed = found[0][0] | found[1][0]
@@ -66,53 +66,55 @@ class ChangedArguments:
             if _same(values[place], now[1 - place]):
                 return True
             is_computed_alike = bool(found[1 - place][0]) and not found[1 - place][1]  # such as `xs == sorted(xs)`
-            self._judge(set(changed), is_independent=is_computed_alike or not depends[1 - place])
+            self._add_group(set(changed), is_independent=is_computed_alike or not depends[1 - place])
             return True
 
-        if not self._again(thunks, logs, changed, compare):
-            self._judge(set(changed), is_independent=False)
+        if not self._reevaluate(thunks, logs, changed, compare):
+            self._add_group(set(changed), is_independent=False)
 
-    def look_at_loop(self, value: Any) -> None:
+    def record_loop(self, value: Any) -> None:
         """Records a loop over an argument from which the program has removed items."""
-        _, tag, items = self._client.changed.get(id(value), (None, "", []))
+        _, tag, items = self._judge_side.changed.get(id(value), (None, "", []))
         if tag in ("list", "set") and len(value) < len(items):
             self._doubtful.append({id(value)})
 
-    def _judge(self, group: set[int], is_independent: bool) -> None:
+    def _add_group(self, group: set[int], is_independent: bool) -> None:
         if is_independent:
             self._inspected |= group
         else:
             self._doubtful.append(group)
 
-    def _again(
+    def _reevaluate(
         self,
         thunks: Sequence[Thunk],
         logs: Sequence[list[Any]],
         changed: dict[int, Any],
-        judge: Callable[[list[Any]], bool],
+        accepts: Callable[[list[Any]], bool],
     ) -> bool:
-        """Judges expressions evaluated with the former arguments; the program's answers come from the logs."""
-        with Pristine(list(changed.values())):
+        """Evaluates expressions with the former arguments and the logged answers; returns what `accepts` returns."""
+        with OriginalItems(list(changed.values())):
             values: list[Any] = []
             for thunk, log in zip(thunks, logs, strict=True):
                 try:
-                    with self._client.replayed(log):
+                    with self._judge_side.replay(log):
                         values.append(plain_copy(thunk()))
-                except NoReplay:
+                except ReplayMismatch:
                     return True
                 except Exception:
                     return False
-            return judge(values)
+            return accepts(values)
 
     def _changed_in(self, thunk: Thunk) -> tuple[dict[int, Any], bool]:
         """Returns the changed arguments that an expression reads, and whether it reads other results too."""
-        if not self._client.changed or not isinstance(thunk, types.FunctionType):
+        if not self._judge_side.changed or not isinstance(thunk, types.FunctionType):
             return {}, False
         found: dict[int, Any] = {}
         others = False
         for name, value in _read_by(thunk):
             changed = {
-                id(part): self._client.changed[id(part)] for part in _parts(value) if id(part) in self._client.changed
+                id(part): self._judge_side.changed[id(part)]
+                for part in _parts(value)
+                if id(part) in self._judge_side.changed
             }
             found |= changed
             others = others or (not changed and name in self._flow.functions | self._flow.results)
@@ -137,7 +139,7 @@ def _read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 def _parts(value: Any) -> Iterator[Any]:
     """Yields a value and the objects that it contains."""
     waiting, seen = [value], set[int]()
-    while waiting and len(seen) < _MOST:
+    while waiting and len(seen) < _MAX_OBJECTS:
         part = waiting.pop()
         if id(part) in seen:
             continue

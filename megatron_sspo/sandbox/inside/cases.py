@@ -19,10 +19,10 @@ def run_cases(job: int, channel: int) -> None:
     """Writes a line for each input to the channel: nonce, exit code and output. It stops at the first error."""
     wire.forbid_inspection()
     work = read_job(job)
-    room = work["output_bytes"]
+    max_bytes = work["output_bytes"]
     for stdin in work["inputs"]:
-        exit_code, output, is_whole = _run_case(work["program"], stdin, room)
-        room -= len(output)
+        exit_code, output, is_whole = _run_case(work["program"], stdin, max_bytes)
+        max_bytes -= len(output)
         line = {"nonce": work["nonce"], "exit_code": exit_code, "is_whole": is_whole}
         line["stdout"] = output.decode("utf-8", "replace")
         _write_all(channel, json.dumps(line).encode() + b"\n")
@@ -31,23 +31,23 @@ def run_cases(job: int, channel: int) -> None:
     os._exit(0)
 
 
-def _run_case(program: str, stdin: str, room: int) -> tuple[int, bytes, bool]:
-    given = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
-    _write_all(given, stdin.encode("utf-8", "surrogatepass"))
-    os.lseek(given, 0, os.SEEK_SET)
+def _run_case(program: str, stdin: str, max_bytes: int) -> tuple[int, bytes, bool]:
+    stdin_file = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
+    _write_all(stdin_file, stdin.encode("utf-8", "surrogatepass"))
+    os.lseek(stdin_file, 0, os.SEEK_SET)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.dup2(given, 0)
+        os.dup2(stdin_file, 0)
         os.dup2(writing, 1)
         wire.close_all_but({0, 1, 2})
         prepare_for_program()
         _execute_and_exit(program)
-    os.close(given)
+    os.close(stdin_file)
     os.close(writing)
     end = os.pidfd_open(child)
     try:
-        output, is_whole = _read(reading, end, room)
+        output, is_whole = _read(reading, end, max_bytes)
         if not is_whole:
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -73,7 +73,7 @@ def _execute_and_exit(program: str) -> None:
         os._exit(exit_code & 0xFF)
 
 
-def _read(descriptor: int, end: int, room: int) -> tuple[bytes, bool]:
+def _read(descriptor: int, end: int, max_bytes: int) -> tuple[bytes, bool]:
     """Returns the output until the program ends, and whether it is complete. It does not wait for child processes."""
     os.set_blocking(descriptor, False)
     content = bytearray()
@@ -82,8 +82,8 @@ def _read(descriptor: int, end: int, room: int) -> tuple[bytes, bool]:
         try:
             while piece := os.read(descriptor, 65536):
                 content += piece
-                if len(content) > room:
-                    return bytes(content[:room]), False
+                if len(content) > max_bytes:
+                    return bytes(content[:max_bytes]), False
         except BlockingIOError:
             if end in ready:
                 return bytes(content), True

@@ -25,9 +25,9 @@ def serve(job: int, channel: int) -> None:
     work = read_job(job)
     write_files(work["files"])
     own_input = os.dup(0)
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(1, 2)  # one stream keeps the order of stdout and stderr
     sys.path.insert(0, os.getcwd())
     module = types.ModuleType("__main__")
@@ -52,7 +52,7 @@ def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) ->
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            return _value(code, name, namespace)
+            return _evaluate(code, name, namespace)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             sys.stdout.flush()
@@ -65,7 +65,7 @@ def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) ->
         return format_exception(type(error), error, error.__traceback__)
 
 
-def _value(code: str, name: str, namespace: dict[str, Any]) -> str:
+def _evaluate(code: str, name: str, namespace: dict[str, Any]) -> str:
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec", dont_inherit=True), namespace)

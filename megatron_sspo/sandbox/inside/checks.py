@@ -14,7 +14,7 @@ from megatron_sspo.sandbox.inside.trees import (
     can_be_delayed,
     delayed,
     last_name,
-    only_tells,
+    only_logs,
     record_call,
     statement,
 )
@@ -41,30 +41,28 @@ class Rewriter(ItemCounter):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         site = self._site(node, "check")
         site.is_real = not isinstance(node.test, ast.Constant)
-        self._look_at(site, node.test)
+        self._add_results(site, node.test)
         self._check = site
         test = node.test
         parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-        made = [self._part(site, part) for part in parts]
+        calls = [self._rewrite_condition(site, part) for part in parts]
         self._check = None
-        for part in made[:-1]:
-            part.keywords.append(ast.keyword("is_last", ast.Constant(False)))
-        node.test = made[0] if len(made) == 1 else ast.BoolOp(ast.And(), list(made))
+        node.test = calls[0] if len(calls) == 1 else ast.BoolOp(ast.And(), list(calls))
         if node.msg is not None:
             node.msg = self.visit(node.msg)
         return node
 
-    def _part(self, site: Site, part: ast.expr) -> ast.Call:
+    def _rewrite_condition(self, site: Site, part: ast.expr) -> ast.Call:
         """Returns the call that evaluates a condition, or one operand of an `and`."""
         number = ast.Constant(site.number)
         if not can_be_delayed(part) or not self._can_delay():
-            return record_call("value", number, self.visit(part))
+            return record_call("check_value", number, self.visit(part))
         match part:
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                flags = [ast.Constant(self._flow.mentions(side)) for side in (left, right)]
+                flags = [ast.Constant(self._flow.uses_results(side)) for side in (left, right)]
                 rewritten = self.visit(part)
                 sides = rewritten.left, rewritten.comparators[0]
-                return record_call("equal", number, *(delayed(side) for side in sides), *flags)
+                return record_call("check_equal", number, *(delayed(side) for side in sides), *flags)
         return record_call("check", number, delayed(self.visit(part)))
 
     def _can_delay(self) -> bool:
@@ -74,12 +72,12 @@ class Rewriter(ItemCounter):
         if not isinstance(node.value, ast.Call) or not self._is_check_call(node.value):
             return self.generic_visit(node)
         site = self._site(node, "check")
-        self._look_at(site, node.value)
+        self._add_results(site, node.value)
         can_delay = can_be_delayed(node.value)
         self._check = site
         call = self.visit(node.value)
         self._check = None
-        node.value = record_call("calls", ast.Constant(site.number), delayed(call)) if can_delay else call
+        node.value = record_call("check_call", ast.Constant(site.number), delayed(call)) if can_delay else call
         return node
 
     def _is_check_call(self, call: ast.Call) -> bool:
@@ -113,46 +111,46 @@ class Rewriter(ItemCounter):
         return self._block(node, None, "with")
 
     def _block(self, node: ast.stmt, header: ast.expr | None, kind: str) -> list[ast.AST]:
-        """Rewrites a block; if it holds checks, a statement before it records that it was reached."""
-        holds = _holds_checks(node, self)
-        is_counted = holds and self._flow.touches(header or node)
+        """Rewrites a block; if it has checks, a statement before it records that it was reached."""
+        has_checks = _holds_checks(node, self)
+        is_counted = has_checks and self._flow.uses_results_or_passed(header or node)
         before: list[ast.AST] = []
         if is_counted:
             site = self._site(node, kind)
             if header is not None:
-                self._sites.look_at_header(site, header)
+                self._sites.add_header_results(site, header)
             self._blocks.append(site.number)
-            before = [statement(record_call("reach", ast.Constant(site.number)), node)]
+            before = [statement(record_call("reach_block", ast.Constant(site.number)), node)]
         if isinstance(node, ast.For):
-            self._look_at_loop(node, holds)
+            self._rewrite_loop(node, has_checks)
         self.generic_visit(node)
         if is_counted:
             self._blocks.pop()
-        return [*before, node, *self._after(node)]
+        return [*before, node, *self._statements_after(node)]
 
-    def _after(self, node: ast.stmt) -> list[ast.AST]:
+    def _statements_after(self, node: ast.stmt) -> list[ast.AST]:
         if not isinstance(node, (ast.With, ast.AsyncWith)):
             return []
         texts = [ast.unparse(item.context_expr) for item in node.items]
         if any("AssertionError" in text for text in texts):
-            return [statement(record_call("forgive"), node)]
+            return [statement(record_call("drop_last_failure"), node)]
         if any(
             last_name(getattr(item.context_expr, "func", item)).startswith(("assert", "raises")) for item in node.items
         ):
             site = self._site(node, "check")
-            return [statement(record_call("passed", ast.Constant(site.number)), node)]
+            return [statement(record_call("block_passed", ast.Constant(site.number)), node)]
         return []
 
-    def _look_at_loop(self, node: ast.For, holds: bool) -> None:
+    def _rewrite_loop(self, node: ast.For, has_checks: bool) -> None:
         iterable = node.iter
-        if holds:
-            self._count_items(node)
+        if has_checks:
+            self._check_indices(node)
             if isinstance(iterable, ast.Name) and iterable.id in self._flow.passed:
-                node.iter = ast.copy_location(record_call("over", iterable), iterable)
-        elif self._owner and self._flow.computes(iterable):
-            node.iter = self._count_base(iterable, "helps")  # a helper function of a test that looks at a result
+                node.iter = ast.copy_location(record_call("record_loop", iterable), iterable)
+        elif self._owner and self._flow.uses_results_or_changed(iterable):
+            node.iter = self._count_base(iterable, "count_in_helper")  # a helper of a test
 
-    def _count_items(self, node: ast.For) -> None:
+    def _check_indices(self, node: ast.For) -> None:
         """Makes a loop over the program's indices check that it covers the test's lists."""
         iterable = node.iter
         target = node.target.elts[0] if isinstance(node.target, ast.Tuple) and node.target.elts else node.target
@@ -160,7 +158,7 @@ class Rewriter(ItemCounter):
             return
         name = last_name(iterable.func)
         is_length = name == "range" and len(iterable.args) == 1 and ast.unparse(iterable.args[0]).startswith("len(")
-        if not (is_length or name == "enumerate") or not self._flow.computes(iterable):
+        if not (is_length or name == "enumerate") or not self._flow.uses_results_or_changed(iterable):
             return
         lists = {
             part.value.id: part.value
@@ -170,31 +168,33 @@ class Rewriter(ItemCounter):
             and isinstance(part.value, ast.Name)
             and isinstance(part.slice, ast.Name)
             and part.slice.id == target.id
-            and not self._flow.computes(part.value)
+            and not self._flow.uses_results_or_changed(part.value)
         }
         if lists:
             covered = ast.Tuple([ast.Name(name, ast.Load()) for name in sorted(lists)], ast.Load())
-            node.iter = ast.copy_location(record_call("covers", iterable, delayed(covered)), iterable)
+            node.iter = ast.copy_location(record_call("check_indices", iterable, delayed(covered)), iterable)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         names = names_of(node.type) if node.type is not None else set()
         self.generic_visit(node)
-        if "AssertionError" in names and not all(map(only_tells, node.body)):
-            node.body.insert(0, statement(record_call("forgive"), node))
+        if "AssertionError" in names and not all(map(only_logs, node.body)):
+            node.body.insert(0, statement(record_call("drop_last_failure"), node))
         if node.type is not None and "StopIteration" in names:
-            node.type = ast.copy_location(record_call("stops", node.type), node.type)
+            node.type = ast.copy_location(record_call("catch_stops", node.type), node.type)
         return node
 
     # ------------------------------------------------------------------ functions and classes
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         blocks, self._blocks = self._blocks, []
-        holds = _holds_checks(node, self)
+        has_checks = _holds_checks(node, self)
         arguments = node.args
         names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         in_class = bool(self._parameters) and self._parameters[-1] == {"<class>"}
         self._parameters.append({argument.arg for argument in names if argument is not None})
-        if holds and (self._is_handed_over(node.name) or any(map(self._flow.mentions, node.decorator_list))):
+        if has_checks and (
+            self._is_passed_to_program(node.name) or any(map(self._flow.uses_results, node.decorator_list))
+        ):
             site = self._site(node, "function")
             site.num_reached = 1
             self._blocks.append(site.number)
@@ -206,7 +206,7 @@ class Rewriter(ItemCounter):
         self._blocks = blocks
         if in_class and node.name.startswith("test"):
             handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [])
-            handler.body = [statement(record_call("escaped"), node), ast.copy_location(ast.Raise(), node)]
+            handler.body = [statement(record_call("record_escape"), node), ast.copy_location(ast.Raise(), node)]
             node.body = [ast.copy_location(ast.Try(node.body, [handler], [], []), node)]
         return node
 
@@ -226,17 +226,17 @@ class Rewriter(ItemCounter):
         self.generic_visit(node)
         self._check = check
         if "next" in names_of(node.body) and can_be_delayed(node.body):
-            node.body = ast.copy_location(record_call("lambda_", delayed(node.body)), node.body)
+            node.body = ast.copy_location(record_call("lambda_body", delayed(node.body)), node.body)
         return node
 
-    def _is_handed_over(self, name: str) -> bool:
+    def _is_passed_to_program(self, name: str) -> bool:
         return name in self._flow.passed
 
     def _site(self, node: ast.AST, kind: str) -> Site:
         return self._sites.add(self._text, getattr(node, "lineno", 0), kind, self._blocks, self._owner)
 
-    def _look_at(self, site: Site, expression: ast.expr) -> None:
-        self._sites.look_at(site, expression, set().union(*self._parameters))
+    def _add_results(self, site: Site, expression: ast.expr) -> None:
+        self._sites.add_results(site, expression, set().union(*self._parameters))
 
 
 def _holds_checks(node: ast.AST, rewriter: Rewriter) -> bool:

@@ -25,27 +25,27 @@ SHARED_MODULES = frozenset(
         *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
     )
 )
-_OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
+_FUNCTION_ATTRIBUTES = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
 
 
-class NoReplay(BaseException):
+class ReplayMismatch(BaseException):
     """Raised if an expression, evaluated again, requests other operations than the first time."""
 
 
-class Client(Peer):
+class JudgeSide(Peer):
     """Sends requests to the program's process, and meanwhile serves its calls of the tests' own functions.
 
     Args:
         report: a function that records failures which a test could hide by catching their exception.
     """
 
-    trusts_all = False
+    trusts_operators = False
 
     def __init__(self, receiving: int, sending: int, report: Callable[[str], None]) -> None:
         super().__init__(receiving, sending, parity=0)
         self._report = report
         self.is_broken = False
-        self.is_called_back = 0
+        self.callback_depth = 0
         self.files: OwnFiles | None = None
         self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
         self._replay: Iterator[Any] | None = None
@@ -55,7 +55,7 @@ class Client(Peer):
     def send_program(self, program: str) -> None:
         """Sends the program to its process, which executes it."""
         try:
-            self.send(lambda: ["ask", "load", [program], {}])
+            self.send(lambda: ["request", "load", [program], {}])
         except wire.Broken:
             self.is_broken = True
 
@@ -69,24 +69,24 @@ class Client(Peer):
             self.is_broken = True
             raise
 
-    def name(self, name: str) -> tuple[bool, Any]:
+    def find_global(self, name: str) -> tuple[bool, Any]:
         """Returns whether the program has a global of that name, and the global."""
-        found, value = self.ask("name", name)
+        found, value = self.request("name", name)
         return bool(found), value
 
-    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
         if self._replay is not None and operation != "name":
-            return self._replayed_answer(operation)
+            return self._replay_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
             if self.files is not None and self.files.has_any:
-                with self.files.hidden((arguments, keywords)):
-                    value = super().ask(operation, *arguments, **keywords)
+                with self.files.hide((arguments, keywords)):
+                    value = super().request(operation, *arguments, **keywords)
             else:
-                value = super().ask(operation, *arguments, **keywords)
+                value = super().request(operation, *arguments, **keywords)
             if log is not None and operation != "name":
                 log.append((operation, value, None))
             return value
@@ -94,7 +94,7 @@ class Client(Peer):
             self.is_broken = True
             raise
         except wire.Unsendable as error:
-            raise self.unsendable(str(error)) from None
+            raise self.handle_unsendable(str(error)) from None
         except Exception as error:
             if log is not None:
                 log.append((operation, None, error))
@@ -103,7 +103,7 @@ class Client(Peer):
             self.log = log
 
     @contextlib.contextmanager
-    def replayed(self, log: list[Any]) -> Iterator[None]:
+    def replay(self, log: list[Any]) -> Iterator[None]:
         """Answers requests from a log instead of the program, inside this context."""
         self._replay = iter(log)
         try:
@@ -111,15 +111,15 @@ class Client(Peer):
         finally:
             self._replay = None
 
-    def _replayed_answer(self, operation: str) -> Any:
-        asked, value, error = next(self._replay or iter(()), (None, None, None))
-        if asked != operation:
-            raise NoReplay
+    def _replay_answer(self, operation: str) -> Any:
+        requested, value, error = next(self._replay or iter(()), (None, None, None))
+        if requested != operation:
+            raise ReplayMismatch
         if error is not None:
             raise error
         return value
 
-    def raised(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one of the program's; one that would silently end a loop is replaced."""
         if errors.stops_iteration(error):
             error = errors.ProgramStopped(f"the program raised {type(error).__name__}")
@@ -127,7 +127,7 @@ class Client(Peer):
             self.raised_by_program.append(error)
         return error
 
-    def unsendable(self, text: str) -> BaseException:
+    def handle_unsendable(self, text: str) -> BaseException:
         """Reports a value that cannot be passed, and returns an exception; a test may take it for the program's own."""
         self._report(f"a value could not be passed between the test and the program: {text}")
         return TypeError(text)
@@ -141,13 +141,13 @@ class Client(Peer):
     def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Carries out an operation on an object that the tests have passed to the program."""
         target = arguments[0] if arguments else None
-        if id(target) not in self._numbers or not _may(operation, target, arguments[1:]):
+        if id(target) not in self._numbers or not _is_allowed(operation, target, arguments[1:]):
             raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
-        self.is_called_back += 1
+        self.callback_depth += 1
         try:
             return super().perform(operation, arguments, keywords)
         finally:
-            self.is_called_back -= 1
+            self.callback_depth -= 1
 
     # ------------------------------------------------------------------ functions and modules
 
@@ -209,7 +209,7 @@ class Client(Peer):
         return importlib.import_module(name)
 
 
-def _may(operation: str, target: Any, rest: list[Any]) -> bool:
+def _is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
     """Returns whether the program may do this with an object of the tests without reaching the expected results."""
     if operation == "call":
         return callable(target)
@@ -217,7 +217,7 @@ def _may(operation: str, target: Any, rest: list[Any]) -> bool:
         name = rest[0] if rest else ""
         if not isinstance(name, str):
             return False
-        if name in _OF_FUNCTIONS and operation == "getattr":
+        if name in _FUNCTION_ATTRIBUTES and operation == "getattr":
             return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
         return not name.startswith("__") and _is_own(target)
     if isinstance(target, Iterator) or _is_own(target):
@@ -231,7 +231,7 @@ def _is_own(target: Any) -> bool:
     return kind.__module__ == "tests" and mirror.handle_of(kind) is None
 
 
-class Pristine:
+class OriginalItems:
     """A context in which containers have the items from before the program changed them."""
 
     def __init__(self, changed: list[tuple[Any, str, list[Any]]]) -> None:
@@ -248,14 +248,14 @@ class Pristine:
             shared.refill(container, tag, now)
 
 
-def solution_module(client: Client) -> types.ModuleType:
+def solution_module(judge_side: JudgeSide) -> types.ModuleType:
     """Returns the module from which tests may import the program's names."""
 
     class Solution(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            found, value = client.name(name)
+            found, value = judge_side.find_global(name)
             if not found:
                 raise AttributeError(f"the program has no {name}")
             return value

@@ -30,14 +30,14 @@ class OwnFiles:
         self._read = set(_paths_read(list(nodes)))
         self._written: set[str] = set()
         if self._read:
-            sys.addaudithook(self._look)
+            sys.addaudithook(self._audit_open)
 
     @property
     def has_any(self) -> bool:
         """Returns whether there is a file to hide."""
         return bool(self._written)
 
-    def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _audit_open(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes)):
             return
         path = os.path.abspath(os.fsdecode(arguments[0]))
@@ -46,11 +46,11 @@ class OwnFiles:
             self._written.add(path)
 
     @contextlib.contextmanager
-    def hidden(self, passed: Any) -> Iterator[None]:
+    def hide(self, passed: Any) -> Iterator[None]:
         """Removes the files while the program runs, except those whose path is among the passed values."""
         if self._written:
             texts = list(_texts(passed))
-            self._written -= {path for path in self._written if any(_names(text, path) for text in texts)}
+            self._written -= {path for path in self._written if any(_mentions(text, path) for text in texts)}
         contents: dict[str, bytes] = {}
         for path in self._written:
             with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class OwnFiles:
                     file.write(content)
 
 
-def _names(text: str, path: str) -> bool:
+def _mentions(text: str, path: str) -> bool:
     folder = os.path.abspath(text) if text else ""
     is_parent = folder not in ("", "/", "/tmp", os.getcwd()) and path.startswith(f"{folder}/")
     return os.path.basename(path) in text or is_parent

@@ -37,32 +37,34 @@ class Flow:
         self.results: set[str] = set()
         self.in_place: set[str] = set()
         self.passed: set[str] = set()
-        while self._spread():
+        while self._propagate():
             pass
 
-    def _spread(self) -> bool:
+    def _propagate(self) -> bool:
         before = len(self.functions), len(self.results), len(self.passed)
         for node in self._assigning:
             for target, value in _assignments(node):
-                if self.mentions(value):
+                if self.uses_results(value):
                     self.results |= names_of(target)
         for function in self.defined.values():
             if function.name not in self.functions and self._calls_program(function):
                 self.functions.add(function.name)
         for call in self._calls:
-            self._follow(call)
+            self._propagate_call(call)
         for call in self._statements:
-            if self.mentions(call.func):
+            if self.uses_results(call.func):
                 self.in_place |= {arg.id for arg in call.args if isinstance(arg, ast.Name)} & self.bound
         return before != (len(self.functions), len(self.results), len(self.passed))
 
     def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        decorated = any(map(self.mentions, function.decorator_list))
-        return decorated or any(isinstance(part, ast.Call) and self.mentions(part.func) for part in ast.walk(function))
+        decorated = any(map(self.uses_results, function.decorator_list))
+        return decorated or any(
+            isinstance(part, ast.Call) and self.uses_results(part.func) for part in ast.walk(function)
+        )
 
-    def _follow(self, call: ast.Call) -> None:
+    def _propagate_call(self, call: ast.Call) -> None:
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        if self.mentions(call.func):
+        if self.uses_results(call.func):
             self.passed |= {arg.id for arg in arguments if isinstance(arg, ast.Name)}
         function = self.defined.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if function is None:
@@ -73,21 +75,21 @@ class Flow:
         for argument, name in pairs:
             if isinstance(argument, (ast.Name, ast.Lambda)) and names_of(argument) & self.functions:
                 self.functions.add(name)
-            elif self.mentions(argument):
+            elif self.uses_results(argument):
                 self.results.add(name)
 
-    def mentions(self, node: ast.AST) -> bool:
+    def uses_results(self, node: ast.AST) -> bool:
         """Returns whether an expression depends on what the program computes."""
         names = names_of(node)
         return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
 
-    def computes(self, node: ast.AST) -> bool:
+    def uses_results_or_changed(self, node: ast.AST) -> bool:
         """Returns whether an expression depends on what the program computes or may have changed."""
-        return self.mentions(node) or not names_of(node).isdisjoint(self.in_place)
+        return self.uses_results(node) or not names_of(node).isdisjoint(self.in_place)
 
-    def touches(self, node: ast.AST) -> bool:
+    def uses_results_or_passed(self, node: ast.AST) -> bool:
         """Returns whether an expression depends on what the program computes, or on what is passed to it."""
-        return self.mentions(node) or not names_of(node).isdisjoint(self.passed)
+        return self.uses_results(node) or not names_of(node).isdisjoint(self.passed)
 
 
 _names: dict[ast.AST, frozenset[str]] = {}

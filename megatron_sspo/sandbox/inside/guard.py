@@ -13,13 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
-_EXECUTING = ("doctest", "code", "codeop", "timeit", "runpy", "pdb", "bdb", "trace", "cProfile", "profile")
-_HARMLESS = (
+_EXECUTING_MODULES = ("doctest", "code", "codeop", "timeit", "runpy", "pdb", "bdb", "trace", "cProfile", "profile")
+_CONSTANT_NODES = (
     *(ast.Expression, ast.Module, ast.Expr, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
     *(ast.List, ast.Tuple, ast.Set, ast.Dict, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
-_PICKLED = ("collections", "datetime", "decimal", "fractions", "uuid", "numpy", "tests", "_codecs", "copyreg")
-_BUILTINS = (
+_PICKLE_MODULES = ("collections", "datetime", "decimal", "fractions", "uuid", "numpy", "tests", "_codecs", "copyreg")
+_PICKLE_BUILTINS = (
     "set",
     "frozenset",
     "complex",
@@ -42,33 +42,35 @@ def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
         nodes: all nodes of the tests' syntax trees; a text in them may be executed.
         report: a function that is called with a message for each refusal.
     """
-    is_looking = False
+    is_checking = False
     texts = {node.value.strip() for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal is_looking
+        nonlocal is_checking
         if event == "pickle.find_class":
             module, name = arguments
-            if module.partition(".")[0] not in _PICKLED and not (module == "builtins" and name in _BUILTINS):
+            if module.partition(".")[0] not in _PICKLE_MODULES and not (
+                module == "builtins" and name in _PICKLE_BUILTINS
+            ):
                 refuse(f"a pickle with {module}.{name}")
-        elif event == "compile" and not is_looking:
-            is_looking = True
+        elif event == "compile" and not is_checking:
+            is_checking = True
             try:
                 allowed = _is_allowed(arguments[0], sys._getframe(1).f_globals.get("__name__", ""), texts)
             finally:
-                is_looking = False
+                is_checking = False
             if not allowed:
-                refuse("a text that is not the test's own")
+                refuse("source text that is not part of the test")
 
     def refuse(what: str) -> None:
         report(f"the test executes {what}")
-        raise RuntimeError(f"{what} is not executed among the tests")
+        raise RuntimeError(f"the judge refuses to execute {what}")
 
     sys.addaudithook(hook)
 
 
 def _is_allowed(source: Any, caller: str, texts: Set[str]) -> bool:
-    if caller not in _EXECUTING and caller != "tests":
+    if caller not in _EXECUTING_MODULES and caller != "tests":
         return True  # the standard library compiles code that it has generated itself
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
     if not isinstance(text, str):
@@ -76,6 +78,6 @@ def _is_allowed(source: Any, caller: str, texts: Set[str]) -> bool:
     if text.strip() in texts or (caller != "tests" and any(text.strip() in own for own in texts)):
         return True  # a doctest example is part of a docstring
     try:
-        return all(isinstance(node, _HARMLESS) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
+        return all(isinstance(node, _CONSTANT_NODES) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return caller == "tests"  # compiling the text raises the same error

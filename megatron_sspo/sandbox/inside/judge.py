@@ -12,41 +12,41 @@ import signal
 import time
 
 from megatron_sspo.sandbox.inside import wire
-from megatron_sspo.sandbox.inside.client import Client
+from megatron_sspo.sandbox.inside.client import JudgeSide
 from megatron_sspo.sandbox.inside.program import read_job
 from megatron_sspo.sandbox.inside.signals import prepare_for_program
-from megatron_sspo.sandbox.inside.subject import Subject
+from megatron_sspo.sandbox.inside.subject import ProgramSide
 
 
 def judge(job: int, channel: int) -> None:
     """Runs a job's tests and writes the verdict, with the job's nonce, to the channel."""
     gc.disable()  # until the tests run, since objects made before are kept anyway
-    to_subject, from_judge = os.pipe()
-    to_judge, from_subject = os.pipe()
-    subject = os.fork()
-    if subject == 0:
+    to_program, from_judge = os.pipe()
+    to_judge, from_program = os.pipe()
+    program = os.fork()
+    if program == 0:
         gc.enable()
-        wire.close_all_but({0, 1, 2, to_subject, from_subject})
+        wire.close_all_but({0, 1, 2, to_program, from_program})
         prepare_for_program()
-        Subject(to_subject, from_subject).serve()
-    os.close(to_subject)
-    os.close(from_subject)
+        ProgramSide(to_program, from_program).serve()
+    os.close(to_program)
+    os.close(from_program)
     wire.forbid_inspection()
     work = read_job(job)
     reported: list[str] = []
-    client = Client(to_judge, from_judge, reported.append)
-    client.send_program(work["program"])
+    judge_side = JudgeSide(to_judge, from_judge, reported.append)
+    judge_side.send_program(work["program"])
     from megatron_sspo.sandbox.inside.verdict import find_verdict  # imported while the program is loaded
 
-    reason, detail = find_verdict(client, work["tests"], reported)
-    if client.is_broken and _died_of_its_cpu_limit(subject):
+    reason, detail = find_verdict(judge_side, work["tests"], reported)
+    if judge_side.is_broken and _exceeded_cpu_limit(program):
         reason, detail = "time", "the limit on CPU seconds"
     with open(channel, "w") as file:
         json.dump({"nonce": work["nonce"], "reason": reason, "detail": detail[:2000]}, file)
     os._exit(0)  # this is the sandbox's first process, so all others end too
 
 
-def _died_of_its_cpu_limit(child: int) -> bool:
+def _exceeded_cpu_limit(child: int) -> bool:
     for _ in range(50):  # its pipes close shortly before it is dead, or it closed them and still runs
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid == child:

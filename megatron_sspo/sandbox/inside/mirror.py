@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from megatron_sspo.sandbox.inside.special import (
     ASYNC,
     BINARY,
+    FORWARDED_BY_DERIVED,
     INPLACE,
-    OF_DATA,
     OTHER,
     READABLE,
     REFLECTED,
@@ -28,12 +28,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any, Protocol
 
-    class Asks(Protocol):
+    class Requester(Protocol):
         """The connection that a mirrored object belongs to."""
 
-        trusts_all: bool
+        trusts_operators: bool  # whether the other side's operators may see plain data of this side
 
-        def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+        def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
             """Requests an operation from the other side."""
             ...
 
@@ -53,7 +53,7 @@ class Handle:
 
     __slots__ = ("is_direct", "number", "peer")
 
-    def __init__(self, peer: Asks, number: int) -> None:
+    def __init__(self, peer: Requester, number: int) -> None:
         self.peer = peer
         self.number = number
         self.is_direct = False
@@ -70,25 +70,25 @@ def handle_of(value: Any) -> Handle | None:
     return _CLASSES.get(value) if type(value) is Mirror else None
 
 
-def attach(value: Any, peer: Asks, number: int) -> Any:
+def attach(value: Any, peer: Requester, number: int) -> Any:
     """Gives an object its handle, and returns the object."""
     object.__getattribute__(value, "__dict__")[FIELD] = Handle(peer, number)
     return value
 
 
-def _ask(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
+def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
     handle = handle_of(value)
     if handle is None:
-        raise TypeError(f"the object of type {type(value).__name__} has not been made by its program")
-    return handle.peer.ask(operation, value, *arguments, **keywords)
+        raise TypeError(f"the object of type {type(value).__name__} was not made by the program")
+    return handle.peer.request(operation, value, *arguments, **keywords)
 
 
 def _read(value: Any, name: str) -> Any:
     """Reads an attribute; only a few special attributes can be read, and only as plain data."""
     if not (name.startswith("__") and name.endswith("__")):
-        return _ask(value, "getattr", name)
+        return _request(value, "getattr", name)
     kinds = READABLE.get(name)
-    found = _ask(value, "getattr", name) if kinds else None
+    found = _request(value, "getattr", name) if kinds else None
     if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
         raise AttributeError(f"the special attribute {name} cannot be read")
     return found
@@ -107,7 +107,7 @@ class Mirror(type):
         pass
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        made = _ask(cls, "call", *arguments, **keywords)
+        made = _request(cls, "call", *arguments, **keywords)
         handle = handle_of(made)
         if handle is not None and isinstance(made, cls):
             handle.is_direct = True
@@ -117,28 +117,28 @@ class Mirror(type):
         return _read(cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        _ask(cls, "setattr", name, value)
+        _request(cls, "setattr", name, value)
 
     def __delattr__(cls, name: str) -> None:
-        _ask(cls, "delattr", name)
+        _request(cls, "delattr", name)
 
     def __iter__(cls) -> Iterator[Any]:
-        return iter(_ask(cls, "iter"))
+        return iter(_request(cls, "iter"))
 
     def __len__(cls) -> int:
-        return _ask(cls, "len")
+        return _request(cls, "len")
 
     def __bool__(cls) -> bool:
         return True
 
     def __getitem__(cls, key: Any) -> Any:
-        return _ask(cls, "getitem", key)
+        return _request(cls, "getitem", key)
 
     def __contains__(cls, value: Any) -> bool:
-        return bool(_ask(cls, "contains", value))
+        return bool(_request(cls, "contains", value))
 
     def __dir__(cls) -> list[str]:
-        return _ask(cls, "dir")
+        return _request(cls, "dir")
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'>"
@@ -153,10 +153,10 @@ class _Member:
 
     def __get__(self, value: Any, kind: type) -> Any:
         if value is None:
-            return _ask(kind, "getattr", self._name)
+            return _request(kind, "getattr", self._name)
         if isinstance(value, Proxy):  # reached by `super()` only: a proxy reads its own attributes itself
-            return _ask(self._owner(), "member", self._name, value)
-        return _ask(value, "getattr", self._name)
+            return _request(self._owner(), "member", self._name, value)
+        return _request(value, "getattr", self._name)
 
 
 class Proxy(metaclass=Mirror):
@@ -180,40 +180,40 @@ class Proxy(metaclass=Mirror):
         return _read(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _ask(self, "setattr", name, value)
+        _request(self, "setattr", name, value)
 
     def __delattr__(self, name: str) -> None:
-        _ask(self, "delattr", name)
+        _request(self, "delattr", name)
 
     def __dir__(self) -> list[str]:
-        return _ask(self, "dir")
+        return _request(self, "dir")
 
     def __eq__(self, other: object) -> bool:
         handle = handle_of(self)
         if self is other or handle is None:
             return self is other
-        if not handle.peer.trusts_all and not isinstance(other, Proxy):
+        if not handle.peer.trusts_operators and not isinstance(other, Proxy):
             return False
-        return _ask(self, "eq", other) is True
+        return _request(self, "eq", other) is True
 
     def __hash__(self) -> int:
         handle = handle_of(self)
         return handle.number if handle else 0
 
     def __copy__(self) -> Any:
-        return _ask(self, "copy")
+        return _request(self, "copy")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return _ask(self, "deepcopy")
+        return _request(self, "deepcopy")
 
     def __str__(self) -> str:
-        return _ask(self, "str")
+        return _request(self, "str")
 
     def __repr__(self) -> str:
-        return _ask(self, "repr")
+        return _request(self, "repr")
 
     def __format__(self, form: str) -> str:
-        return _ask(self, "format", form)
+        return _request(self, "format", form)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an object of the program cannot be pickled by a test")
@@ -226,14 +226,20 @@ class Derived:
         return _read(self, name)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return _ask(self, "deepcopy")
+        return _request(self, "deepcopy")
 
     def __copy__(self) -> Any:
-        return _ask(self, "copy")
+        return _request(self, "copy")
 
 
 def make_class(
-    peer: Asks, number: int, name: str, bases: list[type], special: list[str], members: list[str], base: type | None
+    peer: Requester,
+    number: int,
+    name: str,
+    bases: list[type],
+    special: list[str],
+    members: list[str],
+    base: type | None,
 ) -> type:
     """Makes the mirror of a class.
 
@@ -247,7 +253,7 @@ def make_class(
     namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
     is_data = base is not None
     for method in special:
-        if method in SPECIAL and (not is_data or method in OF_DATA) and method != "__eq__":
+        if method in SPECIAL and (not is_data or method in FORWARDED_BY_DERIVED) and method != "__eq__":
             namespace[method] = _method(method)
     if "__hash__" not in special and "__eq__" in special and not is_data:
         namespace["__hash__"] = None
@@ -281,14 +287,14 @@ def _method(name: str) -> Any:
     operation = OTHER[name]
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        return _ask(self, operation, *arguments, **keywords)
+        return _request(self, operation, *arguments, **keywords)
 
     return method
 
 
 def _unary(operation: str, kind: type | None) -> Any:
     def method(self: Any) -> Any:
-        found = _ask(self, operation)
+        found = _request(self, operation)
         return kind(found) if kind and type(found) is kind else found
 
     return method
@@ -297,12 +303,12 @@ def _unary(operation: str, kind: type | None) -> Any:
 def _binary(operation: str, reflected: bool = False) -> Any:
     def method(self: Any, other: Any) -> Any:
         handle = handle_of(self)
-        if handle and not (handle.peer.trusts_all or handle.is_direct or handle_of(other)):
+        if handle and not (handle.peer.trusts_operators or handle.is_direct or handle_of(other)):
             # The program's own operator would see the expected value and decide the check.
             raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
         if handle is None:
             return NotImplemented
-        found = handle.peer.ask(operation, *((other, self) if reflected else (self, other)))
+        found = handle.peer.request(operation, *((other, self) if reflected else (self, other)))
         result = handle_of(found)
         if result and type(found) is type(self):
             result.is_direct = result.is_direct or handle.is_direct
@@ -312,20 +318,20 @@ def _binary(operation: str, reflected: bool = False) -> Any:
 
 
 def _await(self: Any) -> Any:
-    return _ask(self, "await")
+    return _request(self, "await")
     yield  # never reached: makes this a generator, as `await` needs it
 
 
 async def _enter(self: Any) -> Any:
-    return _ask(self, "aenter")
+    return _request(self, "aenter")
 
 
 async def _exit(self: Any, *error: Any) -> Any:
-    return _ask(self, "aexit", *error)
+    return _request(self, "aexit", *error)
 
 
 async def _next(self: Any) -> Any:
-    return _ask(self, "anext")
+    return _request(self, "anext")
 
 
 _ASYNC = {"__await__": _await, "__aenter__": _enter, "__aexit__": _exit, "__anext__": _next}
@@ -336,7 +342,7 @@ class Generator(Proxy):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("send", "throw", "close"):
-            return lambda *arguments: _ask(self, name, *arguments)
+            return lambda *arguments: _request(self, name, *arguments)
         return Proxy.__getattribute__(self, name)
 
 
@@ -344,7 +350,7 @@ class Coroutine(Proxy):
     """A coroutine of the other side; the first `send` runs it to its end there."""
 
     def __await__(self) -> Any:
-        return _ask(self, "await")
+        return _request(self, "await")
         yield  # never reached: makes this a generator, as `await` needs it
 
     def __getattribute__(self, name: str) -> Any:
@@ -354,7 +360,7 @@ class Coroutine(Proxy):
 
     def send(self, value: Any) -> Any:
         """Runs the coroutine; raises StopIteration with its result."""
-        raise StopIteration(_ask(self, "await"))
+        raise StopIteration(_request(self, "await"))
 
     def throw(self, *error: Any) -> Any:
         """Raises the error, as a coroutine that has not been started does."""
@@ -367,13 +373,13 @@ class Coroutine(Proxy):
 _ROOTS = {"generator": Generator, "coroutine": Coroutine}
 
 
-def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], keywords: Any, peer: Asks) -> type:
+def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], keywords: Any, peer: Requester) -> type:
     """Requests a class of the other side that is derived from its own, with functions of this side as methods."""
     cell = namespace.pop("__classcell__", None)
     content = {key: value for key, value in namespace.items() if key not in ("__module__", "__qualname__", "__doc__")}
     functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
     rest = {key: value for key, value in content.items() if key not in functions}
-    made = peer.ask("subclass", name, list(bases), functions, rest, keywords)
+    made = peer.request("subclass", name, list(bases), functions, rest, keywords)
     if cell is not None:
         cell.cell_contents = made
     return made

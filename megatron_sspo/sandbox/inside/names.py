@@ -12,7 +12,7 @@ import builtins
 import importlib
 from collections.abc import Callable, Iterator
 
-from megatron_sspo.sandbox.inside.client import Client
+from megatron_sspo.sandbox.inside.client import JudgeSide
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ _MODULES = frozenset(
         *("unittest", "uuid", "warnings", "zlib"),
     )
 )
-_HELPERS: dict[str, tuple[str, ...]] = {
+_LIBRARY_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "math": (
         *("acos", "asin", "atan", "atan2", "ceil", "comb", "cos", "dist", "exp", "fabs", "factorial", "floor", "fmod"),
         *("fsum", "gcd", "hypot", "isclose", "isfinite", "isinf", "isnan", "isqrt", "lcm", "log", "log10", "log2"),
@@ -77,7 +77,7 @@ _HELPERS: dict[str, tuple[str, ...]] = {
     "numpy": ("allclose", "array_equal", "array_equiv", "assert_allclose", "assert_array_equal", "ndarray"),
     "pytest": ("approx", "raises"),
 }
-_MODULE_OF = {name: module for module, names in _HELPERS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _LIBRARY_FUNCTIONS.items() for name in names}
 _CONSTANTS = {"pi": "math", "inf": "math", "nan": "math", "tau": "math"}
 _COPYING = ("copy", "deepcopy")  # used to save an argument, far from where the result is examined
 
@@ -89,9 +89,9 @@ class Namespace(dict):
         on_missing: a function that is called with each name that the program lacks, since a test may catch the error.
     """
 
-    def __init__(self, client: Client, flow: Flow, on_missing: Callable[[str], None]) -> None:
+    def __init__(self, judge_side: JudgeSide, flow: Flow, on_missing: Callable[[str], None]) -> None:
         super().__init__(__name__="tests", __builtins__=builtins)
-        self._client = client
+        self._judge_side = judge_side
         self._on_missing = on_missing
         self._uses = _Uses(flow)
 
@@ -100,7 +100,7 @@ class Namespace(dict):
             raise KeyError(name)  # Python then uses its builtin: no program can replace `len` or `sorted`
         found, value = self._library(name)
         if not found:
-            found, value = self._client.name(name)
+            found, value = self._judge_side.find_global(name)
         if not found:
             self._on_missing(name)
             raise KeyError(name)
@@ -121,7 +121,7 @@ class Namespace(dict):
         owner = _CONSTANTS.get(name) or _MODULE_OF.get(name)
         if owner is None or (name not in _CONSTANTS and self._uses.is_under_test(name)):
             return False, None
-        if not self._client.name(name)[0]:
+        if not self._judge_side.find_global(name)[0]:
             return False, None  # as in Python, a name that nothing has imported is not defined
         try:
             return True, getattr(importlib.import_module(owner), name)

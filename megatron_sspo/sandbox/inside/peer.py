@@ -28,7 +28,7 @@ class Peer:
         parity: 0 for the judge and 1 for the program; see `SharedContainers`.
     """
 
-    trusts_all = True
+    trusts_operators = True
 
     def __init__(self, receiving: int, sending: int, parity: int) -> None:
         self._receiving = receiving
@@ -44,18 +44,18 @@ class Peer:
 
     # ------------------------------------------------------------------ messages
 
-    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the other side; returns its result or raises its exception."""
         with self._lock:
-            self.send(lambda: ["ask", operation, self.encode_all(arguments), self.encode_named(keywords)])
+            self.send(lambda: ["request", operation, self.encode_all(arguments), self.encode_named(keywords)])
             return self.wait(operation)
 
     def wait(self, operation: str) -> Any:
         """Waits for an operation, serving the other side; returns its result or raises its exception."""
         while True:
             match self.receive():
-                case ["ask", str(asked), [*arguments], dict(keywords)]:
-                    self.answer(asked, arguments, keywords)
+                case ["request", str(requested), [*arguments], dict(keywords)]:
+                    self.answer(requested, arguments, keywords)
                 case ["ok", value]:
                     return self.checked_decode(value)
                 case ["stop", value] if operation in STOPPING:
@@ -64,9 +64,9 @@ class Peer:
                     found = self.checked_decode(error)
                     if not isinstance(found, BaseException):
                         raise wire.Broken("the program broke the protocol")
-                    raise self.raised(found)
+                    raise self.convert_error(found)
                 case ["unsendable", str(text)]:
-                    raise self.unsendable(text)
+                    raise self.handle_unsendable(text)
                 case _:
                     raise wire.Broken("the program broke the protocol")
 
@@ -74,15 +74,15 @@ class Peer:
         """Sends the message that a function makes, together with the changes of this side's containers."""
         with self._lock:
             changes = self._shared.changes()
-            dropped = self._shared.drop()
+            dropped = self._shared.drop_unused()
             self._describing.clear()
             try:
                 wire.write(self._sending, [dropped, changes, make()])
             except BaseException:
                 self._described -= self._describing
-                self._shared.disagree()
+                self._shared.drop_unsynced()
                 raise
-            self._shared.agree()
+            self._shared.mark_synced()
 
     def receive(self) -> Any:
         """Receives a message, and applies the changes of the other side's containers."""
@@ -91,7 +91,7 @@ class Peer:
                 try:
                     self._shared.apply(changes)
                     for number in dropped:
-                        self._shared.forget(number)
+                        self._shared.remove(number)
                 except Exception as error:
                     raise wire.Broken(f"the program broke the protocol: {error}") from error
                 return body
@@ -101,7 +101,7 @@ class Peer:
         """Decodes a value of the other side; raises `Broken` if the message is invalid."""
         try:
             value = self.decode(message)
-            self._shared.agree()
+            self._shared.mark_synced()
         except (wire.Broken, wire.Unsendable):
             raise
         except Exception as error:
@@ -146,11 +146,11 @@ class Peer:
     def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
         """Handles a change that the other side made to a container of this side, before it is applied."""
 
-    def raised(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one that the other side raised."""
         return error
 
-    def unsendable(self, text: str) -> BaseException:
+    def handle_unsendable(self, text: str) -> BaseException:
         """Returns the exception to raise for a value that could not be passed."""
         return TypeError(text)
 
@@ -174,7 +174,7 @@ class Peer:
         if tag is not None:
             return self._encode_container(value, tag, handle)
         if handle is not None:
-            return ["yours", handle.number]
+            return ["exported", handle.number]
         if isinstance(value, BaseException):
             return self._encode_error(value)
         if isinstance(value, type):
@@ -200,11 +200,11 @@ class Peer:
 
     def _encode_container(self, value: Any, tag: str, handle: Any) -> Any:
         if handle is not None:
-            return self._shared.encode(value, tag) if self._shared.holds(value) else ["yours", handle.number]
+            return self._shared.encode(value, tag) if self._shared.contains(value) else ["exported", handle.number]
         is_plain = type(value).__name__ in (tag, "ndarray") and type(value).__module__ in (
             *("builtins", "collections", "numpy"),
         )
-        if is_plain or self._shared.holds(value):
+        if is_plain or self._shared.contains(value):
             return self._shared.encode(value, tag)
         return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
 
@@ -218,7 +218,7 @@ class Peer:
 
     def _encode_error(self, error: BaseException) -> list[Any]:
         if (theirs := vars(error).get(mirror.FIELD)) is not None:
-            return ["yours", theirs.number]
+            return ["exported", theirs.number]
         number = self.export(error)
         fields = errors.fields_of(error)
         given = BaseException.args.__get__(error)  # pyright: ignore[reportAttributeAccessIssue]
@@ -232,7 +232,7 @@ class Peer:
     def _encode_class(self, kind: type) -> list[Any]:
         handle = mirror.handle_of(kind)
         if handle is not None:
-            return ["yours", handle.number]
+            return ["exported", handle.number]
         if self.is_library_type(kind):
             return ["library", kind.__module__, kind.__qualname__]
         return self._describe_class(kind)
@@ -269,7 +269,7 @@ class Peer:
                 return [self.decode(part) for part in parts]
             case ["new" | "ref", *_]:
                 return self._shared.decode(message, self._make_derived)
-            case ["yours", int(number)]:
+            case ["exported", int(number)]:
                 return self._exported[number]
             case ["object", int(number), kind]:
                 if number not in self._proxies:
@@ -307,7 +307,7 @@ class Peer:
         number, kind = message
         made = self._decode_class(kind)
         if mirror.base_of(made) is not base:
-            raise ValueError("a class is derived from another type than it said")
+            raise ValueError("a class is not derived from the type that its message names")
         value = base.__new__(made)  # pyright: ignore[reportCallIssue]
         self._proxies[number] = mirror.attach(value, self, number)
         return value
@@ -335,7 +335,7 @@ class Peer:
                 names = [str(part) for part in special], [str(part) for part in members]
                 self._classes[number] = mirror.make_class(self, number, name, found, *names, data)
                 return self._classes[number]
-            case ["yours", int(number)]:
+            case ["exported", int(number)]:
                 return self._exported[number]
         raise ValueError("not a class")
 
@@ -345,7 +345,7 @@ class Peer:
             raise ValueError(f"{module}.{name} is not passed by its name")
         found = getattr(importlib.import_module(module), name)
         if not isinstance(found, type):
-            raise ValueError(f"{module}.{name} is no type")
+            raise ValueError(f"{module}.{name} is not a type")
         return found
 
     def module(self, name: str) -> Any:

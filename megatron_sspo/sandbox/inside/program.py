@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 NAME = "program.py"
-_OURS = os.path.dirname(__file__)
+_PACKAGE_FOLDER = os.path.dirname(__file__)
 
 
 def read_job(descriptor: int) -> dict[str, Any]:
@@ -68,6 +68,6 @@ def format_exception(kind: type[BaseException], error: BaseException, trace: typ
 
     if isinstance(error, SyntaxError) and error.filename in linecache.cache:
         trace = None
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OURS, "<string>")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE_FOLDER, "<string>")):
         trace = trace.tb_next
     return "".join(traceback.format_exception(kind, error, trace))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 
 from megatron_sspo.sandbox.inside.arguments import ChangedArguments
-from megatron_sspo.sandbox.inside.client import Client
+from megatron_sspo.sandbox.inside.client import JudgeSide
 from megatron_sspo.sandbox.inside.errors import ProgramStopped
 from megatron_sspo.sandbox.inside.flow import Flow
 from megatron_sspo.sandbox.inside.mirror import Proxy
@@ -27,11 +27,13 @@ class Record:
         describe: a function that returns the sites with the results that each looks at.
     """
 
-    def __init__(self, client: Client, flow: Flow, sites: list[Site], describe: Callable[[], list[Site]]) -> None:
-        self._client = client
+    def __init__(
+        self, judge_side: JudgeSide, flow: Flow, sites: list[Site], describe: Callable[[], list[Site]]
+    ) -> None:
+        self._judge_side = judge_side
         self._sites = sites
         self._flow = flow
-        self._arguments = ChangedArguments(client, flow)
+        self._arguments = ChangedArguments(judge_side, flow)
         self._counts: list[list[int]] = []  # numbers of items, for each check that is being evaluated
         self._describe = describe
         self._details: list[Site] | None = None
@@ -46,9 +48,9 @@ class Record:
         for site in self._sites:
             if self._is_vacuous(site) and not self._is_excused(site):
                 return f"test {site.text}, line {site.line}: the {site.kind} has checked nothing"
-        return self._silent_text()
+        return self._unchecked_test()
 
-    def _silent_text(self) -> str:
+    def _unchecked_test(self) -> str:
         texts: dict[int, list[Site]] = {}
         for site in self._sites:
             if site.kind == "check" and site.is_real and (not site.owner or site.owner in self._flow.loaded):
@@ -73,17 +75,15 @@ class Record:
 
     # ------------------------------------------------------------------ checks
 
-    def check(self, number: int, thunk: Thunk, is_last: bool = True) -> Any:
+    def check(self, number: int, thunk: Thunk) -> Any:
         """Evaluates the condition of an assert statement."""
         site = self._sites[number]
         value, log = self._evaluate(site, thunk)
-        if self._has_passed(site, value):
-            self._arguments.look_at_condition(thunk, log)
+        if self._record_result(site, value):
+            self._arguments.recheck_condition(thunk, log)
         return value
 
-    def equal(
-        self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool, is_last: bool = True
-    ) -> Any:
+    def check_equal(self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool) -> Any:
         """Evaluates an assert statement that compares two expressions."""
         site = self._sites[number]
         sides: list[Any] = []
@@ -92,7 +92,7 @@ class Record:
         def compare() -> Any:
             nonlocal length
             sides.append(left())
-            length = len(self._client.log or ())
+            length = len(self._judge_side.log or ())
             sides.append(right())
             return sides[0] == sides[1]
 
@@ -101,17 +101,17 @@ class Record:
             value, log = self._evaluate(site, compare)
         finally:
             self._is_comparing = was_comparing
-        if self._has_passed(site, value):
+        if self._record_result(site, value):
             logs = log[:length], log[length:]
-            self._arguments.look_at_sides((left, right), sides, logs, (left_depends, right_depends))
+            self._arguments.recheck_sides((left, right), sides, logs, (left_depends, right_depends))
         return value
 
-    def value(self, number: int, value: Any, is_last: bool = True) -> Any:
+    def check_value(self, number: int, value: Any) -> Any:
         """Records the value of an assert statement's condition that cannot be put into a lambda."""
-        self._has_passed(self._sites[number], value)
+        self._record_result(self._sites[number], value)
         return value
 
-    def calls(self, number: int, thunk: Thunk) -> Any:
+    def check_call(self, number: int, thunk: Thunk) -> Any:
         """Makes a call that is a check, such as `self.assertEqual(...)`."""
         site = self._sites[number]
         try:
@@ -122,7 +122,7 @@ class Record:
         self._complete(site)
         return value
 
-    def passed(self, number: int) -> None:
+    def block_passed(self, number: int) -> None:
         """Records that a block such as `with pytest.raises(...)` has ended without an error."""
         self._complete(self._sites[number])
 
@@ -130,11 +130,11 @@ class Record:
         site.num_reached += 1
         self._counts.append([])
         log: list[Any] = []
-        outer, self._client.log = self._client.log, log
+        outer, self._judge_side.log = self._judge_side.log, log
         try:
             value = thunk()
         finally:
-            self._client.log = outer
+            self._judge_side.log = outer
             counts = self._counts.pop()
         if outer is not None:
             outer += log
@@ -144,7 +144,7 @@ class Record:
         site.was_empty = bool(counts) and not any(counts)
         return value, log
 
-    def _has_passed(self, site: Site, value: Any) -> bool:
+    def _record_result(self, site: Site, value: Any) -> bool:
         if not value:
             self._fail(site, "")
             return False
@@ -164,16 +164,17 @@ class Record:
         In a function that the program calls, only a check of what the program passed counts. There, any other check is
         a way for the test to raise an exception; so is a check in a call whose own result is checked.
         """
-        if self._client.is_called_back and (self._counts or not site.uses_parameters):
+        if self._judge_side.callback_depth and (self._counts or not site.uses_parameters):
             return
-        self._failed_checks.append(f"test {site.text}, line {site.line}: the check fails {text}".rstrip())
+        reason = f": {text}" if text else ""
+        self._failed_checks.append(f"test {site.text}, line {site.line}: the check failed{reason}")
 
-    def forgive(self) -> None:
+    def drop_last_failure(self) -> None:
         """Drops the last failed check, since the test catches AssertionError and continues."""
         if self._failed_checks:
             self._failed_checks.pop()
 
-    def escaped(self) -> None:
+    def record_escape(self) -> None:
         """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
         error = sys.exc_info()[1]
         if not isinstance(error, AssertionError):
@@ -181,15 +182,15 @@ class Record:
 
     # ------------------------------------------------------------------ blocks
 
-    def reach(self, number: int) -> None:
+    def reach_block(self, number: int) -> None:
         """Records that a block begins."""
         self._sites[number].num_reached += 1
 
-    def stops(self, kinds: Any) -> Any:
+    def catch_stops(self, kinds: Any) -> Any:
         """Adds `ProgramStopped` to the exceptions of a handler that catches StopIteration."""
         return (*(kinds if isinstance(kinds, tuple) else (kinds,)), ProgramStopped)
 
-    def lambda_(self, thunk: Thunk) -> Any:
+    def lambda_body(self, thunk: Thunk) -> Any:
         """Evaluates the body of a lambda; replaces a StopIteration, which would end the `map` that calls the lambda."""
         try:
             return thunk()
@@ -202,7 +203,7 @@ class Record:
         if self._counts:
             self._counts[-1].append(number)
 
-    def source(self, value: Any) -> Any:
+    def count_items(self, value: Any) -> Any:
         """Counts the items that an iterable yields."""
         if isinstance(value, Sized) and not isinstance(value, Proxy):
             self._count(_size(value))
@@ -217,27 +218,27 @@ class Record:
             counts[place] += 1
             yield item
 
-    def helps(self, value: Any) -> Any:
+    def count_in_helper(self, value: Any) -> Any:
         """Counts the items that a helper function of a test looks at, unless the function's result is compared."""
-        return value if self._is_comparing else self.source(value)
+        return value if self._is_comparing else self.count_items(value)
 
-    def over(self, value: Any) -> Any:
+    def record_loop(self, value: Any) -> Any:
         """Records a loop over an argument."""
-        self._arguments.look_at_loop(value)
+        self._arguments.record_loop(value)
         return value
 
-    def sized(self, value: Any) -> Any:
+    def count_size(self, value: Any) -> Any:
         """Counts the items that a value has."""
         self._count(_size(value))
         return value
 
-    def arrays(self, first: Any, second: Any) -> tuple[Any, Any]:
+    def check_emptiness(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Records a failure if only one of two arrays is empty: broadcasting would then compare nothing."""
         if (_size(first) == 0) != (_size(second) == 0):
             self.failures.append("an empty array is compared with one that is not empty")
         return first, second
 
-    def covers(self, iterable: Any, lists: Callable[[], tuple[Any, ...]]) -> Iterator[Any]:
+    def check_indices(self, iterable: Any, lists: Callable[[], tuple[Any, ...]]) -> Iterator[Any]:
         """Iterates over the program's indices, and checks that they cover the lists that the test indexes."""
         number = 0
         for item in iterable:
@@ -282,7 +283,7 @@ class Record:
             except StopIteration:
                 continue
             if has_more:
-                self.failures.append("the program's result is not as long as what it is compared with")
+                self.failures.append("the program's result differs in length from the value that it is compared with")
 
 
 def _is_finite(value: Any) -> bool:

@@ -23,18 +23,18 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind for kind in (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
 }
 _MAPPINGS = frozenset(("dict", "OrderedDict", "defaultdict", "Counter"))
-_HELD_HERE = 2  # references to a container that only its entry holds: the entry's, and getrefcount's argument
+_REFERENCES_OF_UNUSED = 2  # a container that is no longer used: its entry's reference, and getrefcount's argument
 
 
 class _Entry:
     """A container, and the items that it had when both copies were last equal."""
 
-    __slots__ = ("agreed", "container", "tag")
+    __slots__ = ("container", "synced_items", "tag")
 
     def __init__(self, container: Any, tag: str) -> None:
         self.container = container
         self.tag = tag
-        self.agreed: list[Any] | None = None  # None until the message is complete
+        self.synced_items: list[Any] | None = None  # None until the message is complete
 
 
 def tag_of(value: Any) -> str | None:
@@ -70,7 +70,7 @@ class SharedContainers:
         self._parity = parity
         self._entries: dict[int, _Entry] = {}
         self._numbers: dict[int, int] = {}
-        self._fresh: list[_Entry] = []
+        self._unsynced: list[_Entry] = []
 
     # ------------------------------------------------------------------ one container
 
@@ -83,7 +83,7 @@ class SharedContainers:
         self._add(number, value, tag)
         return ["new", number, tag, self._content(value, tag), derived]
 
-    def holds(self, value: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Returns whether the other side has this container already."""
         return id(value) in self._numbers
 
@@ -113,7 +113,7 @@ class SharedContainers:
         entry = _Entry(value, tag)
         self._entries[number] = entry
         self._numbers[id(value)] = number
-        self._fresh.append(entry)
+        self._unsynced.append(entry)
 
     # ------------------------------------------------------------------ all of them
 
@@ -121,23 +121,25 @@ class SharedContainers:
         """Returns the changes that this side has made to the containers since the last message."""
         found: list[Any] = []
         for number, entry in list(self._entries.items()):
-            if entry.agreed is not None and _differ(entry.tag, entry.agreed, items_of(entry.container, entry.tag)):
+            if entry.synced_items is not None and _differ(
+                entry.tag, entry.synced_items, items_of(entry.container, entry.tag)
+            ):
                 found.append([number, self._content(entry.container, entry.tag)])
-                entry.agreed = None
-                self._fresh.append(entry)
+                entry.synced_items = None
+                self._unsynced.append(entry)
         return found
 
-    def drop(self) -> list[int]:
+    def drop_unused(self) -> list[int]:
         """Removes the containers that nothing else on this side references; returns their numbers."""
         dropped: list[int] = []
         for number in list(self._entries):
             entry = self._entries[number]
-            if sys.getrefcount(entry.container) <= _HELD_HERE:
-                self.forget(number)
+            if sys.getrefcount(entry.container) <= _REFERENCES_OF_UNUSED:
+                self.remove(number)
                 dropped.append(number)
         return dropped
 
-    def forget(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Removes a container that one of the sides has dropped."""
         entry = self._entries.pop(number, None)
         if entry is not None:
@@ -151,21 +153,21 @@ class SharedContainers:
             if self._on_change is not None and number & 1 == self._parity:
                 self._on_change(entry.container, entry.tag, items_of(entry.container, entry.tag))
             self._fill(entry.container, entry.tag, content)
-            entry.agreed = None
-            self._fresh.append(entry)
+            entry.synced_items = None
+            self._unsynced.append(entry)
 
-    def agree(self) -> None:
+    def mark_synced(self) -> None:
         """Marks that both sides now have the same content."""
-        for entry in self._fresh:
-            entry.agreed = items_of(entry.container, entry.tag)
-        self._fresh.clear()
+        for entry in self._unsynced:
+            entry.synced_items = items_of(entry.container, entry.tag)
+        self._unsynced.clear()
 
-    def disagree(self) -> None:
+    def drop_unsynced(self) -> None:
         """Removes the containers of a message that could not be sent."""
         for number, entry in list(self._entries.items()):
-            if entry.agreed is None:
-                self.forget(number)
-        self._fresh.clear()
+            if entry.synced_items is None:
+                self.remove(number)
+        self._unsynced.clear()
 
     # ------------------------------------------------------------------ content
 

@@ -22,13 +22,14 @@ def ignore_signals() -> None:
     def do_nothing(*_: object) -> None:
         pass
 
-    def turn(old: object, new: object) -> None:
+    def replace_handler(old: object, new: object) -> None:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             if signal.getsignal(number) is old:  # otherwise the program has set its own handler
                 with contextlib.suppress(ValueError):  # not the main thread
                     signal.signal(number, new)  # pyright: ignore[reportArgumentType]
 
-    turn(signal.SIG_IGN, do_nothing)  # exec resets a handler, unlike SIG_IGN; the hooks below do so for fork
+    replace_handler(signal.SIG_IGN, do_nothing)  # exec resets a handler, unlike SIG_IGN; the hooks below do so for fork
     os.register_at_fork(
-        before=lambda: turn(do_nothing, signal.SIG_DFL), after_in_parent=lambda: turn(signal.SIG_DFL, do_nothing)
+        before=lambda: replace_handler(do_nothing, signal.SIG_DFL),
+        after_in_parent=lambda: replace_handler(signal.SIG_DFL, do_nothing),
     )

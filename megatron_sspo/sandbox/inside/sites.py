@@ -53,14 +53,14 @@ class Sites(list[Site]):
         self.append(site)
         return site
 
-    def look_at(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
+    def add_results(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
         """Records the results that a check looks at."""
         site.uses_parameters = bool(names_of(expression) & parameters)
         if self._is_detailed:
             site.covers = self._covers(expression)
-        self.look_at_header(site, expression)
+        self.add_header_results(site, expression)
 
-    def look_at_header(self, site: Site, expression: ast.expr) -> None:
+    def add_header_results(self, site: Site, expression: ast.expr) -> None:
         """Records the results that a block depends on."""
         if not self._is_detailed:
             return
@@ -72,7 +72,7 @@ class Sites(list[Site]):
         calls = {
             ast.unparse(part)
             for part in ast.walk(expression)
-            if isinstance(part, ast.Call) and self._flow.mentions(part.func)
+            if isinstance(part, ast.Call) and self._flow.uses_results(part.func)
         }
         return names | calls
 
@@ -96,7 +96,7 @@ class Sites(list[Site]):
             return set()
         if isinstance(expression, ast.Call) and last_name(expression.func) in (*TYPE_TESTS, "all", "any", "sum"):
             return set()
-        if isinstance(expression, ast.Call) and self._flow.mentions(expression.func):
+        if isinstance(expression, ast.Call) and self._flow.uses_results(expression.func):
             return self._keys(expression)
         found = {expression.id} if isinstance(expression, ast.Name) and self._keys(expression) else set()
         return found.union(*map(self._keys_outside, ast.iter_child_nodes(expression)))
@@ -104,7 +104,7 @@ class Sites(list[Site]):
     def _has_empty_input(self, expression: ast.AST) -> bool:
         return any(
             isinstance(part, ast.Call)
-            and self._flow.mentions(part.func)
+            and self._flow.uses_results(part.func)
             and part.args
             and all(map(is_empty, part.args))
             for part in ast.walk(expression)

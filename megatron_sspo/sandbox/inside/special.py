@@ -24,7 +24,7 @@ OTHER = {
 ASYNC = ("__await__", "__aenter__", "__aexit__", "__anext__")
 SPECIAL = frozenset((*UNARY, *BINARY, *INPLACE, *REFLECTED, *OTHER, *ASYNC, "__eq__"))
 # Special methods that an object derived from plain data requests from the other side: none compares or searches it.
-OF_DATA = (
+FORWARDED_BY_DERIVED = (
     "__call__",
     "__missing__",
     "__getitem__",

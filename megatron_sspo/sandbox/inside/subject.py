@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # typing is slow to import
 _MODULE = "solution"
 
 
-class Subject(Peer):
+class ProgramSide(Peer):
     """The program's side of the protocol."""
 
     def __init__(self, receiving: int, sending: int) -> None:
@@ -34,7 +34,7 @@ class Subject(Peer):
         try:
             while True:
                 match self.receive():
-                    case ["ask", str(operation), [*arguments], dict(keywords)]:
+                    case ["request", str(operation), [*arguments], dict(keywords)]:
                         self.answer(operation, arguments, keywords)
                     case _:
                         break
@@ -63,7 +63,7 @@ class Subject(Peer):
     def encode(self, value: Any) -> Any:
         """Returns a value as JSON; a function of the tests becomes a reference to the original."""
         number = self._functions.get(id(value))
-        return super().encode(value) if number is None else ["yours", number]
+        return super().encode(value) if number is None else ["exported", number]
 
     def library(self, module: str, name: str) -> Any:
         """Returns the class or function of an installed module that the tests named."""
@@ -76,7 +76,7 @@ class Subject(Peer):
         name, documentation, parameters, passed, defaults = parts
 
         def call(*arguments: Any, **keywords: Any) -> Any:
-            return self.ask("call", made, *arguments, **keywords)
+            return self.request("call", made, *arguments, **keywords)
 
         own = name if name.isidentifier() else "function"
         scope: dict[str, Any] = {"call": call, "defaults": [self.decode(part) for part in defaults]}

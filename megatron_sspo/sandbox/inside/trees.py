@@ -20,7 +20,7 @@ def is_empty(node: ast.AST) -> bool:
     return False
 
 
-def only_tells(statement: ast.stmt) -> bool:
+def only_logs(statement: ast.stmt) -> bool:
     """Returns whether a statement of a handler does nothing, or only prints or logs a message."""
     if isinstance(statement, ast.Pass):
         return True

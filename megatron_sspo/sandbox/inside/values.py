@@ -115,10 +115,10 @@ def is_numpy_scalar(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return False
-    return _passes(value.dtype)
+    return _passes_by_value(value.dtype)
 
 
-def _passes(dtype: Any) -> bool:
+def _passes_by_value(dtype: Any) -> bool:
     return (
         bool(re.fullmatch(_DTYPE, dtype.str)) and (dtype.kind not in "fc" or dtype.itemsize <= 16) and dtype.char != "g"
     )
@@ -159,7 +159,7 @@ def encode_array(value: Any, convert: Convert) -> list[Any]:
         description = [[name, dtype[name].str] for name in dtype.names]
         if all(re.fullmatch(_DTYPE, part) for _, part in description):
             return [description, list(value.shape), [convert(item) for item in value.ravel().tolist()]]
-    if dtype.hasobject or not _passes(dtype):
+    if dtype.hasobject or not _passes_by_value(dtype):
         return ["|O", list(value.shape), [convert(item) for item in value.ravel().tolist()]]
     return [dtype.str, list(value.shape), value.tobytes().hex()]
 

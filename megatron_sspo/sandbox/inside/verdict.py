@@ -5,7 +5,7 @@ import gc
 
 from megatron_sspo.sandbox.inside import guard, wire
 from megatron_sspo.sandbox.inside.checks import Rewriter
-from megatron_sspo.sandbox.inside.client import Client, solution_module
+from megatron_sspo.sandbox.inside.client import JudgeSide, solution_module
 from megatron_sspo.sandbox.inside.files import OwnFiles
 from megatron_sspo.sandbox.inside.flow import Flow
 from megatron_sspo.sandbox.inside.names import Namespace
@@ -15,15 +15,15 @@ from megatron_sspo.sandbox.inside.sites import Sites
 from megatron_sspo.sandbox.inside.trees import RECORD
 
 
-def find_verdict(client: Client, tests: list[str], reported: list[str]) -> tuple[str, str]:
+def find_verdict(judge_side: JudgeSide, tests: list[str], reported: list[str]) -> tuple[str, str]:
     """Returns the reason and the detail of the verdict.
 
     Args:
-        client: the judge's side of the protocol, with the program still being loaded.
+        judge_side: the judge's side of the protocol, with the program still being loaded.
         reported: failures that a test could hide by catching an exception; it grows while the tests run.
     """
     try:
-        client.wait_for_program()
+        judge_side.wait_for_program()
     except wire.Broken as error:
         return "error", str(error)
     except BaseException as error:
@@ -32,18 +32,22 @@ def find_verdict(client: Client, tests: list[str], reported: list[str]) -> tuple
         trees = [ast.parse(test, f"test {number}") for number, test in enumerate(tests, start=1)]
     except (SyntaxError, ValueError, RecursionError) as error:
         return "failed", f"{type(error).__name__}: {error}"
-    return _run_tests(client, tests, trees, reported)
+    return _run_tests(judge_side, tests, trees, reported)
 
 
-def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], reported: list[str]) -> tuple[str, str]:
+def _run_tests(
+    judge_side: JudgeSide, tests: list[str], trees: list[ast.Module], reported: list[str]
+) -> tuple[str, str]:
     flow = Flow(trees)
-    solution_module(client)
-    may_lack = any("NameError" in test for test in tests)
+    solution_module(judge_side)
+    expects_name_error = any("NameError" in test for test in tests)
     report = reported.append
-    namespace = Namespace(client, flow, lambda n: None if may_lack else report(f"name {n!r} is not defined"))
-    client.files = OwnFiles(flow.nodes)
+    namespace = Namespace(
+        judge_side, flow, lambda n: None if expects_name_error else report(f"name {n!r} is not defined")
+    )
+    judge_side.files = OwnFiles(flow.nodes)
     sites = Sites(flow, is_detailed=False)
-    record = namespace[RECORD] = Record(client, flow, sites, lambda: _described(tests))
+    record = namespace[RECORD] = Record(judge_side, flow, sites, lambda: _detailed_sites(tests))
     guard.install(flow.nodes, report)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
@@ -54,15 +58,15 @@ def _run_tests(client: Client, tests: list[str], trees: list[ast.Module], report
         except wire.Broken as error:
             return "error", f"{name}: {error}"
         except BaseException as error:
-            if not _ends_well(error, client):
+            if not _is_clean_exit(error, judge_side):
                 return ("memory" if isinstance(error, MemoryError) else "failed"), _describe(name, test, error)
-    if client.is_broken:
+    if judge_side.is_broken:
         return "error", "the program ended, or broke the protocol"
     found = next(iter(reported), "") or record.verdict()
     return ("failed", found) if found else ("passed", "")
 
 
-def _described(tests: list[str]) -> Sites:
+def _detailed_sites(tests: list[str]) -> Sites:
     """Returns the checks and blocks of the tests, with the results that each looks at."""
     trees = [ast.parse(test) for test in tests]
     flow = Flow(trees)
@@ -72,9 +76,11 @@ def _described(tests: list[str]) -> Sites:
     return sites
 
 
-def _ends_well(error: BaseException, client: Client) -> bool:
+def _is_clean_exit(error: BaseException, judge_side: JudgeSide) -> bool:
     """Returns whether a test, and not the program, exited without an error, as `unittest.main()` does."""
-    return isinstance(error, SystemExit) and not error.code and not any(error is e for e in client.raised_by_program)
+    return (
+        isinstance(error, SystemExit) and not error.code and not any(error is e for e in judge_side.raised_by_program)
+    )
 
 
 def _describe(name: str, test: str, error: BaseException) -> str:

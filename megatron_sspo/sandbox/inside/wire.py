@@ -47,7 +47,7 @@ def read(descriptor: int) -> Any:
     try:
         return json.loads(_read_exactly(descriptor, size))
     except (ValueError, RecursionError) as error:
-        raise Broken("a message is no JSON") from error
+        raise Broken("a message is not JSON") from error
 
 
 def _read_exactly(descriptor: int, size: int) -> bytes:
