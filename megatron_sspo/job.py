@@ -19,7 +19,7 @@ from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import naming_the_file
-from megatron_sspo.evaluation.evaluate import Kept, evaluate
+from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
 from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
 from megatron_sspo.evaluation.table import before_and_after
 from megatron_sspo.launch import local
@@ -35,7 +35,7 @@ from megatron_sspo.processes import agree
 from megatron_sspo.resolve import call_with_options, resolve
 from megatron_sspo.resources import model_config
 from megatron_sspo.resuming import check_files, differences
-from megatron_sspo.rollout.cycles import Cycles
+from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_lock import RunLock
@@ -121,7 +121,9 @@ class Job:
         self._environments = open_environments(run, stack, self.environment)
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
-        self.cycles = Cycles(run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment)
+        self.cycles = RolloutCycles(
+            run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment
+        )
         if self._newest is not None:
             self.state, extra = read_checkpoint(self._newest, LOOP_STATE)
             with self._watchdog.patience():
@@ -327,25 +329,25 @@ class Job:
         for name, held_out in sets_of(self.run).items():
             if until_asked and self.stop.is_agreed():
                 return False
-            kept = Kept(self.tokenizer)
+            store = AnswerStore(self.tokenizer)
             numbers = evaluate(
                 self.engine,
                 self._rewards[name],
                 self.held_out[name],
                 sampling_of(self.run, held_out),
                 sync=self.sync,
-                kept=kept,
+                store=store,
                 samples=options.samples,
                 seed=self.run.seed,
                 environment=self._environments[name],
             )
             row |= {f"{name}/{number}": value for number, value in numbers.items()}
-            answers += [{"set": name, **found.to_row()} for found in kept.of("greedy").values()]
+            answers += [{"set": name, **found.to_row()} for found in store.by_id("greedy").values()]
             shown = "  ".join(
                 f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))
             )
             self.display.say(f"evaluation  {name}: {shown}")
-        self.engine.rest()
+        self.engine.release_memory()
         self._evaluations.append(row)
         if self._sinks is not None:
             self._sinks.write(sinks.EVALUATIONS, row)

@@ -65,13 +65,15 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0) -> None:
     """Compares the options that a user wrote with the parameters of the function that receives them.
 
+    The function's module may define `check_values(**options)`, which is called last.
+
     Args:
         what: the owner of the options, for the message: "the source 'jsonl'".
         num_given: the number of leading positional arguments that the caller adds; they are not options.
 
     Raises:
         UserError: the function does not have an option, an option without a default is missing, or a value does not
-            fit the parameter's annotation, if that is a plain type.
+            fit the parameter's annotation, if that is a plain type, or `check_values` refuses it.
     """
     if not callable(function):
         raise UserError(f"{what} is {named(function)}, and has to be a function")
@@ -96,6 +98,10 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         signature.bind(*[None] * num_given, **options)
     except TypeError as error:
         raise UserError(f"{what} cannot be called with its options alone: {error}") from None
+    check = getattr(inspect.getmodule(function), "check_values", None)
+    if check is not None:
+        with user_code(what):
+            check(**options)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -69,7 +69,8 @@ def make_microbatch(
         router: shape of the routes; if given, the microbatch has `routes`, and every sequence must have them.
 
     Raises:
-        ValueError: a response has no prompt, or only some of the sequences have log-probs or routes.
+        ValueError: a response has no prompt, only some of the sequences have log-probs or routes, or `num_tokens` is
+            too small.
     """
     row = _Row()
     for number, (prompt_tokens, rollout) in enumerate(sequences):
@@ -79,10 +80,12 @@ def make_microbatch(
                 "prompt: begin it with a token, that of the beginning of a sequence for example"
             )
         response = [t if own else _NO_RESPONSE for t, own in zip(rollout.tokens, rollout.response_mask(), strict=True)]
-        row.add((*prompt_tokens, *rollout.tokens), response, pad_to_multiple_of=_parts(context_size))
-    whole = _parts(context_size) * tensor_shards
-    wanted = num_tokens or max(whole, -(-len(row.tokens) // whole) * whole)
-    row.add((), (), pad_to_multiple_of=1, padding=wanted - len(row.tokens))
+        row.add((*prompt_tokens, *rollout.tokens), response, pad_to_multiple_of=_num_parts(context_size))
+    multiple = _num_parts(context_size) * tensor_shards
+    row_tokens = num_tokens or max(multiple, -(-len(row.tokens) // multiple) * multiple)
+    if row_tokens < len(row.tokens):
+        raise ValueError(f"{num_tokens=} is less than the {len(row.tokens)} tokens of the padded sequences: raise it")
+    row.add((), (), pad_to_multiple_of=1, padding=row_tokens - len(row.tokens))
     rollouts = [rollout for _, rollout in sequences]
     next_tokens = torch.tensor(row.next_tokens)
     counts, order = gather_order(next_tokens != _NO_RESPONSE, row.borders, context_size)
@@ -99,9 +102,9 @@ def make_microbatch(
         context_order=order,
         segments=Segments.from_lengths([rollout.num_response_tokens for rollout in rollouts]),
         advantages=torch.tensor([rollout.advantage for rollout in rollouts]),
-        rollout_log_probs=_flat([_of_response(rollout, rollout.rollout_log_probs) for rollout in rollouts]),
-        old_log_probs=_on_all(rollouts, "old_log_probs"),
-        reference_log_probs=_on_all(rollouts, "reference_log_probs"),
+        rollout_log_probs=_concatenate([_response_values(rollout, rollout.rollout_log_probs) for rollout in rollouts]),
+        old_log_probs=_concatenate_attribute(rollouts, "old_log_probs"),
+        reference_log_probs=_concatenate_attribute(rollouts, "reference_log_probs"),
         is_padding=torch.tensor(row.is_padding)[held],
         routes=_routes(sequences, row.borders, router)[held] if router else None,
     )
@@ -125,7 +128,7 @@ def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -
     return routes
 
 
-def _parts(context_size: int) -> int:
+def _num_parts(context_size: int) -> int:
     """Returns the number of equal parts into which the zigzag split cuts a sequence."""
     return 2 * context_size if context_size > 1 else 1
 
@@ -160,18 +163,18 @@ class _Row:
         self.borders.append(len(self.tokens))
 
 
-def _on_all(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
+def _concatenate_attribute(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
     """Returns the attribute `name` of every response token, or None if no rollout has it."""
-    found = [_of_response(r, values) for r in rollouts if (values := getattr(r, name)) is not None]
+    found = [_response_values(r, values) for r in rollouts if (values := getattr(r, name)) is not None]
     if found and len(found) != len(rollouts):
         raise ValueError(f"some rollouts of a batch have {name} and some have none")
-    return _flat(found) if found or not rollouts else None
+    return _concatenate(found) if found or not rollouts else None
 
 
-def _of_response(rollout: Rollout, values: Sequence[float]) -> Sequence[float]:
+def _response_values(rollout: Rollout, values: Sequence[float]) -> Sequence[float]:
     """Selects the values of response tokens from one value per token."""
     return [x for x, own in zip(values, rollout.response_mask(), strict=True) if own]
 
 
-def _flat(values: Sequence[Sequence[float]]) -> torch.Tensor:
+def _concatenate(values: Sequence[Sequence[float]]) -> torch.Tensor:
     return torch.tensor([x for sequence in values for x in sequence], dtype=torch.float32)

@@ -32,13 +32,13 @@ def rows(
     if split not in _HELD_OUT_SHARE:
         raise UserError(f"arithmetic has no split {split!r}: choose train or held_out")
     if not isinstance(size, int) or size < 1:
-        raise UserError(f"arithmetic's size is {size!r}: it has to be an integer of 1 or more")
+        raise UserError(f"arithmetic's size is {size!r}: it must be an integer of 1 or more")
     if not isinstance(max_operand, int) or max_operand < 1:
-        raise UserError(f"arithmetic's max_operand is {max_operand!r}: it has to be an integer of 1 or more")
+        raise UserError(f"arithmetic's max_operand is {max_operand!r}: it must be an integer of 1 or more")
     if not 0 <= wrong_fraction <= 1:
-        raise UserError(f"arithmetic's wrong_fraction is {wrong_fraction!r}: it has to be between 0 and 1")
+        raise UserError(f"arithmetic's wrong_fraction is {wrong_fraction!r}: it must be between 0 and 1")
     draw = random.Random(seed)
-    pairs = _pairs(draw, size, split, max_operand)
+    pairs = _draw_pairs(draw, size, split, max_operand)
     slips = set(draw.sample(range(size), round(size * wrong_fraction)))
     return [
         Row(
@@ -75,7 +75,7 @@ def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
     return f"<think>{' '.join(steps)}</think> <answer>{answer}</answer>"
 
 
-def _pairs(draw: random.Random, size: int, split: str, max_operand: int) -> list[tuple[int, int]]:
+def _draw_pairs(draw: random.Random, size: int, split: str, max_operand: int) -> list[tuple[int, int]]:
     values = max_operand + 1
     # Twice the expected number: fewer pairs than `size` then means that all pairs of a small range were drawn.
     num_candidates = min(values**2, 2 * size * 10 // _HELD_OUT_SHARE[split] + 1000)

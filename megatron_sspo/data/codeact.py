@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.data.published import Published
-from megatron_sspo.data.row import Dropped, Record, Row, kind
+from megatron_sspo.data.row import Dropped, Record, Row, describe
 from megatron_sspo.errors import UserError
 
 _SET = Published(
@@ -18,7 +18,7 @@ _SET = Published(
     metadata=("id", "answer", "tests", "cases"),
 )
 _SOLUTION = re.compile(r"<solution>((?:(?!</?solution>).)*)</solution>", re.DOTALL)
-_LONGEST_ANSWER = 200  # characters
+_MAX_ANSWER = 200  # characters
 _TEST_TENTHS = 1  # number of tasks in ten
 
 
@@ -47,7 +47,7 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
     found: list[Row | Dropped] = []
     seen: set[str] = set()
     for record in _SET.records("codeact", path):
-        task, answer = _read(record)
+        task, answer = _read_task(record)
         if _is_test(task) != (split == "test"):
             continue
         has_checks = bool(record.values.get("tests") or record.values.get("cases"))
@@ -62,25 +62,25 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
     return found
 
 
-def _read(record: Record) -> tuple[str, str]:
+def _read_task(record: Record) -> tuple[str, str]:
     """Returns task and answer of a row; the answer is "" if there is none."""
     messages = record.values["conversations"]
     where = f"{record.place}, field 'conversations'"
     if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
         raise UserError(
-            f"{where}: a conversation has to be a list of messages with the texts 'role' and 'content', and this is "
-            f"{kind(messages)}: mend or drop the row"
+            f"{where}: a conversation must be a list of messages with the texts 'role' and 'content', and this is "
+            f"{describe(messages)}: fix or drop the row"
         )
     tasks = [message["content"] for message in messages if message["role"] == "user"]
     if not tasks or not tasks[0].strip():
-        raise UserError(f"{where}: no message of the user says what the task is: mend or drop the row")
+        raise UserError(f"{where}: no message has the role user and states the task: fix or drop the row")
     given = record.values.get("answer")
     if given is not None and given != "":
         return tasks[0], str(given).strip()
     words = [message["content"] for message in messages if message["role"] == "assistant"]
     solutions = _SOLUTION.findall("\n".join(words))
     answer = solutions[-1].strip() if solutions else ""
-    return tasks[0], answer if "\n" not in answer and len(answer) <= _LONGEST_ANSWER else ""
+    return tasks[0], answer if "\n" not in answer and len(answer) <= _MAX_ANSWER else ""
 
 
 def _is_message(message: Any) -> bool:

@@ -15,8 +15,8 @@ _SET = Published(
     columns=("prompt", "reward_model"),
 )
 _FIELDS = Fields(question="prompt", answer="reward_model.ground_truth")
-_LEAD = "Solve the following math problem step by step."
-_REMINDER = "Remember to put your answer on its own line after"
+_PREFIX = "Solve the following math problem step by step."
+_SUFFIX = "Remember to put your answer on its own line after"
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
@@ -36,25 +36,25 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row]:
     Raises:
         UserError: see `Published.records`.
     """
-    return [row_from_record(record, _FIELDS) for record in _first_copies(_SET.records(split, path))]
+    return [row_from_record(record, _FIELDS) for record in _deduplicate(_SET.records(split, path))]
 
 
-def _first_copies(records: Iterator[Record]) -> Iterator[Record]:
+def _deduplicate(records: Iterator[Record]) -> Iterator[Record]:
     seen: set[str] = set()
     for record in records:
-        values = {**record.values, "prompt": problem_of(record.values["prompt"])}
+        values = {**record.values, "prompt": extract_problem(record.values["prompt"])}
         key = repr(values)
         if key not in seen:
             seen.add(key)
             yield replace(record, values=values)
 
 
-def problem_of(prompt: Any) -> Any:
+def extract_problem(prompt: Any) -> Any:
     """Removes the published instruction around a problem; a prompt of another form is returned unchanged."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
         prompt = prompt[0].get("content")
-    if not isinstance(prompt, str) or not prompt.startswith(_LEAD):
+    if not isinstance(prompt, str) or not prompt.startswith(_PREFIX):
         return prompt
     _, _, problem = prompt.partition("\n\n")
-    problem, _, _ = problem.partition(f"\n\n{_REMINDER}")
+    problem, _, _ = problem.partition(f"\n\n{_SUFFIX}")
     return problem.strip() or prompt

@@ -53,7 +53,7 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         raise UserError(
             f"the dataset {name!r} is not in the local cache and the Hugging Face hub cannot be reached ({error}): "
             "load it once where there is a network, or give a .jsonl or .parquet file, as the source or as the option "
-            "path of a set that has a name"
+            "path of a named set"
         ) from error
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(

@@ -49,5 +49,5 @@ def records(path: str | Path) -> Iterator[Record]:
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{place}: not JSON ({error}): each line has to be one whole JSON object") from error
+                raise UserError(f"{place}: not JSON ({error}): each line must be one whole JSON object") from error
             yield Record(id=f"{path.name}:{number}", place=place, values=values)

@@ -47,9 +47,9 @@ def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
 def _check(name: str, entry: Any) -> None:
     where = f"the set {name!r} of the mixture"
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where} is {entry!r}: it has to be an object with some of {', '.join(_KEYS)}")
+        raise UserError(f"{where} is {entry!r}: it must be an object with some of {', '.join(_KEYS)}")
     if unknown := sorted(entry.keys() - set(_KEYS)):
         raise UserError(f"{where} has the unknown key {', '.join(unknown)}: the keys are {', '.join(_KEYS)}")
     weight = entry.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-        raise UserError(f"{where} has the weight {weight!r}: it has to be a number above 0; leave an unwanted set out")
+        raise UserError(f"{where} has the weight {weight!r}: it must be a number above 0; leave an unwanted set out")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.overlap import without
+from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.run import Prompts
@@ -32,4 +32,4 @@ def _rows(prompts: Prompts) -> list[Row | Dropped]:
     rows = load_rows(prompts.source, prompts.options)
     if not prompts.without:
         return rows
-    return without(rows, [row for other in prompts.without for row in _rows(other)])
+    return remove_overlap(rows, [row for other in prompts.without for row in _rows(other)])

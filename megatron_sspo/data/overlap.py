@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from megatron_sspo.data.row import Dropped, Row
 
-_LEAST_WORDS = 12  # in a shorter question one changed word makes another question
-_NEAR = 0.8  # least share of trigrams that two questions have in common
+_MIN_WORDS = 12  # in a shorter question one changed word makes another question
+_MIN_SIMILARITY = 0.8  # least share of trigrams that two questions have in common
 
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
 # Commands that change the layout of a formula but not its meaning.
@@ -28,17 +28,17 @@ class _Question:
 
     text: str  # without white space, punctuation and layout
     numbers: tuple[str, ...]  # in order
-    runs: frozenset[tuple[str, ...]]  # trigrams of tokens; empty for a short question
+    trigrams: frozenset[tuple[str, ...]]  # trigrams of tokens; empty for a short question
 
     @classmethod
-    def of(cls, row: Row) -> "_Question":
-        tokens = tokens_of(row)
-        long_enough = len(tokens) >= _LEAST_WORDS
-        runs = frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False)) if long_enough else frozenset()
-        return cls("".join(tokens), tuple(token for token in tokens if token[0].isdigit()), runs)
+    def from_row(cls, row: Row) -> "_Question":
+        tokens = tokenize_question(row)
+        long_enough = len(tokens) >= _MIN_WORDS
+        trigrams = frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False)) if long_enough else frozenset()
+        return cls("".join(tokens), tuple(token for token in tokens if token[0].isdigit()), trigrams)
 
 
-def without(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
+def remove_overlap(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
     """Returns the rows, with a `Dropped` in place of each row whose question is among the held-out questions.
 
     Two questions are the same if their texts agree up to case, white space, punctuation and the layout of formulas
@@ -50,24 +50,24 @@ def without(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) ->
     by_numbers: dict[tuple[str, ...], list[tuple[frozenset[tuple[str, ...]], str]]] = defaultdict(list)
     for row in held_out:
         if isinstance(row, Row):
-            question = _Question.of(row)
+            question = _Question.from_row(row)
             by_text.setdefault(question.text, row.id)
-            by_numbers[question.numbers].append((question.runs, row.id))
+            by_numbers[question.numbers].append((question.trigrams, row.id))
 
     def checked(row: Row) -> Row | Dropped:
-        question = _Question.of(row)
+        question = _Question.from_row(row)
         reason = "repeats an evaluation question"
         if question.text in by_text:
             return Dropped(id=row.id, reason=reason, detail=f"the text of {by_text[question.text]}")
-        for runs, id in by_numbers.get(question.numbers, ()):
-            if _alike(question.runs, runs):
+        for trigrams, id in by_numbers.get(question.numbers, ()):
+            if _is_similar(question.trigrams, trigrams):
                 return Dropped(id=row.id, reason=reason, detail=f"the numbers and nearly the words of {id}")
         return row
 
     return [checked(row) if isinstance(row, Row) else row for row in rows]
 
 
-def tokens_of(row: Row) -> list[str]:
+def tokenize_question(row: Row) -> list[str]:
     """Returns the words, numbers and operators of a question, in lower case."""
     if isinstance(row.question, str):
         text = row.question
@@ -77,9 +77,9 @@ def tokens_of(row: Row) -> list[str]:
     return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
-def _alike(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:
+def _is_similar(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:
     smaller, larger = sorted((len(a), len(b)))
-    if not smaller or smaller < _NEAR * larger:
+    if not smaller or smaller < _MIN_SIMILARITY * larger:
         return False
     common = len(a & b)
-    return common >= _NEAR * (len(a) + len(b) - common)
+    return common >= _MIN_SIMILARITY * (len(a) + len(b) - common)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron_sspo.data import huggingface, jsonl, parquet
-from megatron_sspo.data.row import Record, kind
+from megatron_sspo.data.row import Record, describe
 from megatron_sspo.errors import UserError
 
 DATA_FOLDER = "MEGATRON_SSPO_DATA"
@@ -39,7 +39,7 @@ class Published:
         whole, bracket, _ = split.partition("[")
         if whole not in self.splits:
             raise UserError(f"the set {self.name} has no split {split!r}: choose {' or '.join(self.splits)}")
-        path = path or self._local()
+        path = path or self._data_folder()
         if path and bracket:
             raise UserError(
                 f"the split {split!r} of {self.name} is a part, and {path} is read whole: set split to {whole!r}, or "
@@ -59,14 +59,14 @@ class Published:
         for file in self._files(Path(path), split):
             yield from parquet.records(file, wanted) if file.suffix == ".parquet" else jsonl.records(file)
 
-    def _local(self) -> str | Path:
+    def _data_folder(self) -> str | Path:
         """Returns the set's folder in the folder that MEGATRON_SSPO_DATA names; "" without that variable."""
         if not (folder := os.environ.get(DATA_FOLDER)):
             return ""
         path = Path(folder) / self.name.replace("-", "_")
         if not path.is_dir():
             raise UserError(
-                f"there is no {path}, and {DATA_FOLDER} names {folder} as the place of all sets: download "
+                f"there is no {path}, and {DATA_FOLDER} names {folder} as the folder of all sets: download "
                 f"{self.repository} there, or unset the variable to read it from the hub"
             )
         return path
@@ -76,7 +76,7 @@ class Published:
             return [path]
         if not path.is_dir():
             raise UserError(
-                f"there is no {path}: the option path of {self.name} is a .jsonl or .parquet file or a folder of such, "
+                f"there is no {path}: the option path of {self.name} is a .jsonl or .parquet file or a folder of them, "
                 f"relative to {Path.cwd()}"
             )
         folder = path / self.config if self.config and (path / self.config).is_dir() else path
@@ -86,19 +86,19 @@ class Published:
             return found
         if not files:
             raise UserError(
-                f"{folder} has no file of the split {split!r}: it should be named {split}.jsonl, {split}.parquet or "
-                f"{split}-*.parquet, or be named itself as the option path"
+                f"{folder} has no file of the split {split!r}: name it {split}.jsonl, {split}.parquet or "
+                f"{split}-*.parquet, or set the option path to the file itself"
             )
         return files
 
     def _checked(self, record: Record) -> Record:
         if not isinstance(record.values, Mapping):
-            raise UserError(f"{record.place}: a record has to be an object, and this is {kind(record.values)}")
+            raise UserError(f"{record.place}: a record must be an object, and this is {describe(record.values)}")
         if missing := [column for column in self.columns if column not in record.values]:
             raise UserError(
                 f"{record.place}: there is no column {missing[0]!r}: the set {self.name} has the columns of "
-                f"{self.repository}, {' and '.join(self.columns)}; a file of another form is a source of its own, with "
-                "the options question and answer"
+                f"{self.repository}, {' and '.join(self.columns)}; to read a file with other columns, name it as the "
+                "source and set the options question and answer"
             )
         wanted = self.columns + self.metadata
         return replace(record, values={name: value for name, value in record.values.items() if name in wanted})

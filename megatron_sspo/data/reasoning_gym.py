@@ -44,7 +44,7 @@ def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
     try:
         entries = list(reasoning_gym.create_dataset(task, size=size, seed=seed, **options))
     except (AssertionError, ValueError, TypeError) as error:
-        raise UserError(f"reasoning-gym refuses the options of {task!r} (size={size}, {options}): {error}") from error
+        raise UserError(f"reasoning-gym rejects the options of {task!r} (size={size}, {options}): {error}") from error
     return [
         row_from_record(
             Record(

@@ -64,12 +64,12 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     """
     record, place = found.values, found.place
     if not isinstance(record, Mapping):
-        raise UserError(f"{place}: a record has to be an object with named fields, and this is {kind(record)}")
+        raise UserError(f"{place}: a record must be an object with named fields, and this is {describe(record)}")
     demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
     if not isinstance(demonstration, str):
         raise UserError(
-            f"{place}, field {fields.demonstration!r}: the demonstration has to be text, and this is "
-            f"{kind(demonstration)}: mend the record, or leave the option demonstration empty"
+            f"{place}, field {fields.demonstration!r}: the demonstration must be text, and this is "
+            f"{describe(demonstration)}: fix the record, or leave the option demonstration empty"
         )
     used = {name.split(".")[0] for name in (fields.question, fields.answer, fields.demonstration)}
     used |= {fields.question, fields.answer, fields.demonstration}
@@ -105,15 +105,15 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
         return question
     if not isinstance(question, list):
         raise UserError(
-            f"{where}: a question has to be text or a list of chat messages, and this is {kind(question)}: "
-            "mend the record, or name another field by the option question"
+            f"{where}: a question must be text or a list of chat messages, and this is {describe(question)}: "
+            "fix the record, or name another field by the option question"
         )
     if not question:
         raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
     for number, message in enumerate(question, start=1):
         well_formed = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
         if not well_formed:
-            raise UserError(f"{where}: message {number} has to be an object with the texts 'role' and 'content'")
+            raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
     return [{"role": message["role"], "content": message["content"]} for message in question]
 
 
@@ -123,15 +123,15 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
     right_type = isinstance(answer, (str, int, float)) and not isinstance(answer, bool)
     if not right_type or (isinstance(answer, float) and not math.isfinite(answer)):
         raise UserError(
-            f"{where}: the gold answer has to be text or a finite number, and this is {kind(answer)}: "
-            "mend or drop the record, or name another field by the option answer"
+            f"{where}: the gold answer must be text or a finite number, and this is {describe(answer)}: "
+            "fix or drop the record, or name another field by the option answer"
         )
     text = str(answer)
     if fields.answer_after:
         _, mark, text = text.rpartition(fields.answer_after)
         if not mark:
             raise UserError(
-                f"{where}: the mark {fields.answer_after!r} does not occur: mend the record, or change the option "
+                f"{where}: the mark {fields.answer_after!r} does not occur: fix the record, or change the option "
                 "answer_after"
             )
     if not text.strip():
@@ -147,14 +147,14 @@ def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> A
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:
             raise UserError(
-                f"{place}, field {name!r}: there is no such field among {', '.join(map(repr, record))}: mend the "
+                f"{place}, field {name!r}: there is no such field among {', '.join(map(repr, record))}: fix the "
                 f"record, or name the right field by the option {option}"
             )
         value = value[part]
     return value
 
 
-def kind(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describes a value for error messages."""
     if value is None:
         return "null"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.data.template import render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
@@ -53,12 +53,12 @@ class PromptStream:
         _check_rows(kept, self._dropped)
         pairs = list(zip(kept, _tokenize(kept, tokenizer, template, system), strict=True))
         if overlong == "drop":
-            pairs, long = _within(pairs, max_tokens)
+            pairs, long = _drop_long(pairs, max_tokens)
             self._dropped += long
         _check_lengths(pairs, max_tokens)
-        self._prompts = [_prompt(row, tokens) for row, tokens in pairs]
-        self._rates = _rates([row for row, _ in pairs], seed)
-        content = repr([(p.id, p.tokens, p.answer) for p in self._prompts]) + (repr(self._rates) if self._rates else "")
+        self._prompts = [_to_prompt(row, tokens) for row, tokens in pairs]
+        self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
+        content = repr([(p.id, p.tokens, p.answer) for p in self._prompts]) + (repr(rates) if rates else "")
         self._content = hashlib.sha256(content.encode()).hexdigest()
         self._seed = seed
         self._shuffle = shuffle
@@ -111,7 +111,7 @@ class PromptStream:
             and 0 <= position <= len(self._order_of(epoch))
         ):
             raise UserError(
-                f"the prompts cannot be resumed: {epoch=} and {position=} are no place in {len(self._prompts)} "
+                f"the prompts cannot be resumed: {epoch=} and {position=} lie outside the {len(self._prompts)} "
                 "prompts: the checkpoint is damaged, so resume from another one"
             )
         self._move_to(epoch, position)
@@ -128,20 +128,20 @@ class PromptStream:
         self._epoch, self._position = epoch, position
         self._order = self._order_of(epoch)
 
-    def _times(self, index: int, epoch: int) -> int:
-        if not self._rates:
+    def _num_draws(self, index: int, epoch: int) -> int:
+        if not self._draw_rates:
             return 1
-        rate, start = self._rates[index]
+        rate, start = self._draw_rates[index]
         return math.floor((epoch + 1) * rate + start) - math.floor(epoch * rate + start)
 
     def _order_of(self, epoch: int) -> list[int]:
-        order = [index for index in range(len(self._prompts)) for _ in range(self._times(index, epoch))]
+        order = [index for index in range(len(self._prompts)) for _ in range(self._num_draws(index, epoch))]
         if self._shuffle:
             random.Random(f"{self._seed}:{epoch}").shuffle(order)  # a text seed gives the same order in every process
         return order
 
 
-def _rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
+def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
     """Returns the draws per epoch of each row of a weighted mixture, and its phase; [] without weights.
 
     The phases of the n rows of a subset are 0, 1/n, 2/n, ..., in an order that the seed determines. Every epoch then
@@ -162,14 +162,14 @@ def _rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
 def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
     if not rows and dropped:
         raise UserError(
-            f"the source of the prompts has {len(dropped)} rows and none is left, because each {dropped[0].reason} or "
-            "the like: check its path, split and options, and prompts.without"
+            f"the source of the prompts has {len(dropped)} rows, and all are dropped ({count_dropped(dropped)}): check "
+            "its path, split and options, and prompts.without"
         )
     if not rows:
         raise UserError("the source of the prompts has no rows: check its path, split and options")
     twice = [id for id, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
-        raise UserError(f"the row id {twice[0]!r} occurs more than once: a source has to give each row its own")
+        raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
 
 
 def _tokenize(
@@ -180,7 +180,7 @@ def _tokenize(
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _within(pairs: Sequence[Pair], max_tokens: int) -> tuple[list[Pair], list[Dropped]]:
+def _drop_long(pairs: Sequence[Pair], max_tokens: int) -> tuple[list[Pair], list[Dropped]]:
     long = [
         Dropped(id=row.id, reason=f"has more than {max_tokens} tokens", detail=f"{len(tokens)} tokens")
         for row, tokens in pairs
@@ -205,7 +205,7 @@ def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
             raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
 
 
-def _prompt(row: Row, tokens: Sequence[int]) -> Prompt:
+def _to_prompt(row: Row, tokens: Sequence[int]) -> Prompt:
     return Prompt(
         id=row.id,
         tokens=tuple(tokens),

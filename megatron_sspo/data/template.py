@@ -52,7 +52,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     if template != "chat":
         if not isinstance(row.question, str):
             raise UserError(
-                f"the question of {row.id} is a list of chat messages, which a format string cannot hold: "
+                f"the question of {row.id} is a list of chat messages, which a format string cannot render: "
                 "set template to 'chat'"
             )
         return template.format(question=row.question)
@@ -60,7 +60,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     if system:
         if messages[0]["role"] == "system":
             raise UserError(
-                f"{row.id} has a system message of its own: leave the option system empty, or drop that one"
+                f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
             )
         messages = [{"role": "system", "content": system}, *messages]
     from jinja2 import TemplateError
@@ -68,7 +68,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:
-        raise UserError(f"the tokenizer's chat template refuses {row.id}: {error}: mend the row's messages") from error
+        raise UserError(f"the tokenizer's chat template rejects {row.id}: {error}: fix the row's messages") from error
 
 
 def _check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:

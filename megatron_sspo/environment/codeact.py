@@ -18,9 +18,9 @@ from megatron_sspo.types import Prompt
 _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)```\s*", re.DOTALL)
-_LOOK_SECONDS = 0.1
-_NOTHING = "[nothing was printed]"
-_NEITHER = (
+_POLL_SECONDS = 0.1
+_NO_OUTPUT = "[nothing was printed]"
+_NO_ACTION_MESSAGE = (
     "Your message has neither code nor a solution. To run code, write <execute> code </execute>. To end, write "
     "<solution> solution </solution>."
 )
@@ -54,9 +54,9 @@ def environment(
     numbers = {"max_turns": max_turns, "max_characters": max_characters, "max_episodes": max_episodes}
     for name, value in numbers.items():
         if value < 1:
-            raise UserError(f"rollouts.environment_options.{name} is {value}: it has to be 1 or more")
+            raise UserError(f"rollouts.environment_options.{name} is {value}: it must be 1 or more")
     if concurrency < 0:
-        raise UserError(f"rollouts.environment_options.concurrency is {concurrency}: it has to be 0 or more")
+        raise UserError(f"rollouts.environment_options.concurrency is {concurrency}: it must be 0 or more")
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
 
@@ -82,7 +82,7 @@ class CodeAct:
         self.max_episodes = max_episodes
         self.max_turns = max_turns
         self._runner = runner
-        self._free = threading.Semaphore(concurrency)
+        self._slots = threading.Semaphore(concurrency)
         self._max_characters = max_characters
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -92,11 +92,11 @@ class CodeAct:
         self.count("episodes")
         return CodeActEpisode(self)
 
-    def start(self, is_wanted: Callable[[], bool]) -> Session | None:
+    def start(self, is_needed: Callable[[], bool]) -> Session | None:
         """Starts an interpreter and waits until it responds.
 
         Args:
-            is_wanted: function that returns whether the interpreter is still needed; polled while no slot is free.
+            is_needed: function that returns whether the interpreter is still needed; polled while no slot is free.
 
         Returns:
             The interpreter; None if it is no longer needed when a slot is free.
@@ -105,8 +105,8 @@ class CodeAct:
             UserError: the sandbox is broken.
         """
         for pause in (0.1, 1.0, None):  # retries, since the start may fail on a busy machine
-            with self._place(is_wanted) as has_place:
-                if not has_place:
+            with self._slot(is_needed) as has_slot:
+                if not has_slot:
                     return None
                 try:
                     session = self._runner.session()
@@ -123,24 +123,24 @@ class CodeAct:
             time.sleep(pause)
         raise AssertionError
 
-    def execute(self, session: Session, code: str, is_wanted: Callable[[], bool]) -> str | None:
-        """Runs a cell and returns its observation; None if it is no longer wanted when a slot is free.
+    def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
+        """Runs a cell and returns its observation; None if it is no longer needed when a slot is free.
 
         Raises:
             UserError: the sandbox is broken.
         """
         was_alive = session.is_alive
-        with self._place(is_wanted) as has_place:
-            if not has_place:
+        with self._slot(is_needed) as has_slot:
+            if not has_slot:
                 return None
             try:
                 printed = session.execute(code)
             except SandboxBroken as error:
-                raise UserError(f"the interpreter of a rollout is lost: {error}") from error
+                raise UserError(f"the interpreter of a rollout failed: {error}") from error
         self.count("cells")
         if was_alive and not session.is_alive:
             self.count("sessions_ended_early")
-        return "Observation:\n" + (self._shortened(printed.strip()) or _NOTHING)
+        return "Observation:\n" + (self._shorten(printed.strip()) or _NO_OUTPUT)
 
     def count(self, what: str) -> None:
         """Increments a counter."""
@@ -163,18 +163,18 @@ class CodeAct:
         self._runner.close()
 
     @contextlib.contextmanager
-    def _place(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
-        """Acquires one of the slots for cells while it is wanted; yields whether a slot was acquired."""
-        has_place = False
-        while is_wanted() and not (has_place := self._free.acquire(timeout=_LOOK_SECONDS)):
+    def _slot(self, is_needed: Callable[[], bool]) -> Iterator[bool]:
+        """Acquires one of the slots for cells while it is needed; yields whether a slot was acquired."""
+        has_slot = False
+        while is_needed() and not (has_slot := self._slots.acquire(timeout=_POLL_SECONDS)):
             pass
         try:
-            yield has_place
+            yield has_slot
         finally:
-            if has_place:
-                self._free.release()
+            if has_slot:
+                self._slots.release()
 
-    def _shortened(self, text: str) -> str:
+    def _shorten(self, text: str) -> str:
         left_out = len(text) - self._max_characters
         if left_out <= 0:
             return text
@@ -199,7 +199,7 @@ class CodeActEpisode:
             return None
         code = extract_code(response)
         if code is None:
-            return _NEITHER
+            return _NO_ACTION_MESSAGE
         if self._session is None and not self._start():
             return None
         assert self._session is not None

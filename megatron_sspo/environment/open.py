@@ -17,7 +17,7 @@ def check_environment(rollouts: Rollouts, tokenizer: Any) -> None:
             support several turns.
     """
     if rollouts.environment:
-        check_options(_builder(rollouts), rollouts.environment_options, _what(rollouts))
+        check_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
         TurnTemplate(tokenizer)
 
 
@@ -29,12 +29,12 @@ def open_environment(rollouts: Rollouts) -> AbstractContextManager[Environment |
     """
     if not rollouts.environment:
         return nullcontext()
-    return closing(call_with_options(_builder(rollouts), rollouts.environment_options, _what(rollouts)))
+    return closing(call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts)))
 
 
 def _builder(rollouts: Rollouts) -> Any:
     return resolve("environment", rollouts.environment, "environment")
 
 
-def _what(rollouts: Rollouts) -> str:
+def _description(rollouts: Rollouts) -> str:
     return f"the environment {rollouts.environment!r}"

@@ -34,7 +34,7 @@ class Answers:
     answers: tuple[Answer, ...]
 
     @classmethod
-    def of(cls, group: RolloutGroup, tokenizer: Any) -> Self:
+    def from_group(cls, group: RolloutGroup, tokenizer: Any) -> Self:
         """Builds the record of a group; the prompt is decoded to text."""
         return cls(
             id=group.prompt.id,
@@ -62,15 +62,15 @@ class Answers:
         found = cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
         texts = (found.id, found.prompt, found.gold)
         if not all(isinstance(text, str) for text in texts) or not found.answers:
-            raise ValueError("it has no id, prompt, gold answer or answers")
+            raise ValueError("id, prompt or gold is not text, or answers is empty")
         for answer in found.answers:
             if not isinstance(answer.reward, Mapping):
-                raise ValueError("a reward is no object")
+                raise ValueError("a reward is not an object")
             counts, numbers = (answer.tokens, answer.turns), answer.reward.values()
             if not all(isinstance(text, str) for text in (answer.text, answer.finish_reason)):
-                raise ValueError("an answer is no text")
+                raise ValueError("an answer's text or finish_reason is not text")
             if not all(isinstance(number, (int, float)) for number in (*counts, *numbers)):
-                raise ValueError("a reward, or a number of tokens or turns, is no number")
+                raise ValueError("a reward, or the count of tokens or turns, is not a number")
         return found
 
     def to_row(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Answers:
         return asdict(self)
 
 
-def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, float]:
+def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, float]:
     """Computes the metrics of a set, by name.
 
     Greedy answers give `pass@1`; k sampled answers give `avg@k` and `pass@j` for j = 2, 4, 8, ... and k. Each of these
@@ -90,9 +90,9 @@ def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, 
     parts = sorted({name for answer in first for name in answer.reward})
     found: dict[str, float] = {}
     if "answer" in parts:
-        found |= _named("pass@1", greedy_pass([answer.is_correct for answer in first]))
+        found |= _with_interval("pass@1", greedy_pass([answer.is_correct for answer in first]))
         if sampled:
-            found |= _of_samples(sampled)
+            found |= _sampled_metrics(sampled)
     for part in parts:
         values = [answer.reward.get(part, 0.0) for answer in first]
         if part == "format":
@@ -107,17 +107,17 @@ def numbers(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> dict[str, 
     return found
 
 
-def _of_samples(sampled: Sequence[Answers]) -> dict[str, float]:
+def _sampled_metrics(sampled: Sequence[Answers]) -> dict[str, float]:
     k = len(sampled[0].answers)
     correct = [sum(answer.is_correct for answer in answers.answers) for answers in sampled]
-    found = _named(f"avg@{k}", sampled_avg(correct, k))
+    found = _with_interval(f"avg@{k}", sampled_avg(correct, k))
     draws = sorted({k, *(2**power for power in range(1, k.bit_length()))} - {1})
     for j in draws:
-        found |= _named(f"pass@{j}", sampled_pass(correct, k, j))
+        found |= _with_interval(f"pass@{j}", sampled_pass(correct, k, j))
     return found
 
 
-def _named(name: str, estimate: Estimate) -> dict[str, float]:
+def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.mean, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
 
 

@@ -11,7 +11,7 @@ from megatron_sspo.data.row import count_dropped
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.evaluate import evaluate
 from megatron_sspo.evaluation.model import fingerprint, open_model
-from megatron_sspo.evaluation.record import KeptInFiles, Record, read_result
+from megatron_sspo.evaluation.record import AnswerFiles, Record, read_result
 from megatron_sspo.evaluation.sets import (
     check_environments,
     check_held_out,
@@ -64,7 +64,7 @@ def evaluate_model(
     check(replace(run, evaluation=replace(run.evaluation, samples=samples)))
     check_rewards(run)
     check_engine(run)
-    label, output = label or str(path), output or FOLDER / "-".join(_words(path))
+    label, output = label or str(path), output or FOLDER / "-".join(_folder_names(path))
     display = Display(silent=False)
     with open_model(path, config_folder) as folder:
         tokenizer = load_tokenizer(folder.config_folder)
@@ -77,13 +77,13 @@ def evaluate_model(
             for name, stream in streams.items():
                 if stream.dropped:
                     display.say(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")
-            kept = {
+            stores = {
                 name: record.open_set(
                     name, streams[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
                 )
                 for name, held_out in sets_of(run).items()
             }
-            _answer(run, folder, prompts, kept, record, display)
+            _generate_answers(run, folder, prompts, stores, record, display)
     result = read_result(output)
     head, rows = paper_table([result])
     write_atomically(output / "table.md", markdown(head, rows))
@@ -123,7 +123,7 @@ def with_sets(run: Run, names: Sequence[str]) -> Run:
     known = {**HELD_OUT, **own}
     if unknown := [name for name in names if name not in known]:
         raise UserError(
-            f"there is no evaluation set {unknown[0]!r}: choose of {', '.join(known)}, or give the recipe "
+            f"there is no evaluation set {unknown[0]!r}: choose one of {', '.join(known)}, or give the recipe "
             "evaluation=Evaluation(sets=...) with one"
         )
     if len(set(names)) < len(names):
@@ -132,11 +132,11 @@ def with_sets(run: Run, names: Sequence[str]) -> Run:
     return replace(run, evaluation=replace(run.evaluation or Evaluation(sets={}), sets=sets))
 
 
-def _answer(
+def _generate_answers(
     run: Run,
     folder: ModelFolder,
     prompts: dict[str, list],
-    kept: dict[str, KeptInFiles],
+    stores: dict[str, AnswerFiles],
     record: Record,
     display: Display,
 ) -> None:
@@ -153,26 +153,26 @@ def _answer(
         sync()
         for name, held_out in sets_of(run).items():
             started = time.monotonic()
-            answers = kept[name]
-            answers.begin(name, len(prompts[name]), display)
-            numbers = evaluate(
+            answers = stores[name]
+            answers.start_progress(name, len(prompts[name]), display)
+            metrics = evaluate(
                 engine,
                 rewards[name],
                 prompts[name],
                 sampling_of(run, held_out),
                 sync=sync,
-                kept=answers,
+                store=answers,
                 samples=answers.samples,
                 seed=run.seed,
                 environment=environments[name],
             )
-            answers.finish(prompts[name])
-            record.finish_set(name, held_out.title or name, numbers)
+            answers.sort(prompts[name])
+            record.finish_set(name, held_out.title or name, metrics)
             shown = "  ".join(
-                f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("low", "high"))
+                f"{key} {value:.3f}" for key, value in metrics.items() if not key.endswith(("low", "high"))
             )
             display.say(f"{name}: {shown}  ({time.monotonic() - started:.0f} s)")
 
 
-def _words(path: Path) -> list[str]:
+def _folder_names(path: Path) -> list[str]:
     return [part for part in path.parts if part not in ("/", ".", "..")] or ["model"]

@@ -13,14 +13,14 @@ from megatron_sspo.console import Display
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError, naming_the_file, shown
 from megatron_sspo.evaluation.answers import Answers
-from megatron_sspo.evaluation.evaluate import Kept, Kind
+from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import MEASURE, Result
 from megatron_sspo.reading import parse_json, read_bytes, read_json
 from megatron_sspo.state import write_atomically, write_rows
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
-_MOST_ANSWERS = 64 * 1024**3  # bytes
+_MAX_BYTES = 64 * 1024**3  # bytes
 
 
 class Record:
@@ -46,7 +46,7 @@ class Record:
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:
         self.folder = folder
         self._model = {"name": model, "weights": weights}
-        _refuse_other_content(folder)
+        _check_content(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
@@ -54,7 +54,7 @@ class Record:
             self._sets = self._read_sets()
         except BlockingIOError:
             os.close(self._lock)
-            raise UserError(f"another evaluation writes {folder} at this moment: wait for it") from None
+            raise UserError(f"another process is writing to {folder}: wait until it ends") from None
         except BaseException:
             os.close(self._lock)
             raise
@@ -69,7 +69,7 @@ class Record:
     @naming_the_file()
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
-    ) -> "KeptInFiles":
+    ) -> "AnswerFiles":
         """Opens the answers to a set: reads those of earlier attempts, and accepts new ones.
 
         Args:
@@ -88,23 +88,23 @@ class Record:
         if known is not None:
             known_samples = known["samples"]
             fixed = {key: value for key, value in known.items() if key not in ("samples", "dropped")}
-            _refuse_other_settings(self.folder, name, fixed, new)
+            _check_settings(self.folder, name, fixed, new)
             if samples and known_samples and samples != known_samples:
-                raise _other(self.folder, name, "samples", known_samples, samples)
+                raise _settings_error(self.folder, name, "samples", known_samples, samples)
             samples = samples or known_samples
         dropped = Counter(row.reason for row in stream.dropped)
         self._sets[name] = {**new, "samples": samples, "dropped": dropped}
         content = {"model": self._model, "sets": self._sets}
         write_atomically(self.folder / _EVALUATION, json.dumps(content, indent=1) + "\n")
         (self.folder / name).mkdir(exist_ok=True)
-        return KeptInFiles(self.folder / name, prompts, tokenizer, samples)
+        return AnswerFiles(self.folder / name, prompts, tokenizer, samples)
 
     @naming_the_file()
-    def finish_set(self, name: str, title: str, numbers: Mapping[str, float]) -> None:
+    def finish_set(self, name: str, title: str, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a set to results.json."""
         path = self.folder / _RESULTS
         sets = _read_results(path)["sets"] if path.exists() else {}
-        sets[name] = {"title": title, **numbers}
+        sets[name] = {"title": title, **metrics}
         write_atomically(path, json.dumps({"model": self._model["name"], "sets": sets}, indent=1) + "\n")
 
     def _read_sets(self) -> dict[str, dict[str, Any]]:
@@ -128,7 +128,7 @@ class Record:
         return sets
 
 
-class KeptInFiles(Kept):
+class AnswerFiles(AnswerStore):
     """The answers to a set, appended to files as they complete. The answers of earlier attempts are read first.
 
     Args:
@@ -148,9 +148,10 @@ class KeptInFiles(Kept):
         self._folder = folder
         ids = {prompt.id for prompt in prompts}
         for kind in ("greedy", "sampled"):
-            self.of(kind).update((answers.id, answers) for answers in _read(self._path(kind)) if answers.id in ids)
+            known = {answers.id: answers for answers in _read_rows(self._path(kind))}
+            self.by_id(kind).update((id, answers) for id, answers in known.items() if id in ids)
 
-    def begin(self, name: str, num_prompts: int, display: Display) -> None:
+    def start_progress(self, name: str, num_prompts: int, display: Display) -> None:
         """Starts the display of progress: a bar on a terminal, otherwise a line for every tenth of the set."""
         total = num_prompts * (2 if self.samples else 1)
         done = self._num_done
@@ -160,29 +161,29 @@ class KeptInFiles(Kept):
         self._display, self._name, self._total = display, name, total
 
     @naming_the_file()
-    def arrived(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
+    def save(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
         """Appends groups to their file and flushes it to disk."""
         before = self._num_done
         self.add(kind, groups)
         with self._path(kind).open("a", encoding="utf-8") as file:
             for group in groups:
-                file.write(json.dumps(self.of(kind)[group.prompt.id].to_row()) + "\n")
+                file.write(json.dumps(self.by_id(kind)[group.prompt.id].to_row()) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._show(before, self._num_done)
+        self._show_progress(before, self._num_done)
 
     @naming_the_file()
-    def finish(self, prompts: Sequence[Prompt]) -> None:
+    def sort(self, prompts: Sequence[Prompt]) -> None:
         """Rewrites the files with their lines in the order of the prompts."""
         for kind in ("greedy", "sampled"):
-            if known := self.of(kind):
+            if known := self.by_id(kind):
                 write_rows(self._path(kind), (known[prompt.id].to_row() for prompt in prompts))
 
     @property
     def _num_done(self) -> int:
-        return len(self.of("greedy")) + len(self.of("sampled"))
+        return len(self.by_id("greedy")) + len(self.by_id("sampled"))
 
-    def _show(self, before: int, now: int) -> None:
+    def _show_progress(self, before: int, now: int) -> None:
         for _ in range(before, now):
             self._display.advance(self._name)
         if not self._display.console.is_terminal and 10 * before // self._total < 10 * now // self._total:
@@ -201,7 +202,7 @@ def read_result(folder: Path) -> Result:
     """
     path = folder / _RESULTS
     if not path.exists():
-        raise UserError(f"{folder} has no {_RESULTS}: it is no folder of an evaluation, or no set of it is complete")
+        raise UserError(f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete")
     content = _read_results(path)
     sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
     return Result(model=content["model"], sets=sets, titles={n: f["title"] for n, f in content["sets"].items()})
@@ -210,16 +211,16 @@ def read_result(folder: Path) -> Result:
 def _read_results(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content.get("model"), str) or not _is_object(content.get("sets")):
-        raise UserError(f"{path} has no numbers of an evaluation: remove it, and evaluate again")
-    for name, numbers in content["sets"].items():
-        if not _is_object(numbers, ("title",)) or not isinstance(numbers["title"], str):
+        raise UserError(f"{path} has no metrics of an evaluation: remove it, and evaluate again")
+    for name, metrics in content["sets"].items():
+        if not _is_object(metrics, ("title",)) or not isinstance(metrics["title"], str):
             raise UserError(f"{path} is damaged in {shown(name)}: remove it, and evaluate again")
-        for measure, value in numbers.items():
+        for measure, value in metrics.items():
             is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
             if measure != "title" and not (is_right and abs(value) < 1e300):
                 raise UserError(f"{path} has {shown(measure)} {shown(value)} of {shown(name)}: remove it")
             ends = [f"{measure}{end}" for end in ("/low", "/high")]
-            if MEASURE.fullmatch(measure) and not _is_object(numbers, ends):
+            if MEASURE.fullmatch(measure) and not _is_object(metrics, ends):
                 raise UserError(f"{path} has {measure} of {shown(name)} without its interval: remove it")
     return content
 
@@ -228,11 +229,11 @@ def _is_object(value: Any, names: Sequence[str] = ()) -> bool:
     return isinstance(value, dict) and all(name in value for name in names)
 
 
-def _read(path: Path) -> list[Answers]:
+def _read_rows(path: Path) -> list[Answers]:
     """Reads the complete lines of a file, and truncates an incomplete last line, which a killed process may leave."""
     if not path.exists():
         return []
-    content = read_bytes(path, at_most=_MOST_ANSWERS)
+    content = read_bytes(path, at_most=_MAX_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))
@@ -250,21 +251,21 @@ def _fingerprint(prompts: Sequence[Prompt]) -> str:
     return f"{len(prompts)} prompts, sha256 {hashlib.sha256(content.encode()).hexdigest()}"
 
 
-def _refuse_other_content(folder: Path) -> None:
+def _check_content(folder: Path) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists()):
-        raise UserError(f"{folder} is there and is no folder of an evaluation: choose another --output")
+        raise UserError(f"{folder} exists and is not the folder of an evaluation: choose another --output")
 
 
-def _refuse_other_settings(folder: Path, name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _check_settings(folder: Path, name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for key in (*known, *new):
         before, now = known.get(key), new.get(key)
         if before != now and isinstance(before, Mapping) and isinstance(now, Mapping):
-            _refuse_other_settings(folder, name, before, now)
+            _check_settings(folder, name, before, now)
         if before != now:
-            raise _other(folder, name, key, before, now)
+            raise _settings_error(folder, name, key, before, now)
 
 
-def _other(folder: Path, name: str, key: str, before: Any, now: Any) -> UserError:
+def _settings_error(folder: Path, name: str, key: str, before: Any, now: Any) -> UserError:
     return UserError(
         f"{folder} holds answers to {name} with {key} {before!r}, and this evaluation has {now!r}: choose another "
         "--output, or remove it"

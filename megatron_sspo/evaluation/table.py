@@ -30,7 +30,7 @@ def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     rows: list[list[str]] = []
     for measure in measures:
         for result in results:
-            if not any(measure in numbers for numbers in result.sets.values()):
+            if not any(measure in metrics for metrics in result.sets.values()):
                 continue
             cells = [_cell(result.sets.get(name, {}), measure) for name in names]
             gain = [_gain(results[0], result, names, measure)] if several else []
@@ -63,15 +63,15 @@ def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name
 
 def _measures(result: Result) -> list[str]:
     """Returns the measures of the table: pass@1, avg@k, and pass@k for the same k only."""
-    found = list(dict.fromkeys(key for numbers in result.sets.values() for key in numbers if MEASURE.fullmatch(key)))
+    found = list(dict.fromkeys(key for metrics in result.sets.values() for key in metrics if MEASURE.fullmatch(key)))
     sizes = {key.partition("@")[2] for key in found if key.startswith("avg@")}
     return [key for key in found if key == "pass@1" or key.partition("@")[2] in sizes]
 
 
-def _cell(numbers: Mapping[str, float], measure: str) -> str:
-    if measure not in numbers:
+def _cell(metrics: Mapping[str, float], measure: str) -> str:
+    if measure not in metrics:
         return "–"
-    value, low, high = (100 * numbers[f"{measure}{end}"] for end in ("", "/low", "/high"))
+    value, low, high = (100 * metrics[f"{measure}{end}"] for end in ("", "/low", "/high"))
     return f"{value:.1f} ({low:.1f}–{high:.1f})"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.sandbox.pool import SandboxPool
-from megatron_sspo.sandbox.probe import open_sandbox
+from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Case
 from megatron_sspo.types import Prompt
 
@@ -41,10 +41,27 @@ def reward(
     Raises:
         UserError: the sandbox cannot be made or reached, or fails its probe.
     """
-    if concurrency < 0:
-        raise UserError(f"the code reward's concurrency is {concurrency}: it must be 0 or more")
+    check_values(concurrency, limits, url, python, packages, cgroup)
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
+
+
+def check_values(
+    concurrency: int = 0,
+    limits: Mapping[str, Any] | None = None,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> None:
+    """Checks the options of `reward`, as far as that needs no sandbox.
+
+    Raises:
+        UserError: a value is out of range, or options contradict each other.
+    """
+    if concurrency < 0:
+        raise UserError(f"the code reward's concurrency is {concurrency}: it must be 0 or more")
+    check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
 
 
 def check_prompt(prompt: Prompt) -> None:

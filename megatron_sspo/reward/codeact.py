@@ -26,6 +26,7 @@ def reward(
 
 
 check_prompt = code.check_prompt
+check_values = code.check_values
 
 
 class CodeActReward:

@@ -15,7 +15,8 @@ class Reward(Protocol):
     `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds a reward. A reward may also have
     `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
     `reward/<name>`. The module may also define `check_prompt(prompt)`, which raises UserError for a row that cannot be
-    judged; it is called with every prompt before the run starts.
+    judged; it is called with every prompt before the run starts. A module's `check_values(**options)` raises UserError
+    for options that `reward` would refuse; it is called before the run starts, maybe on another machine.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:

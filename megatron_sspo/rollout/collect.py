@@ -22,7 +22,7 @@ from megatron_sspo.validation.user_code import user_code
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class PendingGeneration:
     """A generation in progress. The prompts are the same on every process."""
 
     engine: RolloutEngine
@@ -30,7 +30,7 @@ class UnderWay:
     generation: Generation | None  # None: rank 0 drives servers, and this is another rank
 
 
-def begin(
+def start_generation(
     engine: RolloutEngine,
     prompts: Sequence[Prompt],
     sampling: Sampling,
@@ -38,24 +38,24 @@ def begin(
     group_size: int,
     seed: int,
     environment: Environment | None = None,
-) -> UnderWay:
+) -> PendingGeneration:
     """Begins `group_size` responses to each prompt. Without an environment a response is a single turn.
 
     A replicated engine answers the share of its process; servers are driven by rank 0. The seed and the prompt alone
     determine a response of a replicated engine, so the split into shares does not matter.
     """
-    rank, world_size = _place()
+    rank, world_size = _rank_and_world_size()
     if not engine.replicated and rank != 0:
-        return UnderWay(engine, prompts, None)
+        return PendingGeneration(engine, prompts, None)
     mine = prompts[rank::world_size] if engine.replicated else prompts
     if environment is not None:
         sampling = replace(sampling, stop=tuple(dict.fromkeys((*sampling.stop, *environment.stop))))
     generation = engine.start(mine, sampling, group_size=group_size, seed=seed, environment=environment)
-    return UnderWay(engine, prompts, generation)
+    return PendingGeneration(engine, prompts, generation)
 
 
-def finish(
-    under_way: UnderWay,
+def gather_groups(
+    pending: PendingGeneration,
     score: Callable[[Sequence[RolloutGroup]], list[RolloutGroup]],
     *,
     sync: Callable[[], None],
@@ -64,21 +64,21 @@ def finish(
     """Waits for the groups and returns them scored, in the order of the prompts, the same list on every process.
 
     Args:
-        under_way: the generation that `begin` returned.
+        pending: the generation that `start_generation` returned.
         score: function that fills in rewards; it is called while other responses are still being generated.
         sync: collective that sends the policy's weights to the engine again.
         is_enough: function of the groups so far, for servers only. Once it returns true, the other groups are
-            cancelled, and None is in their place.
+            cancelled, and None takes their place.
     """
-    rank, world_size = _place()
-    engine, generation = under_way.engine, under_way.generation
+    rank, world_size = _rank_and_world_size()
+    engine, generation = pending.engine, pending.generation
     found: dict[int, RolloutGroup] = {}
     while True:
         has_weights = True
         try:
-            while generation is not None and (more := generation.wait()):
-                places = [place for place, _ in more]
-                found.update(zip(places, score([group for _, group in more]), strict=True))
+            while generation is not None and (completed := generation.wait()):
+                indices = [index for index, _ in completed]
+                found.update(zip(indices, score([group for _, group in completed]), strict=True))
                 if not engine.replicated and is_enough(list(found.values())):
                     generation.cancel()
                     break
@@ -87,11 +87,11 @@ def finish(
         if engine.replicated or agree.from_main(has_weights):
             break
         sync()
-    if engine.replicated:  # by place, not by id: a stream that begins a new epoch may draw a prompt twice
-        found = {rank + place * world_size: group for place, group in found.items()}
+    if engine.replicated:  # by index, not by id: a stream that begins a new epoch may draw a prompt twice
+        found = {rank + index * world_size: group for index, group in found.items()}
     shares = agree.gather(found)
-    everything: dict[int, RolloutGroup] = {place: group for share in shares for place, group in share.items()}
-    return [everything.get(place) for place in range(len(under_way.prompts))]
+    groups: dict[int, RolloutGroup] = {index: group for share in shares for index, group in share.items()}
+    return [groups.get(index) for index in range(len(pending.prompts))]
 
 
 def collect(
@@ -104,13 +104,13 @@ def collect(
     seed: int,
     sync: Callable[[], None],
     environment: Environment | None = None,
-    arrived: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
+    on_groups: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
     """Generates and scores `group_size` responses to each prompt.
 
     Args:
         sync: collective that sends the policy's weights to the engine again.
-        arrived: callback for scored groups as they complete, once per group, on the process that received them from
+        on_groups: callback for scored groups as they complete, once per group, on the process that received them from
             the engine.
 
     Returns:
@@ -119,11 +119,11 @@ def collect(
 
     def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         found = score(reward, groups)
-        arrived(found)
+        on_groups(found)
         return found
 
-    under_way = begin(engine, prompts, sampling, group_size=group_size, seed=seed, environment=environment)
-    groups = finish(under_way, scored, sync=sync)
+    pending = start_generation(engine, prompts, sampling, group_size=group_size, seed=seed, environment=environment)
+    groups = gather_groups(pending, scored, sync=sync)
     return [group for group in groups if group is not None]
 
 
@@ -170,16 +170,16 @@ def check_advantage(name: str, group_size: int) -> None:
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
-        raise UserError(f"{what} is {named(function)}, and has to be a function")
+        raise UserError(f"{what} is {named(function)}, and must be a function")
     rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
     try:
         with user_code(what, always=True):
             found = function(rewards)
     except UserError as error:
-        raise UserError(f"{what} cannot be taken of {group_size} rewards: {error}") from error
+        raise UserError(f"{what} cannot be computed for {group_size} rewards: {error}") from error
     if not isinstance(found, torch.Tensor) or found.shape != rewards.shape or not found.isfinite().all():
         raise UserError(
-            f"{what} returned {named(found)} for {group_size} rewards: it has to be a tensor of as many finite numbers"
+            f"{what} returned {named(found)} for {group_size} rewards: it must be a tensor of as many finite numbers"
         )
 
 
@@ -200,6 +200,6 @@ def resolve_advantage(name: str) -> Any:
     return known[name]
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_world_size() -> tuple[int, int]:
     """Returns (rank, world size)."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -11,15 +11,15 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward
-from megatron_sspo.rollout.collect import UnderWay, begin, finish, score
+from megatron_sspo.rollout.collect import PendingGeneration, gather_groups, score, start_generation
 from megatron_sspo.rollout.engine import RolloutEngine
-from megatron_sspo.rollout.open_engine import check_ahead, without_routes
+from megatron_sspo.rollout.open_engine import check_async_support, no_routes_message
 from megatron_sspo.run import Run
 from megatron_sspo.state import prompt_from_row, prompt_row
 from megatron_sspo.types import Prompt, RolloutGroup
 
 
-class Cycles:
+class RolloutCycles:
     """A source of groups, one cycle at a time. Every process makes the same calls and gets the same groups.
 
     Generation of the cycles begins in order, and runs ahead of training by as many cycles as `max_staleness` allows. A
@@ -45,17 +45,17 @@ class Cycles:
         environment: Environment | None = None,
     ) -> None:
         rollouts = run.rollouts
-        check_ahead(rollouts, replicated=engine.replicated)
+        check_async_support(rollouts, replicated=engine.replicated)
         self._run, self._engine, self._prompts, self._sync = run, engine, prompts, sync
         self._environment = environment
         self._num_groups = rollouts.prompts_per_update * run.updates_per_sync
-        self._ahead = rollouts.max_staleness // run.updates_per_sync
-        longest = rollouts.sampling.max_tokens
-        overlong = Overlong(max_tokens=longest, buffer=rollouts.overlong_buffer, penalty=rollouts.overlong_penalty)
+        self._max_ahead = rollouts.max_staleness // run.updates_per_sync
+        max_tokens = rollouts.sampling.max_tokens
+        overlong = Overlong(max_tokens=max_tokens, buffer=rollouts.overlong_buffer, penalty=rollouts.overlong_penalty)
         self._score = partial(score, reward, overlong=overlong if rollouts.overlong_buffer else None)
-        self._begun: deque[UnderWay] = deque()
-        self._again: deque[list[Prompt]] = deque()  # cycles that were begun before the run was resumed
-        self._given_up: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
+        self._pending: deque[PendingGeneration] = deque()
+        self._restored: deque[list[Prompt]] = deque()  # cycles that were begun before the run was resumed
+        self._cancelled: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
         self._metrics: dict[str, float] = {}
 
     def next(self, update: int) -> list[RolloutGroup]:
@@ -64,37 +64,37 @@ class Cycles:
         Raises:
             UserError: routes are needed, but the engine reports none.
         """
-        left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
-        while len(self._begun) < min(1 + self._ahead, left):
-            self._begun.append(self._begin(self._again.popleft() if self._again else self._draw(), update))
-        groups = self._finish(self._begun.popleft(), update)
-        if not self._begun:
-            self._engine.rest()
+        cycles_left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
+        while len(self._pending) < min(1 + self._max_ahead, cycles_left):
+            self._pending.append(self._start(self._restored.popleft() if self._restored else self._draw(), update))
+        groups = self._gather(self._pending.popleft(), update)
+        if not self._pending:
+            self._engine.release_memory()
         if self._run.routing_replay == "R3" and any(r.routes is None for group in groups for r in group.rollouts):
-            raise UserError(without_routes(self._run.rollouts.engine))
+            raise UserError(no_routes_message(self._run.rollouts.engine))
         return groups
 
     def state(self) -> dict[str, Any]:
         """Returns the prompts that were drawn but not trained on, as JSON values, without their responses."""
-        begun = [*(cycle.prompts for cycle in self._begun), *self._again]
+        begun = [*(cycle.prompts for cycle in self._pending), *self._restored]
         return {
             "begun": [[prompt_row(prompt) for prompt in prompts] for prompts in begun],
-            "given_up": [prompt_row(prompt) for prompt in self._given_up],
+            "given_up": [prompt_row(prompt) for prompt in self._cancelled],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Schedules the prompts of a `state` again, in the same order."""
-        self._again = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
-        self._given_up = [prompt_from_row(row) for row in state["given_up"]]
+        self._restored = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
+        self._cancelled = [prompt_from_row(row) for row in state["given_up"]]
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last cycle."""
         found, self._metrics = self._metrics, {}
         return found
 
-    def _begin(self, prompts: Sequence[Prompt], update: int) -> UnderWay:
+    def _start(self, prompts: Sequence[Prompt], update: int) -> PendingGeneration:
         rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update
-        return begin(
+        return start_generation(
             self._engine,
             prompts,
             rollouts.sampling,
@@ -106,38 +106,38 @@ class Cycles:
     def _draw(self, missing: int | None = None) -> list[Prompt]:
         """Draws prompts for `missing` groups (None: a whole cycle), and further ones for oversampling."""
         count = math.ceil((self._num_groups if missing is None else missing) * self._run.rollouts.oversampling)
-        first, self._given_up = self._given_up[:count], self._given_up[count:]
+        first, self._cancelled = self._cancelled[:count], self._cancelled[count:]
         return first + self._prompts.take(count - len(first))
 
-    def _finish(self, cycle: UnderWay, update: int) -> list[RolloutGroup]:
+    def _gather(self, cycle: PendingGeneration, update: int) -> list[RolloutGroup]:
         """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""
         refills = self._run.rollouts.refills
         good: list[RolloutGroup] = []
-        equal: list[RolloutGroup] = []
-        num_begun = num_given_up = 0
+        zero_variance: list[RolloutGroup] = []
+        num_started = num_cancelled = 0
         for attempt in range(1 + refills):
             wanted = self._num_groups - len(good)
 
             def is_enough(groups: Sequence[RolloutGroup], wanted: int = wanted) -> bool:
-                return sum(not refills or _differ(group) for group in groups) >= wanted
+                return sum(not refills or _has_reward_variance(group) for group in groups) >= wanted
 
-            found = finish(cycle, self._score, sync=self._sync, is_enough=is_enough)
-            left = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
-            self._given_up += left
-            num_begun, num_given_up = num_begun + len(cycle.prompts), num_given_up + len(left)
+            found = gather_groups(cycle, self._score, sync=self._sync, is_enough=is_enough)
+            cancelled = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
+            self._cancelled += cancelled
+            num_started, num_cancelled = num_started + len(cycle.prompts), num_cancelled + len(cancelled)
             for group in found:
                 if group is not None:
-                    (good if not refills or _differ(group) else equal).append(group)
+                    (good if not refills or _has_reward_variance(group) else zero_variance).append(group)
             if len(good) >= self._num_groups or attempt == refills:
                 break
-            cycle = self._begin(self._draw(self._num_groups - len(good)), update)
+            cycle = self._start(self._draw(self._num_groups - len(good)), update)
         self._metrics = {
-            "rollout/groups_begun": float(num_begun),
-            "rollout/groups_given_up": float(num_given_up),
-            "rollout/groups_of_equal_rewards": float(len(equal)),
+            "rollout/groups_begun": float(num_started),
+            "rollout/groups_given_up": float(num_cancelled),
+            "rollout/groups_of_equal_rewards": float(len(zero_variance)),
         }
-        return (good + equal)[: self._num_groups]
+        return (good + zero_variance)[: self._num_groups]
 
 
-def _differ(group: RolloutGroup) -> bool:
+def _has_reward_variance(group: RolloutGroup) -> bool:
     return len({rollout.reward for rollout in group.rollouts}) > 1

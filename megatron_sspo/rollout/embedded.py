@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Dynami
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import attention
-from megatron_sspo.rollout.engine import Generation, InBatches, Sampling
+from megatron_sspo.rollout.engine import BatchedGeneration, Generation, Sampling
 from megatron_sspo.rollout.episodes import Episodes
 from megatron_sspo.rollout.named_weights import NamedWeights
 from megatron_sspo.rollout.sampling import check, draw, log_distribution, random_stream
@@ -60,17 +60,17 @@ class _Row:
     observed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def turn(self) -> int:
+    def turn_start(self) -> int:
         """The position in `tokens` at which the last turn begins."""
         return self.observed[-1][1] if self.observed else 0
 
-    def read(self, observation: Sequence[int]) -> bool:
+    def append_observation(self, observation: Sequence[int]) -> bool:
         """Appends the tokens between two turns. Returns False and ends the row if no room for another token remains."""
-        beyond = len(self.tokens) + len(observation)
-        if beyond >= self.max_tokens:
+        end = len(self.tokens) + len(observation)
+        if end >= self.max_tokens:
             self.finish_reason = "length"
             return False
-        self.observed.append((len(self.tokens), beyond))
+        self.observed.append((len(self.tokens), end))
         self.tokens += observation
         self.log_probs += [0.0] * len(observation)
         self.finish_reason = None
@@ -135,7 +135,7 @@ class EmbeddedEngine:
         environment: Environment | None = None,
     ) -> Generation:
         """Returns a generation that decodes one batch per call of `wait`."""
-        return InBatches(self._batches(prompts, sampling, group_size, seed, environment))
+        return BatchedGeneration(self._batches(prompts, sampling, group_size, seed, environment))
 
     def generate(
         self,
@@ -160,7 +160,7 @@ class EmbeddedEngine:
         )
         return [found[place] for place in range(len(prompts))]
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Does nothing: the key-value cache is freed at the end of each batch."""
 
     def metrics(self) -> dict[str, float]:
@@ -203,15 +203,15 @@ class EmbeddedEngine:
         stop_strings = StopStrings(self._tokenizer, sampling.stop)
         groups: list[list[_Row]] = [rows[i : i + group_size] for i in range(0, len(rows), group_size)]
         template = None if environment is None else TurnTemplate(self._tokenizer)
-        most = self._max_batch_size if environment is None else min(self._max_batch_size, environment.max_episodes)
-        for start in range(0, len(rows), most):
-            batch = by_length[start : start + most]
+        max_rows = self._max_batch_size if environment is None else min(self._max_batch_size, environment.max_episodes)
+        for start in range(0, len(rows), max_rows):
+            batch = by_length[start : start + max_rows]
             if environment is None or template is None:
                 self._decode(batch, sampling, stop_strings)
             else:
-                self._play(batch, sampling, stop_strings, environment, template)
-            touched = dict.fromkeys(row.group for row in batch)
-            complete = [place for place in touched if all(row.finish_reason for row in groups[place])]
+                self._decode_turns(batch, sampling, stop_strings, environment, template)
+            groups_in_batch = dict.fromkeys(row.group for row in batch)
+            complete = [place for place in groups_in_batch if all(row.finish_reason for row in groups[place])]
             if complete:
                 yield [(place, self._group(groups[place])) for place in complete]
 
@@ -233,7 +233,7 @@ class EmbeddedEngine:
                 "was it rendered with another tokenizer?"
             )
 
-    def _play(
+    def _decode_turns(
         self,
         rows: Sequence[_Row],
         sampling: Sampling,
@@ -246,11 +246,12 @@ class EmbeddedEngine:
             live = dict(enumerate(rows))
             while live:
                 self._decode(list(live.values()), sampling, stop_strings)
-                ended = {place: self._text(row) for place, row in live.items() if row.finish_reason == "stop"}
+                ended = {place: self._last_turn_text(row) for place, row in live.items() if row.finish_reason == "stop"}
                 live = {
                     place: rows[place]
                     for place, observation in episodes.observe(ended).items()
-                    if observation is not None and rows[place].read(template.tokens(rows[place].tokens, observation))
+                    if observation is not None
+                    and rows[place].append_observation(template.observation_tokens(rows[place].tokens, observation))
                 }
 
     @torch.inference_mode()
@@ -304,9 +305,9 @@ class EmbeddedEngine:
             logits_to_keep=1,
         ).logits[:, -1]
         place = {key: place for place, key in enumerate(prompts)}
-        spread = torch.tensor([place[key] for key in keys], device=self._device)
-        cache.batch_select_indices(spread)
-        return logits[spread], cache, mask.to(self._device)[spread], lengths.to(self._device)[spread]
+        indices = torch.tensor([place[key] for key in keys], device=self._device)
+        cache.batch_select_indices(indices)
+        return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
 
     def _append(self, rows: list[_Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
         """Draws a token for every row, appends it, and sets the finish reason of rows that end with it.
@@ -324,7 +325,7 @@ class EmbeddedEngine:
         for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self._end_tokens or stop_strings.completed_by_last(row.tokens, row.turn):
+            if token in self._end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
                 row.finish_reason = "stop"
             elif len(row.tokens) == row.max_tokens:
                 row.finish_reason = "length"
@@ -335,16 +336,16 @@ class EmbeddedEngine:
         return Rollout(
             tokens=tuple(row.tokens),
             rollout_log_probs=tuple(row.log_probs),
-            text=self._text(row),
+            text=self._last_turn_text(row),
             finish_reason=row.finish_reason,
             policy_version=policy_version,
             observed=tuple(row.observed),
-            transcript=self._decoded(row.tokens) if row.observed else "",
+            transcript=self._decode_tokens(row.tokens) if row.observed else "",
         )
 
-    def _text(self, row: _Row) -> str:
+    def _last_turn_text(self, row: _Row) -> str:
         """Returns the last turn, decoded."""
-        return self._decoded(row.tokens[row.turn :])
+        return self._decode_tokens(row.tokens[row.turn_start :])
 
-    def _decoded(self, tokens: list[int]) -> str:
+    def _decode_tokens(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))

@@ -85,7 +85,7 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Releases memory for training, if possible. No generation starts before the next `load_weights`."""
         ...
 
@@ -98,7 +98,7 @@ class RolloutEngine(Protocol):
         ...
 
 
-class AtOnce:
+class SingleBatchGeneration:
     """The generation of an engine that makes all groups at once, in the first call of `wait`.
 
     Args:
@@ -118,7 +118,7 @@ class AtOnce:
         self._generate = None
 
 
-class InBatches:
+class BatchedGeneration:
     """The generation of an engine that makes one batch per call of `wait`.
 
     Args:

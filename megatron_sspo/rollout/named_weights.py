@@ -33,7 +33,7 @@ class NamedWeights:
                 self._slots[disk_name] = _view(parameter, part)
                 if name in tied:
                     self._optional.add(disk_name)
-        self._twins = self._names_that_share_memory()
+        self._aliases = self._find_aliases()
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -55,8 +55,8 @@ class NamedWeights:
             if name in loaded:
                 repeated.append(name)
             elif tensor.shape != slot.shape:
-                misshapen.append(f"{name} {list(tensor.shape)} where {list(slot.shape)} is due")
-            elif self._twin_differs(name, tensor, loaded):
+                misshapen.append(f"{name} {list(tensor.shape)}, expected {list(slot.shape)}")
+            elif self._alias_differs(name, tensor, loaded):
                 untied.append(name)
             else:
                 slot.copy_(tensor)
@@ -67,7 +67,7 @@ class NamedWeights:
             "unknown": unknown,
             "repeated": repeated,
             "of a wrong shape": misshapen,
-            "unlike the tensor that the model ties it to": untied,
+            "different from the tensor that the model ties it to": untied,
         }
         if any(faults.values()):
             found = "; ".join(_listed(names, fault) for fault, names in faults.items() if names)
@@ -80,18 +80,18 @@ class NamedWeights:
         """Drops the references to the model's memory."""
         self._slots.clear()
 
-    def _twin_differs(self, name: str, tensor: Tensor, loaded: set[str]) -> bool:
+    def _alias_differs(self, name: str, tensor: Tensor, loaded: set[str]) -> bool:
         """Returns whether the memory of `name` was already written under another name with other values."""
         slot = self._slots[name]
-        return not loaded.isdisjoint(self._twins.get(name, ())) and not torch.equal(slot, tensor.to(slot))
+        return not loaded.isdisjoint(self._aliases.get(name, ())) and not torch.equal(slot, tensor.to(slot))
 
-    def _names_that_share_memory(self) -> dict[str, set[str]]:
+    def _find_aliases(self) -> dict[str, set[str]]:
         tied_memory = {self._slots[name].data_ptr() for name in self._optional}
         names: dict[int, set[str]] = {address: set() for address in tied_memory}
         for name, slot in self._slots.items():
             if slot.data_ptr() in tied_memory:
                 names[slot.data_ptr()].add(name)
-        return {name: twins - {name} for twins in names.values() for name in twins}
+        return {name: aliases - {name} for aliases in names.values() for name in aliases}
 
 
 def _view(parameter: Tensor, positions: Tensor) -> Tensor:

@@ -17,15 +17,15 @@ def check_engine(run: Run) -> None:
         UserError: there is no engine of that name, it lacks an option, or it does not support what the run needs.
     """
     build = _builder(run)
-    check_options(build, run.rollouts.options, _what(run), num_given=1)
+    check_options(build, run.rollouts.options, _description(run), num_given=1)
     engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, if annotated
     replicated = getattr(engine, "replicated", False) is True
-    check_ahead(run.rollouts, replicated=replicated)
+    check_async_support(run.rollouts, replicated=replicated)
     if replicated and run.routing_replay == "R3" and "routes" not in inspect.signature(build).parameters:
-        raise UserError(without_routes(run.rollouts.engine))
+        raise UserError(no_routes_message(run.rollouts.engine))
 
 
-def check_ahead(rollouts: Rollouts, *, replicated: bool) -> None:
+def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
     """Raises UserError if the run needs generation during training and the engine does not support it.
 
     Args:
@@ -34,17 +34,17 @@ def check_ahead(rollouts: Rollouts, *, replicated: bool) -> None:
     if replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
         what = "max_staleness" if rollouts.max_staleness else "oversampling"
         raise UserError(
-            f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside of "
-            "the trainer, all at once: leave it out, or choose an engine of servers"
+            f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside the "
+            "trainer and cannot run ahead: set it to its default, or choose an engine of servers"
         )
     if rollouts.max_staleness and rollouts.options.get("release_memory"):
         raise UserError(
             f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
-            "works, and rollouts.options.release_memory would take their memory meanwhile: choose one"
+            "works, but rollouts.options.release_memory releases their memory meanwhile: choose one"
         )
 
 
-def without_routes(engine: str) -> str:
+def no_routes_message(engine: str) -> str:
     """Returns the error message for R3 with an engine that does not report the experts of a token."""
     return (
         f'routing_replay is "R3", and the engine {engine!r} reports no routes: choose "sglang", or "R2", which takes '
@@ -70,12 +70,12 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
         options["run_folder"] = folder
     if "routes" in known and run.routing_replay == "R3":
         options.setdefault("routes", True)
-    return call_with_options(build, options, _what(run), model_path)
+    return call_with_options(build, options, _description(run), model_path)
 
 
 def _builder(run: Run) -> Any:
     return resolve("rollout", run.rollouts.engine, "engine")
 
 
-def _what(run: Run) -> str:
+def _description(run: Run) -> str:
     return f"the engine {run.rollouts.engine!r}"

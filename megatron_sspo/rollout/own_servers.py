@@ -16,12 +16,12 @@ from megatron_sspo.rollout.sglang_client import Client
 from megatron_sspo.rollout.sglang_options import Options
 
 # Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
-_ON_CPU = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
 # A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
 # they are not enabled.
-_WITHOUT_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
+_NO_CORE_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
 
 _DTYPES = {
     **dict.fromkeys(("float32", "float"), torch.float32),
@@ -30,13 +30,13 @@ _DTYPES = {
 }
 
 
-def dtype_of_servers(options: Options) -> torch.dtype | None:
+def server_dtype(options: Options) -> torch.dtype | None:
     """Returns the dtype of the servers' weights; None if it is the model's."""
-    default = "auto" if torch.cuda.is_available() else _ON_CPU["dtype"]
+    default = "auto" if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
     return _DTYPES.get((options.server or {}).get("dtype", default))
 
 
-def own_router(options: Options, python: Path, key: str) -> ServerProcess:
+def build_router(options: Options, python: Path, key: str) -> ServerProcess:
     """Returns sglang-router without servers. It keeps its port when it is restarted, since requests are sent there."""
     arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
     return _process(
@@ -51,7 +51,7 @@ def own_router(options: Options, python: Path, key: str) -> ServerProcess:
     )
 
 
-def own_servers(
+def build_servers(
     options: Options, model_path: Path, python: Path, key: str, first_port: int | None = None
 ) -> list[Server]:
     """Returns the servers of one machine, not started, each with its share of the GPUs.
@@ -70,15 +70,15 @@ def own_servers(
     num_gpus, wanted = len(names), count * options.tp_size
     if num_gpus and wanted > num_gpus:
         raise UserError(
-            f"rollouts.options wants {count} servers of {options.tp_size} GPUs each, and {num_gpus} GPUs are visible "
-            "here: lower num_servers or server.tp_size, or set CUDA_VISIBLE_DEVICES to more"
+            f"rollouts.options asks for {count} servers of {options.tp_size} GPUs each, and {num_gpus} GPUs are "
+            "visible here: lower num_servers or server.tp_size, or set CUDA_VISIBLE_DEVICES to more"
         )
     arguments = {
         "model_path": str(model_path),
         "load_format": "dummy",  # weights come from the trainer
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
-        **({} if num_gpus else _ON_CPU),
+        **({} if num_gpus else _CPU_OPTIONS),
         **(options.server or {}),
     }
     found = []
@@ -90,7 +90,7 @@ def own_servers(
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
-            **_WITHOUT_DUMPS,
+            **_NO_CORE_DUMPS,
         }
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"

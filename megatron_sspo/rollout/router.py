@@ -13,7 +13,7 @@ from megatron_sspo.rollout.sglang_client import Client, ServerError
 
 _log = logging.getLogger(__name__)
 
-_SECONDS = 60.0  # timeout of its start, and of a change of its servers
+_TIMEOUT_SECONDS = 60.0  # timeout of its start, and of a change of its servers
 _POLL_SECONDS = 0.2
 
 
@@ -33,7 +33,7 @@ class Router:
         self.client = Client(process.url, key)
 
     @property
-    def is_well(self) -> bool:
+    def is_ready(self) -> bool:
         """Returns whether the router runs and servers have been registered since its start."""
         return self._has_servers and not self._process.has_ended
 
@@ -50,10 +50,10 @@ class Router:
         """
         if not self._process.has_ended:
             return False
-        how = self._process.ended()
+        how = self._process.exit_message()
         if not self._restarts_left:
-            raise UserError(f"the router of the rollout servers is gone: {how}")
-        _log.warning("the router of the rollout servers is started again: %s", how)
+            raise UserError(f"the router of the rollout servers ended: {how}")
+        _log.warning("restarting the router of the rollout servers: %s", how)
         self._restarts_left -= 1
         self._has_servers = False
         self._process.stop()
@@ -71,10 +71,10 @@ class Router:
         """
         wanted: set[str] = set()
         added: set[str] = set()
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < deadline:
-            if how := self._process.ended():
-                raise UserError(f"the router of the rollout servers is gone: {how}")
+            if how := self._process.exit_message():
+                raise UserError(f"the router of the rollout servers ended: {how}")
             wanted = urls()
             with contextlib.suppress(ServerError):
                 workers = {worker["url"]: worker for worker in await self._workers()}
@@ -88,8 +88,8 @@ class Router:
                     added.add(url)
             await asyncio.sleep(_POLL_SECONDS)
         raise UserError(
-            f"the router of the rollout servers did not take {', '.join(sorted(wanted)) or 'a request'} within "
-            f"{_SECONDS:.0f} s: see {self._process.log}"
+            f"the router of the rollout servers did not register {', '.join(sorted(wanted)) or 'the servers'} within "
+            f"{_TIMEOUT_SECONDS:.0f} s: see {self._process.log}"
         )
 
     async def remove(self, url: str) -> None:

@@ -13,7 +13,7 @@ from megatron_sspo.rollout.engine import Sampling
 def check(sampling: Sampling) -> None:
     """Raises UserError if a field of `sampling` is out of range."""
     if sampling.max_tokens < 1:
-        raise UserError(f"sampling.max_tokens is {sampling.max_tokens}: a response has at least one token")
+        raise UserError(f"sampling.max_tokens is {sampling.max_tokens}: it must be 1 or more")
     if sampling.temperature < 0:
         raise UserError(f"sampling.temperature is {sampling.temperature}: use 0 for greedy decoding, or more to sample")
     if not 0 < sampling.top_p <= 1:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import AtOnce, Generation, Sampling
+from megatron_sspo.rollout.engine import Generation, Sampling, SingleBatchGeneration
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ScriptedEngine:
         """
         if environment is not None:
             raise UserError("the scripted engine answers in one turn: choose another engine, or no environment")
-        return AtOnce(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
+        return SingleBatchGeneration(lambda: self.generate(prompts, sampling, group_size=group_size, seed=seed))
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int
@@ -102,7 +102,7 @@ class ScriptedEngine:
             for prompt in prompts
         ]
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Does nothing."""
 
     def metrics(self) -> dict[str, float]:

@@ -24,7 +24,7 @@ KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
 TMP = "MEGATRON_SSPO_SERVER_TMP"  # the server's TMPDIR, which is removed when the server ends
 _SHARED_MEMORY = "/dev/shm/sglang_loads_*"
-_KILL_SECONDS = 10.0  # for which the death of killed processes is awaited: some wait for a device
+KILL_SECONDS = 10.0  # time limit for the death of killed processes, some of which wait for a device
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     resource_tracker.ensure_running()  # if it started after the next line, it would unblock SIGTERM again
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # SGLang's workers inherit the mask
     if sys.platform == "linux":
-        _leave_a_watcher()
+        _fork_watcher()
     sys.path.pop(0)  # this file's folder, where another module is called sglang
     key = os.environ.pop(KEY)
     module = sys.argv.pop(1)
@@ -47,7 +47,7 @@ def main() -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _leave_a_watcher() -> None:
+def _fork_watcher() -> None:
     """Forks a process that outlives this one, kills its process group and cleans up.
 
     SGLang's workers set their parent-death signal only after their imports, which take many seconds. Workers of a
@@ -72,7 +72,7 @@ def kill_group(leader: int) -> None:
     """Kills a process group, and waits for the death of its processes, so that `clean_up` finds their files unused."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
-    deadline = time.monotonic() + _KILL_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     while leader in _living_groups() and time.monotonic() < deadline:
         time.sleep(0.02)
 
@@ -89,7 +89,7 @@ def _living_groups() -> Iterator[int]:
 def clean_up(folder: str) -> None:
     """Removes the files of killed servers: the temporary folder, and shared memory that no process uses."""
     shutil.rmtree(folder, ignore_errors=True)
-    left = [path for path in glob.glob(_SHARED_MEMORY) if _is_ours(path)]  # must come before `_mapped_files`
+    left = [path for path in glob.glob(_SHARED_MEMORY) if _is_owned(path)]  # must come before `_mapped_files`
     if left:
         used = set(_mapped_files())
         for path in left:
@@ -98,7 +98,7 @@ def clean_up(folder: str) -> None:
                     os.unlink(path)
 
 
-def _is_ours(path: str) -> bool:
+def _is_owned(path: str) -> bool:
     """Returns whether this user owns a file; for other users' files /proc does not show which processes use them."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_uid == os.geteuid()

@@ -23,24 +23,24 @@ class ServedEpisodes:
     def __init__(self, environment: Environment, template: TurnTemplate) -> None:
         self.template = template
         self._environment = environment
-        self._places = asyncio.Semaphore(environment.max_episodes)
+        self._slots = asyncio.Semaphore(environment.max_episodes)
         # Twice as many threads: `close` may be needed to end a running `observe`, so it must not wait for a thread.
         self._threads = ThreadPoolExecutor(2 * environment.max_episodes, thread_name_prefix="environment")
 
     @contextlib.asynccontextmanager
     async def episode(self, prompt: Prompt) -> AsyncIterator[Observe]:
         """Opens an episode and yields its `observe`; the episode is closed at the end, even after an error."""
-        async with self._places:
+        async with self._slots:
             episode = self._environment.open(prompt)
-            under_way: list[Future[str | None]] = []
+            pending: list[Future[str | None]] = []
 
             def observe(response: str) -> Awaitable[str | None]:
-                under_way[:] = [self._threads.submit(episode.observe, response)]
-                return asyncio.wrap_future(under_way[0])
+                pending[:] = [self._threads.submit(episode.observe, response)]
+                return asyncio.wrap_future(pending[0])
 
             def close() -> None:
                 episode.close()
-                wait(under_way)  # the slot is released only after `observe` has returned
+                wait(pending)  # the slot is released only after `observe` has returned
 
             try:
                 yield observe

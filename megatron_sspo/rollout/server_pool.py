@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.router import Router
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _START_SECONDS = 900.0  # a large model's server compiles and captures graphs for minutes
 _POLL_SECONDS = 0.5
-_SAY_SECONDS = 10.0  # between two log lines during a wait
+_LOG_SECONDS = 10.0  # between two log lines during a wait
 _WATCH_SECONDS = 2.0  # between two health checks
 
 
@@ -32,7 +33,7 @@ class Server:
     failure: str = ""  # reason of its last removal
     num_restarts: int = 0
     started: float = field(default_factory=time.monotonic)  # time of the start; for an external one, of its removal
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is removed
+    removed: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is removed
 
 
 class ServerPool:
@@ -44,7 +45,7 @@ class ServerPool:
     Args:
         servers: all servers, up or not.
         key: the API key of all servers.
-        fewest: the run ends if fewer servers than this are up or may come up again.
+        min_servers: the run ends if fewer servers than this are up or may come up again.
         max_restarts: largest number of restarts of each server.
         health_seconds: time limit within which a server must generate a token.
 
@@ -54,14 +55,14 @@ class ServerPool:
     """
 
     def __init__(
-        self, servers: Sequence[Server], *, key: str, fewest: int, max_restarts: int, health_seconds: float
+        self, servers: Sequence[Server], *, key: str, min_servers: int, max_restarts: int, health_seconds: float
     ) -> None:
         self.servers = list(servers)
         self.version: int | None = None
         self.router: Router | None = None
-        self._telling: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
+        self._background_tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
         self._key = key
-        self._fewest, self._max_restarts, self._health_seconds = fewest, max_restarts, health_seconds
+        self._min_servers, self._max_restarts, self._health_seconds = min_servers, max_restarts, health_seconds
 
     def ready(self) -> list[Server]:
         """Returns the servers that are up and hold the current weights."""
@@ -75,22 +76,22 @@ class ServerPool:
 
     def urls(self) -> set[str]:
         """Returns the URLs of the servers that a router may send requests to."""
-        return {s.client.url for s in self.up() if s.version is not None and not _how_it_ended(s)}
+        return {s.client.url for s in self.up() if s.version is not None and not _exit_message(s)}
 
     # ------------------------------------------------------------------ in the engine's loop
 
-    async def check(self, *, ask: bool = True) -> None:
+    async def check(self, *, generate_token: bool = True) -> None:
         """Checks every server once.
 
         Args:
-            ask: whether servers that are up must generate a token, which takes about a second.
+            generate_token: whether servers that are up must generate a token, which takes about a second.
         """
-        await asyncio.gather(*(self._look(server, ask=ask) for server in self.servers))
+        await asyncio.gather(*(self._check_server(server, generate_token=generate_token) for server in self.servers))
 
     async def await_any(self) -> None:
         """Waits until a server is up, or no server can come up again."""
         while not self.up():
-            await asyncio.gather(*(self._greet(server) for server in self.servers))
+            await asyncio.gather(*(self._check_startup(server) for server in self.servers))
             if not any(self._may_come_up(server) for server in self.servers):
                 return
             await asyncio.sleep(_POLL_SECONDS)
@@ -101,23 +102,23 @@ class ServerPool:
         Raises:
             UserError: a server has failed.
         """
-        began = said = time.monotonic()
+        began = logged = time.monotonic()
         while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
-            if time.monotonic() - said > _SAY_SECONDS:
-                said = time.monotonic()
+            if time.monotonic() - logged > _LOG_SECONDS:
+                logged = time.monotonic()
                 where = waiting[0].process.log if waiting[0].process is not None else waiting[0].client.url
                 _log.info(
                     "waiting for %d of %d rollout servers for %.0f s (%s)",
                     len(waiting),
                     len(self.servers),
-                    said - began,
+                    logged - began,
                     where,
                 )
-            await asyncio.gather(*(self._greet(server) for server in waiting))
+            await asyncio.gather(*(self._check_startup(server) for server in waiting))
             await asyncio.sleep(_POLL_SECONDS)
         if failures := [server.failure for server in self.servers if server.failure]:
             raise UserError(f"a rollout server did not start: {failures[0]}")
-        _log.info("%d rollout servers answer, after %.0f s", len(self.up()), time.monotonic() - began)
+        _log.info("%d rollout servers are ready after %.0f s", len(self.up()), time.monotonic() - began)
 
     async def pick(self, turn: int) -> Server:
         """Returns a server that holds the weights: number `turn`, modulo their count. Waits while there is none."""
@@ -132,30 +133,34 @@ class ServerPool:
                 await self.check()
             await asyncio.sleep(_WATCH_SECONDS)
 
-    async def suspect(self, server: Server, reason: str) -> None:
+    async def check_after_failure(self, server: Server, reason: str) -> None:
         """Checks a server after a failed request, and removes it if it is unhealthy."""
         if await self._is_stuck(server):
-            self.take_out(server, _how_it_ended(server) or reason)
+            self.remove(server, _exit_message(server) or reason)
 
-    def take_out(self, server: Server, reason: str) -> None:
+    def remove(self, server: Server, reason: str) -> None:
         """Removes a server: it gets no more requests, and its pending ones are sent to other servers."""
         server.is_up, server.version, server.failure = False, None, reason
         if server.process is None:
             server.started = time.monotonic()
-        server.gone.set()
+        server.removed.set()
         if self.router is not None:
-            task = asyncio.create_task(self.router.remove(server.client.url))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self.run_in_background(self.router.remove(server.client.url))
 
-    async def _look(self, server: Server, *, ask: bool) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts a coroutine without waiting for it."""
+        task = asyncio.create_task(work)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+    async def _check_server(self, server: Server, *, generate_token: bool) -> None:
         if not server.is_up:
-            await self._greet(server)
-        elif how := _how_it_ended(server):
-            self.take_out(server, how)
-        elif ask and await self._is_stuck(server):
-            how = _how_it_ended(server) or f"the server {server.client.url} did not generate a token in time"
-            self.take_out(server, how)
+            await self._check_startup(server)
+        elif how := _exit_message(server):
+            self.remove(server, how)
+        elif generate_token and await self._is_stuck(server):
+            how = _exit_message(server) or f"the server {server.client.url} did not generate a token in time"
+            self.remove(server, how)
 
     async def _is_stuck(self, server: Server) -> bool:
         """Returns whether a server that is up fails to generate a token in time.
@@ -169,17 +174,17 @@ class ServerPool:
         is_same = server.is_up and server.client is client and version is not None and self.version == version
         return is_same and not healthy
 
-    async def _greet(self, server: Server) -> None:
+    async def _check_startup(self, server: Server) -> None:
         """Checks a server that is not up, and records that it has come up or has failed to start."""
         if server.is_up or (server.failure and server.process is not None):
             return  # a failed server that the run owns must be restarted first
         if server.process is None:  # a killed trainer may have left it paused
             with contextlib.suppress(ServerError):
                 await server.client.post("/continue_generation", {}, seconds=5.0)
-        if how := _how_it_ended(server):
+        if how := _exit_message(server):
             server.failure = how
         elif await server.client.is_healthy(seconds=5.0):
-            server.is_up, server.failure, server.gone = True, "", asyncio.Event()
+            server.is_up, server.failure, server.removed = True, "", asyncio.Event()
         elif time.monotonic() - server.started > _START_SECONDS:
             server.failure = f"the server {server.client.url} did not answer within {_START_SECONDS:.0f} s of its start"
 
@@ -209,16 +214,16 @@ class ServerPool:
             UserError: too few servers are left.
         """
         left = [server for server in self.servers if self._may_come_up(server)]
-        if len(left) < self._fewest:
+        if len(left) < self._min_servers:
             failures = "; ".join(server.failure for server in self.servers if server.failure)
             raise UserError(
-                f"{len(left)} of {len(self.servers)} rollout servers are left, and {self._fewest} are needed: "
+                f"{len(left)} of {len(self.servers)} rollout servers are left, and {self._min_servers} are needed: "
                 f"{failures}"
             )
         clients = []
         for server in left:
             if server.failure and server.process is not None:
-                _log.warning("a rollout server is started again: %s", server.failure)
+                _log.warning("restarting a rollout server: %s", server.failure)
                 clients.append(server.client)
                 server.process.stop()  # a hanging process still exists
                 server.process.start()
@@ -228,6 +233,6 @@ class ServerPool:
         return clients
 
 
-def _how_it_ended(server: Server) -> str:
+def _exit_message(server: Server) -> str:
     """Returns how a server's process ended; "" if it runs or the server is external."""
-    return server.process.ended() if server.process is not None else ""
+    return server.process.exit_message() if server.process is not None else ""

@@ -14,8 +14,8 @@ from megatron_sspo.ports import free_port
 from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout import serve
 
-_MOST_BYTES = 64 * 1024  # read from the end of a log
-_LONGEST_FOLDER = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
+_MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
+_MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
 _PORT_TAKEN = "address already in use"  # SGLang logs this and keeps running
 
 
@@ -68,7 +68,7 @@ class ServerProcess:
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
-                    "TORCHINDUCTOR_CACHE_DIR": _compiled(),
+                    "TORCHINDUCTOR_CACHE_DIR": _compile_cache(),
                     **self._environment,
                     "TMPDIR": str(self._tmp.path),
                     serve.TMP: str(self._tmp.path),
@@ -91,14 +91,14 @@ class ServerProcess:
         """Returns whether the process was started and has ended."""
         return self._process is not None and self._process.poll() is not None
 
-    def ended(self) -> str:
+    def exit_message(self) -> str:
         """Returns how the process ended, with the last lines of its log; "" while it runs.
 
         A process that found its port taken counts as ended.
         """
         code = None if self._process is None else self._process.poll()
         if code is None and self._process is not None and _PORT_TAKEN in self.last_lines():
-            return f"the server {self.url} found its port taken, and waits for nothing; see {self.log}"
+            return f"the server {self.url} could not bind its port, which is in use, and hangs; see {self.log}"
         if code is None:
             return ""
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -107,7 +107,7 @@ class ServerProcess:
     def last_lines(self, count: int = 5) -> str:
         """Returns the last lines of this process's part of the log, as one line."""
         with contextlib.suppress(OSError), open(self.log, "rb") as log:
-            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _MOST_BYTES))
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
             return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self._key, "***")
         return ""
@@ -121,7 +121,8 @@ class ServerProcess:
         for child in children:  # the watcher has a process group of its own, and would stay behind if it is stopped
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGCONT)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=serve.KILL_SECONDS)
         self._process = None
         if self._tmp is not None:
             serve.clean_up(str(self._tmp.path))  # the process's own watcher may be dead, too
@@ -131,7 +132,7 @@ class ServerProcess:
 def _folder_for_sockets() -> str:
     """Returns the temporary folder, or /tmp where the path of a socket below it would be too long for Linux."""
     folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else "/tmp"
+    return folder if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES else "/tmp"
 
 
 def _children(pid: int) -> list[int]:
@@ -140,7 +141,7 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _compiled() -> str:
+def _compile_cache() -> str:
     """Returns torch's compile cache folder, as it would be without the server's own TMPDIR."""
     given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return given or os.path.join(tempfile.gettempdir(), f"torchinductor_{os.geteuid()}")
@@ -170,7 +171,7 @@ def find_python(given: str | None) -> Path:
     python = Path(given) if given else here
     if not python.exists():
         raise UserError(
-            f"there is no {python}, which is to run SGLang's server: `make install-sglang` makes an environment for "
-            "CPUs, or name an interpreter that has sglang: rollouts.options.python"
+            f"there is no {python} to run SGLang's server: `make install-sglang` creates an environment for CPUs, or "
+            "set rollouts.options.python to an interpreter that has sglang"
         )
     return python

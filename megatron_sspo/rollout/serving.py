@@ -12,7 +12,7 @@ from megatron_sspo.ports import check_free
 from megatron_sspo.resolve import check_options
 from megatron_sspo.rollout import serve as server_program
 from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.own_servers import own_servers
+from megatron_sspo.rollout.own_servers import build_servers
 from megatron_sspo.rollout.server_pool import ServerPool
 from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.rollout.sglang_options import Options
@@ -44,13 +44,13 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     """
     key = os.environ.get(server_program.KEY, "")
     if not key:
-        raise UserError(f"{server_program.KEY} is not set: give the servers a key, which the trainer has to know too")
+        raise UserError(f"{server_program.KEY} is not set: set the same key for the servers and for the trainer")
     check_options(sglang.engine, run.rollouts.options, "the engine 'sglang'", num_given=1)
     given = Options(**run.rollouts.options)
     options = replace(
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
-    servers = own_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
+    servers = build_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")
     load_tokenizer(Path(run.model.path))  # a folder without a model gives a clear error here, before servers start
@@ -61,24 +61,24 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         pool = ServerPool(
             servers,
             key=key,
-            fewest=len(servers),
+            min_servers=len(servers),
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
         )
         pool.start()
-        asyncio.run(_mind(pool, folder / URLS))
+        asyncio.run(_watch(pool, folder / URLS))
     finally:
         for process in processes:
             process.stop()
 
 
-async def _mind(pool: ServerPool, urls: Path) -> None:
+async def _watch(pool: ServerPool, urls: Path) -> None:
     try:
         await pool.await_all()
         write_atomically(urls, "".join(f"{server.client.url}\n" for server in pool.servers))
         _log.info("%s", ", ".join(server.client.url for server in pool.servers))
         while True:
-            await pool.check(ask=False)
+            await pool.check(generate_token=False)
             for client in pool.restart_failed():
                 await client.close()
             await asyncio.sleep(_WATCH_SECONDS)

@@ -20,12 +20,12 @@ from megatron_sspo.processes.watchdog import beat
 from megatron_sspo.reading import read_json
 from megatron_sspo.rollout import serve
 from megatron_sspo.rollout.engine import Generation, RolloutEngine, Sampling
-from megatron_sspo.rollout.own_servers import dtype_of_servers, own_router, own_servers
+from megatron_sspo.rollout.own_servers import build_router, build_servers, server_dtype
 from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.server_pool import Server, ServerPool
 from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.rollout.sglang_client import Client
-from megatron_sspo.rollout.sglang_format import Format
+from megatron_sspo.rollout.sglang_format import RequestFormat
 from megatron_sspo.rollout.sglang_generation import Requests, ServedGeneration
 from megatron_sspo.rollout.sglang_options import Options, check
 from megatron_sspo.types import Prompt
@@ -36,7 +36,7 @@ from megatron_sspo.weights.sync.ipc import IpcTransport
 from megatron_sspo.weights.sync.session import Session, Transport
 from megatron_sspo.weights.sync.tensor import TensorTransport
 
-_MEND_SECONDS = 0.5  # between two restarts of failed servers
+_RESTART_POLL_SECONDS = 0.5  # between two restarts of failed servers
 T = TypeVar("T")
 
 
@@ -85,27 +85,27 @@ class SGLangEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sglang", daemon=True)
         self._thread.start()
-        self._under_way: list[ServedGeneration] = []
+        self._generations: list[ServedGeneration] = []
         self._watch: concurrent.futures.Future[None] | None = None
         self._router: Router | None = None
         self._num_syncs = 0
         self._config = read_json(model_path / "config.json")
-        self._resting: set[Client] = set()
+        self._released: set[Client] = set()
         self._metrics: dict[str, float] = {}
         servers = [Server(Client(url, self.key)) for url in options.urls]
         if not servers:
             assert python is not None
-            servers = own_servers(options, model_path, python, self.key)
+            servers = build_servers(options, model_path, python, self.key)
         self.pool = ServerPool(
             servers,
             key=self.key,
-            fewest=options.fewest_servers,
+            min_servers=options.fewest_servers,
             max_restarts=options.max_restarts,
             health_seconds=options.health_seconds,
         )
         try:
             self._start(python)
-            self._requests = self._run(self._make_requests(Format(model_path, routes=options.routes)))
+            self._requests = self._run(self._make_requests(RequestFormat(model_path, routes=options.routes)))
         except BaseException:
             self.close()
             raise
@@ -136,10 +136,10 @@ class SGLangEngine:
             group_size,
             episodes=None if environment is None else self._requests.episodes(environment),
             submit=self._submit,
-            mend=self._restart_failed,
-            await_any=lambda: self._run(self.pool.await_any(), mend=True),
+            restart_failed=self._restart_failed,
+            await_any=lambda: self._run(self.pool.await_any(), restart_failed=True),
         )
-        self._under_way = [*(g for g in self._under_way if not g.is_done), generation]
+        self._generations = [*(g for g in self._generations if not g.is_done), generation]
         if self._watch is None:
             self._watch = self._submit(self.pool.watch())
         return generation
@@ -158,16 +158,16 @@ class SGLangEngine:
             self._transport.participate(tensors)
             return
         self.pool.version = None
-        self._run(self.pool.check(ask=False))  # a server that hangs is detected by the requests of the sync
+        self._run(self.pool.check(generate_token=False))  # a server that hangs is detected by the requests of the sync
         self._restart_failed()
-        self._run(self.pool.await_any(), mend=True)
+        self._run(self.pool.await_any(), restart_failed=True)
         started = time.perf_counter()
-        session = self._session()
-        self._send(session, tensors, policy_version)
+        session = self._new_session()
+        self._send_weights(session, tensors, policy_version)
         errors = list(session.failures.values())
-        if not session.servers and errors and all(error.is_final for error in errors):
-            raise UserError(f"the rollout servers refuse the weights: {errors[0]}")
-        self._run(self._note(session, policy_version))
+        if not session.servers and errors and all(error.is_rejected for error in errors):
+            raise UserError(f"the rollout servers reject the weights: {errors[0]}")
+        self._run(self._record_session(session, policy_version))
         if self._router is not None:
             self._run(self._router.set_servers(self.pool.urls))
         self.pool.version = policy_version
@@ -179,26 +179,26 @@ class SGLangEngine:
             "sync/gigabytes_per_second": session.num_bytes / 1e9 / seconds,
         }
 
-    def rest(self) -> None:
-        """Makes the servers release their GPU memory, if `release_memory` is set and no generation is in progress."""
+    def release_memory(self) -> None:
+        """Makes the servers release their GPU memory, if the option is set and no generation is in progress."""
         if not self._is_driver or not self._options.release_memory or self._is_busy:
             return
         self.pool.version = None
         if self._watch is not None:  # its health checks would generate tokens
             self._watch.cancel()
             self._watch = None
-        session = self._session()
+        session = self._new_session()
         session.post("/pause_generation", {"mode": "abort"})  # returns when no request is in progress
         session.post("/release_memory_occupation", {})
-        self._run(self._note(session, None))
-        self._resting = set(session.servers.values())
+        self._run(self._record_session(session, None))
+        self._released = set(session.servers.values())
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last sync, and how long the servers were idle."""
         if not self._is_driver:
             return {}
         found, self._metrics = self._metrics, {}
-        return {**found, "rollout/seconds_idle": self._run(self._requests.idle())}
+        return {**found, "rollout/seconds_idle": self._run(self._requests.idle_seconds())}
 
     def close(self) -> None:
         """Stops the servers that the run owns, and resumes external ones. A second call does nothing."""
@@ -206,7 +206,7 @@ class SGLangEngine:
             return
         self._run(_end_all_tasks())
         others = {server: server.client for server in self.pool.up() if server.process is None}
-        self._wake(Session(others, self._submit))
+        self._resume_memory(Session(others, self._submit))
         self._transport.close()
         if self._router is not None:
             self._run(self._router.close())
@@ -224,14 +224,14 @@ class SGLangEngine:
         options = self._options
         if options.router is not None:
             assert python is not None
-            self._router = Router(own_router(options, python, self.key), self.key, options.max_restarts)
+            self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
         self.pool.start()
         self._run(self.pool.await_all())
         if self._router is not None:
             self._run(self._router.set_servers(self.pool.urls))
             self.pool.router = self._router
 
-    async def _make_requests(self, format: Format) -> Requests:
+    async def _make_requests(self, format: RequestFormat) -> Requests:
         options = self._options
         return Requests(
             self.pool, format, self._router, max_in_flight=options.max_in_flight, seconds=options.request_seconds
@@ -239,15 +239,13 @@ class SGLangEngine:
 
     # ------------------------------------------------------------------ weights
 
-    def _send(self, session: Session, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def _send_weights(self, session: Session, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         options, is_busy = self._options, self._is_busy
-        self._wake(session)
+        self._resume_memory(session)
         if is_busy:
             session.post("/pause_generation", {"mode": options.pause})
         verify = options.verify_every and self._num_syncs % options.verify_every == 0
-        checksums = (
-            Checksums(self._config, tp_size=options.tp_size, dtype=dtype_of_servers(options)) if verify else None
-        )
+        checksums = Checksums(self._config, tp_size=options.tp_size, dtype=server_dtype(options)) if verify else None
         stream = tensors if checksums is None else checksums.observe(tensors)
         self._transport.send(session, stream, version)
         if not (is_busy and options.pause == "in_place"):
@@ -257,43 +255,43 @@ class SGLangEngine:
         if is_busy:
             session.post("/continue_generation", {})
 
-    def _wake(self, session: Session) -> None:
+    def _resume_memory(self, session: Session) -> None:
         """Resumes only servers that released their memory: SGLang crashes on a request to resume memory that it has."""
-        resting = [key for key, client in session.servers.items() if client in self._resting]
-        session.post("/resume_memory_occupation", {}, to=resting)
-        session.post("/continue_generation", {}, to=resting)
-        self._resting = set()
+        released = [key for key, client in session.servers.items() if client in self._released]
+        session.post("/resume_memory_occupation", {}, to=released)
+        session.post("/continue_generation", {}, to=released)
+        self._released = set()
 
-    def _session(self) -> Session:
+    def _new_session(self) -> Session:
         return Session({server: server.client for server in self.pool.up()}, self._submit)
 
-    async def _note(self, session: Session, version: int | None) -> None:
+    async def _record_session(self, session: Session, version: int | None) -> None:
         """Records the result of a session: failed servers are removed, the others hold `version`.
 
         Servers that came up after the session began hold no weights.
         """
         for server, error in session.failures.items():
-            self.pool.take_out(server, str(error))
+            self.pool.remove(server, str(error))
         for server in self.pool.up():
             server.version = version if server in session.servers else None
 
     @property
     def _is_busy(self) -> bool:
-        return any(not generation.is_done for generation in self._under_way)
+        return any(not generation.is_done for generation in self._generations)
 
     # ------------------------------------------------------------------ the engine's thread
 
-    def _run(self, work: Coroutine[Any, Any, T], *, mend: bool = False) -> T:
+    def _run(self, work: Coroutine[Any, Any, T], *, restart_failed: bool = False) -> T:
         """Runs a coroutine in the engine's thread, and waits for it.
 
-        With `mend`, servers that fail meanwhile are restarted. They are started from this thread, which lives as long
-        as the engine, because the kernel kills a server together with the thread that started it.
+        With `restart_failed`, servers that fail meanwhile are restarted. They are started from this thread, which lives
+        as long as the engine, because the kernel kills a server together with the thread that started it.
         """
         future = self._submit(work)
         try:
-            while not concurrent.futures.wait([future], timeout=_MEND_SECONDS).done:
+            while not concurrent.futures.wait([future], timeout=_RESTART_POLL_SECONDS).done:
                 beat()  # the coroutine has a timeout of its own
-                if mend:
+                if restart_failed:
                     self._restart_failed()
             return future.result()
         except BaseException:

@@ -8,19 +8,19 @@ import aiohttp
 
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
-_PLAIN = ("/flush_cache",)  # endpoints that answer with plain text
+_PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
 
 
 class ServerError(Exception):
     """A request that failed.
 
     Attributes:
-        is_final: True if the server rejected the request itself, so that every other server would reject it too.
+        is_rejected: True if the server rejected the request itself, so that every other server would reject it too.
     """
 
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
+    def __init__(self, message: str, *, is_rejected: bool = False) -> None:
         super().__init__(message)
-        self.is_final = is_final
+        self.is_rejected = is_rejected
 
 
 class Client:
@@ -73,23 +73,24 @@ class Client:
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
         if not 200 <= status < 300:
-            is_final = status in (400, 401, 403, 404, 422)
-            raise ServerError(f"{self.url}{path} answered {status}: {text[:500]}", is_final=is_final)
+            is_rejected = status in (400, 401, 403, 404, 422)
+            raise ServerError(f"{self.url}{path} answered {status}: {text[:500]}", is_rejected=is_rejected)
         try:
             found = (json.loads(text) if text else None) or {}
         except ValueError as error:
-            if path.partition("?")[0] in _PLAIN:
+            if path.partition("?")[0] in _PLAIN_TEXT_PATHS:
                 return {}
-            raise ServerError(f"{self.url}{path} answered what is no JSON: {text[:200]!r}") from error
+            raise ServerError(f"{self.url}{path} did not answer with JSON: {text[:200]!r}") from error
         if not isinstance(found, dict):
-            raise ServerError(f"{self.url}{path} answered no JSON object: {text[:200]!r}")
+            raise ServerError(f"{self.url}{path} answered with JSON that is not an object: {text[:200]!r}")
         if found.get("success") is False:
-            raise ServerError(f"{self.url}{path}: {found.get('message') or found.get('error_message')}", is_final=True)
+            reason = found.get("message") or found.get("error_message")
+            raise ServerError(f"{self.url}{path}: {reason}", is_rejected=True)
         return found
 
     async def _exchange(self, method: str, path: str, content: Any, seconds: float) -> tuple[int, str]:
         if self._is_closed:
-            raise ServerError(f"nothing is asked of {self.url} any more")
+            raise ServerError(f"the client of {self.url} is closed")
         if self._session is None:  # created here, because a session belongs to the running event loop
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)

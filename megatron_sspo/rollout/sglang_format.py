@@ -19,7 +19,7 @@ from megatron_sspo.types import FinishReason, Prompt, Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialResponse:
     """A response so far: complete, or incomplete because its request was aborted.
 
     Requests are aborted when weights are replaced or a request takes too long.
@@ -33,22 +33,22 @@ class Part:
     observed: tuple[tuple[int, int], ...] = ()  # see `Rollout.observed`
 
     @property
-    def turn(self) -> tuple[int, ...]:
+    def last_turn(self) -> tuple[int, ...]:
         """The tokens of the last turn."""
         return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
 
-    def read(self, observation: tuple[int, ...]) -> "Part":
+    def append_observation(self, observation: tuple[int, ...]) -> "PartialResponse":
         """Returns the response with the tokens between two turns appended, ready for the next turn."""
-        beyond = len(self.tokens) + len(observation)
+        end = len(self.tokens) + len(observation)
         return replace(
             self,
             tokens=self.tokens + observation,
             log_probs=self.log_probs + (0.0,) * len(observation),
             finish_reason=None,
-            observed=(*self.observed, (len(self.tokens), beyond)),
+            observed=(*self.observed, (len(self.tokens), end)),
         )
 
-    def __add__(self, more: "Part") -> "Part":
+    def __add__(self, more: "PartialResponse") -> "PartialResponse":
         """Appends the continuation `more`. Its routes cover both parts, because the server prefilled these tokens."""
         spans = list(self.spans)
         for version, count in more.spans:
@@ -56,7 +56,7 @@ class Part:
                 spans[-1] = (version, spans[-1][1] + count)
             else:
                 spans.append((version, count))
-        return Part(
+        return PartialResponse(
             self.tokens + more.tokens,
             self.log_probs + more.log_probs,
             tuple(spans),
@@ -66,7 +66,7 @@ class Part:
         )
 
 
-class Format:
+class RequestFormat:
     """The conversion between prompts, requests, answers and rollouts of one model.
 
     Args:
@@ -90,11 +90,11 @@ class Format:
                 "positions: drop or shorten it"
             )
 
-    def longest(self, prompt: Prompt, sampling: Sampling) -> int:
+    def max_new_tokens(self, prompt: Prompt, sampling: Sampling) -> int:
         """Returns the largest number of tokens that may follow a prompt."""
         return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
 
-    def request(self, prompt: Prompt, sampling: Sampling, part: Part, *, id: str) -> dict[str, Any]:
+    def to_request(self, prompt: Prompt, sampling: Sampling, part: PartialResponse, *, id: str) -> dict[str, Any]:
         """Returns the request for the rest of a response."""
         return {
             "rid": id,
@@ -102,7 +102,7 @@ class Format:
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "max_new_tokens": self.longest(prompt, sampling) - len(part.tokens),
+                "max_new_tokens": self.max_new_tokens(prompt, sampling) - len(part.tokens),
                 "stop": list(sampling.stop) or None,
                 "stop_token_ids": self._end_tokens,
                 "no_stop_trim": True,
@@ -112,7 +112,7 @@ class Format:
             "return_routed_experts": self._routes,
         }
 
-    def part(self, answer: Mapping[str, Any]) -> Part:
+    def parse(self, answer: Mapping[str, Any]) -> PartialResponse:
         """Converts an answer. The last token of an aborted response is dropped.
 
         SGLang has not yet checked whether the response ends with that token, by an end token, a stop string or its
@@ -126,48 +126,48 @@ class Format:
             kind = meta["finish_reason"]["type"]
             tokens = tuple(int(token) for token in answer["output_ids"])
             if kind == "abort" and len(tokens) <= 1:
-                return Part()
+                return PartialResponse()
             log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
             if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
-                raise ValueError("tokens and log-probs do not belong together")
+                raise ValueError("output_ids and output_token_logprobs differ")
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
             # An aborted response needs no routes: those of the whole response come with its last part.
-            routes = self._packed(meta) if self._routes and kind != "abort" else None
+            routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
         except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"a server answered what is no response ({error!r}): {str(answer)[:300]}") from error
+            raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error
         if kind not in ("stop", "length", "abort"):
-            raise ServerError(f"a server ended a response by {meta['finish_reason']}")
-        return Part(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
+            raise ServerError(f"a server ended a response with the unknown finish_reason {meta['finish_reason']}")
+        return PartialResponse(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
 
-    def rollout(self, part: Part) -> Rollout:
+    def to_rollout(self, part: PartialResponse) -> Rollout:
         """Converts a complete response to a rollout."""
         assert part.finish_reason is not None
         return Rollout(
             tokens=part.tokens,
             rollout_log_probs=part.log_probs,
-            text=self.text(part),
+            text=self.last_turn_text(part),
             finish_reason=part.finish_reason,
             policy_version=min(version for version, _ in part.spans),
             version_spans=part.spans if len(part.spans) > 1 else (),
             routes=part.routes,
             observed=part.observed,
-            transcript=self._decoded(part.tokens) if part.observed else "",
+            transcript=self._decode(part.tokens) if part.observed else "",
         )
 
-    def text(self, part: Part) -> str:
+    def last_turn_text(self, part: PartialResponse) -> str:
         """Returns the last turn, decoded."""
-        return self._decoded(part.turn)
+        return self._decode(part.last_turn)
 
-    def turns(self) -> TurnTemplate:
+    def turn_template(self) -> TurnTemplate:
         """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
         return TurnTemplate(self._tokenizer)
 
-    def _decoded(self, tokens: tuple[int, ...]) -> str:
+    def _decode(self, tokens: tuple[int, ...]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _packed(self, meta: Mapping[str, Any]) -> str:
+    def _pack_routes(self, meta: Mapping[str, Any]) -> str:
         """Packs the experts of every token except the last one, which the model has not processed."""
         chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
         return pack_routes(chosen, self._num_experts)
@@ -177,7 +177,7 @@ def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], .
     """Returns (policy version, number of tokens) for each span of tokens.
 
     Raises:
-        ValueError: the version is no number: a server without weights of a sync reports "default".
+        ValueError: the version is not a number: a server without weights of a sync reports "default".
     """
     found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
     counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]

@@ -19,12 +19,12 @@ from megatron_sspo.rollout.router import Router
 from megatron_sspo.rollout.served_episodes import ServedEpisodes
 from megatron_sspo.rollout.server_pool import Server, ServerPool
 from megatron_sspo.rollout.sglang_client import Client, ServerError
-from megatron_sspo.rollout.sglang_format import Format, Part
+from megatron_sspo.rollout.sglang_format import PartialResponse, RequestFormat
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
-_MOST_FAILURES = 8  # of one turn of a response, on healthy servers
-_HAND_BACK_SECONDS = 60.0  # time limit for a server to return an aborted response
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
+_MAX_FAILURES = 8  # of one turn of a response, on healthy servers
+_ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
+_FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
 
 
@@ -42,20 +42,19 @@ class Requests:
     """
 
     def __init__(
-        self, pool: ServerPool, format: Format, router: Router | None, *, max_in_flight: int, seconds: float
+        self, pool: ServerPool, format: RequestFormat, router: Router | None, *, max_in_flight: int, seconds: float
     ) -> None:
         self.pool, self.format = pool, format
         self._router, self._seconds = router, seconds
-        self._free = asyncio.Semaphore(max_in_flight)
+        self._slots = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
-        self._num_under_way, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
         self._episodes: dict[int, ServedEpisodes] = {}  # by the environment's id
-        self._telling: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
 
-    async def idle(self) -> float:
+    async def idle_seconds(self) -> float:
         """Returns the seconds without any request in progress since the last call."""
         now = time.monotonic()
-        if not self._num_under_way:
+        if not self._num_in_progress:
             self._idle_seconds += now - self._idle_since
         self._idle_since = now
         found, self._idle_seconds = self._idle_seconds, 0.0
@@ -68,10 +67,10 @@ class Requests:
             UserError: the chat template does not support a second turn.
         """
         if id(environment) not in self._episodes:
-            self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turns())
+            self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turn_template())
         return self._episodes[id(environment)]
 
-    async def response(
+    async def generate_response(
         self, prompt: Prompt, sampling: Sampling, first: int, episodes: ServedEpisodes | None = None
     ) -> Rollout:
         """Generates one response with all its turns. Waits while no server holds the weights.
@@ -85,106 +84,104 @@ class Requests:
         Raises:
             UserError: the servers reject the request, no healthy server answers, or the environment is broken.
         """
-        part = await self._turn(prompt, sampling, first, Part())
+        part = await self._run_turn(prompt, sampling, first, PartialResponse())
         if episodes is not None and part.finish_reason == "stop":
             async with episodes.episode(prompt) as observe:
                 while part.finish_reason == "stop":
-                    observation = await observe(self.format.text(part))
+                    observation = await observe(self.format.last_turn_text(part))
                     if observation is None:
                         break
-                    between = episodes.template.tokens(part.tokens, observation)
-                    if len(part.tokens) + len(between) >= self.format.longest(prompt, sampling):
+                    between = episodes.template.observation_tokens(part.tokens, observation)
+                    if len(part.tokens) + len(between) >= self.format.max_new_tokens(prompt, sampling):
                         part = replace(part, finish_reason="length")
                     else:
-                        part = await self._turn(prompt, sampling, first, part.read(between))
-        return self.format.rollout(part)
+                        part = await self._run_turn(prompt, sampling, first, part.append_observation(between))
+        return self.format.to_rollout(part)
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        if not self._num_under_way:
+    def _count_in_progress(self) -> Iterator[None]:
+        if not self._num_in_progress:
             self._idle_seconds += time.monotonic() - self._idle_since
-        self._num_under_way += 1
+        self._num_in_progress += 1
         try:
             yield
         finally:
-            self._num_under_way -= 1
+            self._num_in_progress -= 1
             self._idle_since = time.monotonic()
 
-    async def _turn(self, prompt: Prompt, sampling: Sampling, first: int, part: Part) -> Part:
+    async def _run_turn(self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse) -> PartialResponse:
         """Generates the rest of a turn and returns the response with it."""
         pause, failures = _FIRST_PAUSE, 0
         while True:
-            async with self._free:
+            async with self._slots:
                 server = await self._pick(first + failures)
                 version = self.pool.version
                 began = time.monotonic()
                 try:
-                    with self._counted():
-                        part = part + await self._ask(server, prompt, sampling, part)
+                    with self._count_in_progress():
+                        part = part + await self._send(server, prompt, sampling, part)
                     if part.finish_reason:
                         return part
                     is_late = time.monotonic() - began >= self._seconds
                     if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
-                        raise ServerError(f"{server.client.url} gave up a response")
+                        raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
                     continue
                 except ServerError as error:
-                    if error.is_final:
+                    if error.is_rejected:
                         raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
-                    await self.pool.suspect(server, str(error))
-                    if not server.is_up or not self._is_routed:
+                    await self.pool.check_after_failure(server, str(error))
+                    if not server.is_up or not self._is_router_ready:
                         continue
                     failures += 1
-                    if failures == _MOST_FAILURES:
+                    if failures == _MAX_FAILURES:
                         raise UserError(f"no server answers prompt {prompt.id}; the last failure: {error}") from error
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     @property
-    def _is_routed(self) -> bool:
+    def _is_router_ready(self) -> bool:
         """Returns whether requests can be routed: there is no router, or it works."""
-        return self._router is None or self._router.is_well
+        return self._router is None or self._router.is_ready
 
     async def _pick(self, turn: int) -> Server:
         """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
-        while not self._is_routed:
+        while not self._is_router_ready:
             await asyncio.sleep(_POLL_SECONDS)
         return await self.pool.pick(turn)
 
-    async def _ask(self, server: Server, prompt: Prompt, sampling: Sampling, part: Part) -> Part:
+    async def _send(self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse) -> PartialResponse:
         """Sends one request and returns its answer. Raises ServerError if the server is removed meanwhile."""
         # The id is unique per attempt, because an earlier attempt may still be running. It is not a prefix of another
         # id, because SGLang aborts every request whose id begins with the given one.
         id = f"{self._run}-{next(self._numbers):012d}"
-        content = self.format.request(prompt, sampling, part, id=id)
+        content = self.format.to_request(prompt, sampling, part, id=id)
         client = server.client if self._router is None else self._router.client
-        gone = asyncio.create_task(server.gone.wait())
-        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _HAND_BACK_SECONDS))
-        late = asyncio.get_running_loop().call_later(self._seconds, self._give_up, id, server)
+        removed = asyncio.create_task(server.removed.wait())
+        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _ABORT_SECONDS))
+        timer = asyncio.get_running_loop().call_later(self._seconds, self._abort, id, server)
         try:
-            await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                return self.format.part(answer.result())
-            raise ServerError(f"{server.client.url} was taken out")
+                return self.format.parse(answer.result())
+            raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
-            self._give_up(id, server)
+            self._abort(id, server)
             raise
         finally:
-            late.cancel()
-            gone.cancel()
+            timer.cancel()
+            removed.cancel()
             answer.cancel()
 
-    def _give_up(self, id: str, server: Server) -> None:
+    def _abort(self, id: str, server: Server) -> None:
         """Aborts a request on its server; on all servers if a router has chosen the server."""
 
-        async def tell(client: Client) -> None:
+        async def abort(client: Client) -> None:
             with contextlib.suppress(ServerError):
                 await client.post("/abort_request", {"rid": id}, seconds=10.0)
 
-        for asked in self.pool.up() if self._router else [server]:
-            if asked.is_up:
-                task = asyncio.create_task(tell(asked.client))
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
+        for target in self.pool.up() if self._router else [server]:
+            if target.is_up:
+                self.pool.run_in_background(abort(target.client))
 
 
 class ServedGeneration:
@@ -197,7 +194,7 @@ class ServedGeneration:
         group_size: number of responses to each prompt.
         episodes: the environment's episodes; None for single turns.
         submit: function that starts a coroutine in the engine's thread.
-        mend: function that restarts failed servers; `wait` calls it repeatedly.
+        restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
         await_any: function that waits until a server answers.
     """
 
@@ -210,13 +207,14 @@ class ServedGeneration:
         *,
         episodes: ServedEpisodes | None,
         submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
-        mend: Callable[[], None],
+        restart_failed: Callable[[], None],
         await_any: Callable[[], None],
     ) -> None:
-        self._requests, self._episodes, self._mend, self._await_any = requests, episodes, mend, await_any
-        self._left = len(prompts)
+        self._requests, self._episodes = requests, episodes
+        self._restart_failed, self._await_any = restart_failed, await_any
+        self._num_left = len(prompts)
         self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
-        self._work = submit(self._all(prompts, sampling, group_size))
+        self._work = submit(self._generate_all(prompts, sampling, group_size))
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
         """Waits for a group, and returns all completed groups, each with the index of its prompt.
@@ -226,24 +224,24 @@ class ServedGeneration:
             UserError: a response cannot be generated, or too few servers are left.
         """
         found: list[tuple[int, RolloutGroup]] = []
-        while self._left and not found:
+        while self._num_left and not found:
             try:
                 self._take(found, self._finished.get(timeout=_POLL_SECONDS))
                 while True:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
                 beat()  # the pool detects a server that hangs
-                self._mend()
+                self._restart_failed()
                 if not found and not self._requests.pool.ready():
                     self._await_any()
                     raise NeedsWeights from None
-        if found and not self._left:  # the last group is in the queue shortly before the coroutine ends
+        if found and not self._num_left:  # the last group is in the queue shortly before the coroutine ends
             concurrent.futures.wait([self._work], timeout=_POLL_SECONDS)
         return found
 
     def cancel(self) -> None:
         """Cancels the incomplete groups, and aborts their requests on the servers."""
-        self._left = 0
+        self._num_left = 0
         self._work.cancel()
 
     @property
@@ -255,11 +253,11 @@ class ServedGeneration:
         if isinstance(item, BaseException):
             raise item
         found.append(item)
-        self._left -= 1
+        self._num_left -= 1
 
-    async def _all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
+    async def _generate_all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
         tasks = [
-            asyncio.create_task(self._group(number, prompt, sampling, group_size))
+            asyncio.create_task(self._generate_group(number, prompt, sampling, group_size))
             for number, prompt in enumerate(prompts)
         ]
         try:
@@ -269,8 +267,8 @@ class ServedGeneration:
         finally:
             await _end(tasks)
 
-    async def _group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
-        response, episodes = self._requests.response, self._episodes
+    async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
+        response, episodes = self._requests.generate_response, self._episodes
         tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
         try:
             rollouts = await asyncio.gather(*tasks)

@@ -50,22 +50,22 @@ def check(options: Options) -> None:
     choices = {"transport": get_args(TransportName), "pause": get_args(Pause)}
     for name, known in choices.items():
         if getattr(options, name) not in known:
-            raise UserError(f"{what}.{name} is {getattr(options, name)!r}: it is one of {', '.join(known)}")
+            raise UserError(f"{what}.{name} is {getattr(options, name)!r}: choose one of {', '.join(known)}")
     for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
         if getattr(options, name) < 1:
-            raise UserError(f"{what}.{name} is {getattr(options, name)}: it has to be 1 or more")
+            raise UserError(f"{what}.{name} is {getattr(options, name)}: it must be 1 or more")
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
-            raise UserError(f"{what}.urls holds {url!r}: a server is named like http://10.0.0.1:30000")
+            raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
     if options.transport == "ipc" and (options.urls or not torch.cuda.is_available()):
         raise UserError(
-            f'{what}.transport is "ipc", which is for servers that the run starts on its own GPUs: choose "tensor"'
+            f'{what}.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
         )
     count = len(options.urls) or options.num_servers
     if options.fewest_servers > count:
         raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
         raise UserError(
-            f'{what}.pause is "in_place", which keeps what servers remember of prompts under older weights, and hands '
-            f'it to later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
+            f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '
+            f'later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
         )

@@ -32,29 +32,29 @@ class StopStrings:
         # A token adds at least one byte, so this many tokens hold any stop string. One more is needed because some
         # decoders strip the space before the first token.
         self._tail = 1 + max((len(string.encode()) for string in stop), default=0)
-        self._may_complete: dict[int, bool] = {}
+        self._can_end: dict[int, bool] = {}
 
-    def completed_by_last(self, tokens: Sequence[int], first: int = 0) -> bool:
+    def is_stopped(self, tokens: Sequence[int], turn_start: int = 0) -> bool:
         """Returns whether a stop string ends in the last token, given that none ended earlier in the turn.
 
         Args:
             tokens: the tokens of the response.
-            first: position at which the turn begins.
+            turn_start: position at which the turn begins.
         """
-        if not self._stop or not self._may_end_a_stop(tokens[-1]):
+        if not self._stop or not self._can_end_stop_string(tokens[-1]):
             return False
-        tail = self._decode(tokens[max(first, len(tokens) - self._tail) :])
+        tail = self._decode(tokens[max(turn_start, len(tokens) - self._tail) :])
         return any(string in tail for string in self._stop)
 
-    def _may_end_a_stop(self, token: int) -> bool:
+    def _can_end_stop_string(self, token: int) -> bool:
         """Returns False if the token's own text excludes that it ends a stop string, which avoids decoding the tail."""
-        if token not in self._may_complete:
+        if token not in self._can_end:
             text = self._decode([token])
-            self._may_complete[token] = "\ufffd" in text or any(  # a character's last byte does not decode alone
+            self._can_end[token] = "\ufffd" in text or any(  # a character's last byte does not decode alone
                 string[-1] in text or string[-1].isspace()  # some decoders strip a lone space
                 for string in self._stop
             )
-        return self._may_complete[token]
+        return self._can_end[token]
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -28,14 +28,14 @@ class TurnTemplate:
             {"role": "assistant", "content": _RESPONSE},
             {"role": "user", "content": _OBSERVATION},
         ]
-        text = _rendered(tokenizer, messages)
+        text = _render(tokenizer, messages)
         before, found, rest = text.partition(_RESPONSE)
         between, found_too, after = rest.partition(_OBSERVATION)
         if not (found and found_too) or _RESPONSE in rest or _OBSERVATION in before + after:
             raise _refusal(tokenizer, "does not show a response and the message after it, in order and once each")
         self._before, self._after = self._encode(between), self._encode(after)
 
-    def tokens(self, response: Sequence[int], observation: str) -> tuple[int, ...]:
+    def observation_tokens(self, response: Sequence[int], observation: str) -> tuple[int, ...]:
         """Returns the tokens to append to a response before the policy's next turn.
 
         Args:
@@ -52,7 +52,7 @@ class TurnTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"] if text else []
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     from jinja2 import TemplateError
 
     if not tokenizer.chat_template:
@@ -60,11 +60,11 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:
-        raise _refusal(tokenizer, f"refuses a conversation of several turns ({error})") from error
+        raise _refusal(tokenizer, f"rejects a conversation of several turns ({error})") from error
 
 
 def _refusal(tokenizer: Any, why: str) -> UserError:
     return UserError(
-        f"rollouts.environment wants a conversation, and the chat template of the tokenizer "
+        f"rollouts.environment needs several turns, and the chat template of the tokenizer "
         f"{tokenizer.name_or_path!r} {why}: choose a model with a chat template of several turns, or no environment"
     )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox import attacks
 from megatron_sspo.sandbox.box import ENVIRONMENT
-from megatron_sspo.sandbox.remote import RemoteSandbox
+from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
 
@@ -56,17 +56,8 @@ def open_sandbox(
     Raises:
         UserError: the sandbox cannot be made or reached, or an attack succeeds. There is no fallback.
     """
-    runner: Runner
-    if url:
-        if limits or python or packages or cgroup:
-            raise UserError(
-                "the sandbox has a url, so its limits, python, packages and cgroup are set on the server: give them to "
-                "megatron_sspo.sandbox.serve"
-            )
-        runner = RemoteSandbox(url)
-    else:
-        parsed = Limits.from_options(limits or {})
-        runner = Sandbox(parsed, python=python, packages=packages, cgroup=cgroup)
+    own = check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    runner: Runner = RemoteSandbox(url) if url else Sandbox(own, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)
     except BaseException:
@@ -80,6 +71,29 @@ def open_sandbox(
             runner.limits.memory_bytes // MEBIBYTE,
         )
     return runner
+
+
+def check_sandbox_options(
+    limits: Mapping[str, Any] | None = None,
+    *,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> Limits:
+    """Checks the options of `open_sandbox` that can be checked without a sandbox, and returns the limits.
+
+    Raises:
+        UserError: a limit or the url is invalid, or a remote sandbox is given options of a local one.
+    """
+    if url and (limits or python or packages or cgroup):
+        raise UserError(
+            "the sandbox has a url, so its limits, python, packages and cgroup are set on the server: give them to "
+            "megatron_sspo.sandbox.serve"
+        )
+    if url:
+        check_url(url)
+    return Limits.from_options(limits or {})
 
 
 def probe(runner: Runner) -> None:

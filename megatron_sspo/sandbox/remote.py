@@ -33,8 +33,7 @@ class RemoteSandbox:
 
     def __init__(self, url: str, key: str = "", *, request_seconds: float = 300.0) -> None:
         self.url = url.rstrip("/")
-        if not _is_valid_url(self.url):
-            raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
+        check_url(url)
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
             raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
@@ -115,12 +114,15 @@ class RemoteSandbox:
             connection.close()
 
 
-def _is_valid_url(url: str) -> bool:
+def check_url(url: str) -> None:
+    """Raises UserError if a url is not that of a server."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:  # the port is not a number between 0 and 65535
-        return False
+        is_valid = False
+    if not is_valid:
+        raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
 
 
 class RemoteSession:

@@ -56,7 +56,7 @@ def test_types():
 
 
 @pytest.mark.parametrize(("multiple", "padding"), [(1, 0), (3, 0), (2, 1), (4, 3), (16, 7)])
-def test_padding_is_a_segment_behind_the_others(multiple, padding):
+def test_padding_is_the_last_segment(multiple, padding):
     plain, padded = make_microbatch(TWO), make_microbatch(TWO, tensor_shards=multiple)
     assert padded.tokens.tolist() == plain.tokens.tolist() + [0] * padding
     assert padded.position_ids.tolist() == plain.position_ids.tolist() + list(range(padding))
@@ -68,7 +68,7 @@ def test_padding_is_a_segment_behind_the_others(multiple, padding):
 
 
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_no_sequences_are_padding_alone(multiple):
+def test_without_sequences_all_is_padding(multiple):
     microbatch = make_microbatch([], tensor_shards=multiple)
     assert microbatch.tokens.tolist() == [0] * multiple
     assert microbatch.cu_seqlens.tolist() == [0, multiple]
@@ -81,7 +81,7 @@ def test_no_sequences_are_padding_alone(multiple):
     assert microbatch.old_log_probs.shape == microbatch.reference_log_probs.shape == (0,)
 
 
-def test_an_empty_response_has_no_rows_and_is_a_sequence():
+def test_an_empty_response_is_a_sequence_without_rows():
     microbatch = make_microbatch([TWO[0], ((15, 16), rollout([], 2.0, old=())), TWO[1]])
     assert microbatch.tokens.tolist() == [11, 12, 13, 21, 22, 15, 16, 14, 23, 24, 25]
     assert microbatch.cu_seqlens.tolist() == [0, 5, 7, 11]
@@ -90,12 +90,12 @@ def test_an_empty_response_has_no_rows_and_is_a_sequence():
     assert microbatch.advantages.tolist() == [0.5, 2.0, -1.5]
 
 
-def test_nothing_but_an_empty_response_keeps_its_old_log_probs():
+def test_a_single_empty_response_has_old_log_probs():
     microbatch = make_microbatch([((15, 16), rollout([], old=()))])
     assert microbatch.old_log_probs is not None and microbatch.old_log_probs.shape == (0,)
 
 
-def test_observations_are_read_and_are_no_response():
+def test_observations_are_not_response_tokens():
     turns = replace(rollout([21, 22, 23, 24, 25], 0.5, old=(-1.0, -2.0, -3.0, -4.0, -5.0)), observed=((1, 3),))
     microbatch = make_microbatch([((11, 12), turns), TWO[1]])
     assert microbatch.tokens.tolist() == [11, 12, 21, 22, 23, 24, 25, 14, 23, 24, 25]
@@ -119,9 +119,15 @@ def test_old_log_probs_on_some_are_an_error(order):
         make_microbatch([sequences[i] for i in order])
 
 
-def test_a_response_to_an_empty_prompt_is_refused():
+def test_a_response_to_an_empty_prompt_is_an_error():
     with pytest.raises(ValueError, match="the prompt of rollout 1 is empty"):
         make_microbatch([TWO[0], ((), TWO[1][1]), TWO[0]])
+
+
+def test_too_few_tokens_for_the_sequences_are_an_error():
+    assert len(make_microbatch(TWO, num_tokens=12).tokens) == 12
+    with pytest.raises(ValueError, match="num_tokens=3 is less than the"):
+        make_microbatch(TWO, num_tokens=3)
 
 
 def test_a_copy_on_another_device():
@@ -156,7 +162,7 @@ def observed(length):
     st.integers(2, 4),
     st.integers(1, 3),
 )
-def test_the_shares_of_context_parallel_ranks_are_the_whole(pairs, size, shards):
+def test_context_parallel_shares_make_up_the_whole_row(pairs, size, shards):
     sequences = [(tuple(p), replace(rollout(r), observed=observed(len(r)))) for p, r in pairs]
     whole = make_microbatch(sequences)
     shares = [

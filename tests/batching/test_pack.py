@@ -19,7 +19,7 @@ def tokens(lengths, members):
 
 
 @given(lengths_and_caps, ranks, multiples)
-def test_every_index_once_under_the_cap_and_as_many_microbatches_on_every_rank(given_lengths, num_ranks, multiple_of):
+def test_every_index_once_within_max_tokens_and_equal_counts_on_all_ranks(given_lengths, num_ranks, multiple_of):
     lengths, cap = given_lengths
     plan = pack(lengths, num_ranks=num_ranks, max_tokens=cap, multiple_of=multiple_of)
     assert len(plan) == num_ranks
@@ -32,7 +32,7 @@ def test_every_index_once_under_the_cap_and_as_many_microbatches_on_every_rank(g
 
 
 @given(lengths_and_caps, ranks)
-def test_no_rank_has_a_longest_sequence_more_than_another(given_lengths, num_ranks):
+def test_ranks_differ_by_at_most_the_longest_sequence(given_lengths, num_ranks):
     lengths, cap = given_lengths
     plan = pack(lengths, num_ranks=num_ranks, max_tokens=cap)
     longest = max(lengths, default=0)
@@ -43,7 +43,7 @@ def test_no_rank_has_a_longest_sequence_more_than_another(given_lengths, num_ran
 
 
 @given(lengths_and_caps, ranks)
-def test_not_twice_as_many_microbatches_as_the_tokens_fill(given_lengths, num_ranks):
+def test_fewer_than_twice_the_minimal_number_of_microbatches(given_lengths, num_ranks):
     # filling the emptiest bin fails only if every microbatch is more than half full, or holds a long sequence
     lengths, cap = given_lengths
     fewest = max(1, -(-sum(lengths) // (cap * num_ranks)))
@@ -51,26 +51,26 @@ def test_not_twice_as_many_microbatches_as_the_tokens_fill(given_lengths, num_ra
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks)
-def test_one_microbatch_a_rank_where_everything_fits(lengths, num_ranks):
+def test_one_microbatch_per_rank_if_everything_fits(lengths, num_ranks):
     plan = pack(lengths, num_ranks=num_ranks, max_tokens=sum(lengths))
     assert [len(rank) for rank in plan] == [1] * num_ranks
 
 
-def test_ranks_hold_microbatches_of_like_size_at_the_same_time():
+def test_ranks_process_microbatches_of_similar_size_at_the_same_time():
     plan = pack([10, 9, 8, 4, 3, 2], num_ranks=2, max_tokens=10)
     sizes = [[tokens([10, 9, 8, 4, 3, 2], members) for members in rank] for rank in plan]
     assert sizes == [[10, 9], [9, 8]]
 
 
-def test_no_sequences_are_one_empty_microbatch_a_rank():
+def test_no_sequences_give_one_empty_microbatch_per_rank():
     assert pack([], num_ranks=3, max_tokens=10) == [[[]]] * 3
     assert pack([], num_ranks=1, max_tokens=10, multiple_of=2) == [[[], []]]
 
 
-def test_fewer_sequences_than_ranks_leave_empty_microbatches():
+def test_fewer_sequences_than_ranks_give_empty_microbatches():
     assert pack([5, 7], num_ranks=3, max_tokens=10) == [[[1]], [[0]], [[]]]
 
 
-def test_a_sequence_above_the_cap_is_named():
+def test_a_sequence_above_max_tokens_is_an_error_that_names_it():
     with pytest.raises(UserError, match="sequence 1 has 11 tokens, more than tokens_per_microbatch=10"):
         pack([10, 11, 3], num_ranks=2, max_tokens=10)

@@ -52,7 +52,7 @@ def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_pat
     workplace.hold.unlink()
     job.wait(lambda: job.state == "COMPLETED")
     check_metrics(job)
-    assert "a rollout server is started again" in next(folder.glob("slurm/*/server-n1.log")).read_text()
+    assert "restarting a rollout server" in next(folder.glob("slurm/*/server-n1.log")).read_text()
 
     call("scancel", serving.id)
     assert serving.end() == "CANCELLED"

@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_rows() -> None:
     assert pairs(arithmetic.rows(50, seed=1)) != pairs(arithmetic.rows(50, seed=2))
 
 
-def test_rows_that_must_never_change() -> None:
+def test_rows_are_stable_between_versions() -> None:
     """Checks rows on which all reported held-out results depend."""
     assert [row.question for row in arithmetic.rows(4, seed=0)] == ["63+11=", "68+90=", "42+42=", "83+76="]
     assert [row.question for row in arithmetic.rows(4, seed=0, split="held_out")] == [
@@ -40,7 +40,7 @@ def test_rows_that_must_never_change() -> None:
     ]
 
 
-def test_splits_are_disjoint_whatever_the_seed_and_cover_every_pair() -> None:
+def test_splits_are_disjoint_for_every_seed_and_cover_every_pair() -> None:
     train = pairs(arithmetic.rows(20_000, seed=1))
     held_out = pairs(arithmetic.rows(20_000, seed=2, split="held_out"))
     assert not set(train) & set(held_out)
@@ -51,7 +51,7 @@ def test_splits_are_disjoint_whatever_the_seed_and_cover_every_pair() -> None:
 @pytest.mark.parametrize(
     ("split", "max_operand", "size"), [("train", 99, 8000), ("held_out", 99, 800), ("held_out", 10**6, 500)]
 )
-def test_no_pair_twice_while_there_are_enough(split, max_operand, size) -> None:
+def test_pairs_are_drawn_without_replacement(split, max_operand, size) -> None:
     found = pairs(arithmetic.rows(size, seed=5, split=split, max_operand=max_operand))
     assert len(set(found)) == len(found) == size
 
@@ -61,7 +61,7 @@ def test_the_smallest_range_has_both_splits(split) -> None:
     assert pairs(arithmetic.rows(3, split=split, max_operand=1))
 
 
-def test_more_rows_than_pairs_repeat_with_ids_of_their_own() -> None:
+def test_repeated_pairs_have_unique_ids() -> None:
     rows = arithmetic.rows(300, max_operand=9)
     assert len(rows) == 300 and len({row.id for row in rows}) == 300
 

@@ -14,7 +14,7 @@ LINE = '{"question": "é?", "answer": "1"}'
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
-def test_marks_and_ends_of_windows(tmp_path: Path, start: bytes, end: str) -> None:
+def test_byte_order_marks_and_windows_line_endings(tmp_path: Path, start: bytes, end: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(start + (LINE + end + LINE).encode())
     assert [row.question for row in jsonl.rows(tmp_path / "a.jsonl")] == ["é?", "é?"]
 
@@ -22,7 +22,7 @@ def test_marks_and_ends_of_windows(tmp_path: Path, start: bytes, end: str) -> No
 @pytest.mark.parametrize(
     "line", [b"\0", b"[" * 100_000, b"\xff", b"{", b"\xef\xbb\xbf{}", b'{"a": ' + b"1" * 5000 + b"}"]
 )
-def test_lines_that_are_none(tmp_path: Path, line: bytes) -> None:
+def test_malformed_lines(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINE.encode() + b"\n" + line + b"\n")
     with pytest.raises(UserError, match="line 2: not") as raised:
         jsonl.rows(tmp_path / "a.jsonl")

@@ -12,7 +12,7 @@ def my_rows(size: int) -> list[Row]:
     return [Row(id=str(n), question="?", answer="!") for n in range(size)]
 
 
-def test_a_path_a_short_name_and_a_name_of_ones_own(tmp_path) -> None:
+def test_a_path_a_short_name_and_a_module_attribute(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"q": "1+1?", "answer": 2}))
     assert load_rows(str(path), {"question": "q"}) == [Row(id="x.jsonl:1", question="1+1?", answer="2")]
@@ -41,7 +41,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),
     ],
 )
-def test_what_is_wrong_is_named(source, options, parts) -> None:
+def test_invalid_sources_and_options(source, options, parts) -> None:
     with pytest.raises(UserError) as caught:
         load_rows(source, options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)

@@ -47,7 +47,7 @@ def test_without_weights_every_row_is_drawn_once_an_epoch(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_weights_share_out_the_draws_whatever_the_sizes(tmp_path, seed) -> None:
+def test_weights_determine_the_draws_independently_of_sizes(tmp_path, seed) -> None:
     source = stream(mixed(tmp_path, small=1, large=1), seed=seed)
     drawn = [prompt.id for prompt in source.take(23 * 40)]
     shares = Counter(map(subset, drawn))
@@ -58,13 +58,13 @@ def test_weights_share_out_the_draws_whatever_the_sizes(tmp_path, seed) -> None:
     assert len({id for id in drawn if subset(id) == "large"}) == 20
 
 
-def test_the_rows_of_a_large_set_come_in_turn(tmp_path) -> None:
+def test_all_rows_of_a_large_set_are_drawn_before_one_repeats(tmp_path) -> None:
     source = stream(mixed(tmp_path, small=3, large=1))
     first = [prompt.id for prompt in source.take(23 * 3) if subset(prompt.id) == "large"]
     assert len(first) in (17, 18) and len(set(first)) == len(first), "no row again before all were drawn"
 
 
-def test_a_weighted_stream_resumes_exactly_and_refuses_other_weights(tmp_path) -> None:
+def test_a_weighted_stream_resumes_exactly_and_rejects_other_weights(tmp_path) -> None:
     rows = mixed(tmp_path, small=1, large=2)
     source = stream(rows)
     source.take(31)
@@ -76,7 +76,7 @@ def test_a_weighted_stream_resumes_exactly_and_refuses_other_weights(tmp_path) -
         stream(mixed(tmp_path, small=2, large=2)).restore(state)
 
 
-def test_shares_hold_for_the_rows_that_are_left(tmp_path) -> None:
+def test_shares_hold_after_rows_are_dropped(tmp_path) -> None:
     rows = mixed(tmp_path, small=1, large=1)
     source = stream(rows, max_tokens=4, overlong="drop")  # "0+20=" has five, "0+3=" four
     assert {subset(row.id) for row in source.dropped} == {"large"}
@@ -98,6 +98,6 @@ def test_shares_hold_for_the_rows_that_are_left(tmp_path) -> None:
         ({"nowhere": {}}, "'nowhere'"),
     ],
 )
-def test_what_is_wrong_is_named(sets, part) -> None:
+def test_invalid_mixtures(sets, part) -> None:
     with pytest.raises(UserError, match=part):
         mixture.rows(sets)

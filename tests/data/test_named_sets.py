@@ -39,13 +39,13 @@ def test_gsm8k() -> None:
     assert found[0].id == "train.jsonl:1"
 
 
-def test_deepmath_leaves_the_long_solutions_behind() -> None:
+def test_deepmath_does_not_read_the_long_solutions() -> None:
     first = rows("deepmath-103k")[0]
     assert first.answer == "Yes"
     assert first.metadata == {"difficulty": 3.0, "topic": "Mathematics -> Calculus -> Series"}
 
 
-def test_dapo_is_bare_and_once_each() -> None:
+def test_dapo_instructions_and_duplicates_are_removed() -> None:
     found = rows("dapo-math")
     assert [(row.question, row.answer) for row in found] == [
         ("Let $n$ be the least positive integer with $n^2 > 200$. Find $n$.", "15"),
@@ -66,7 +66,7 @@ def test_math_500_and_aime() -> None:
     assert [row.metadata for row in rows("aime25")] == [{"id": "0"}, {"id": "1"}]
 
 
-def test_codeact_is_split_by_the_task_and_says_what_it_drops() -> None:
+def test_codeact_is_split_by_task_and_reports_dropped_rows() -> None:
     path = fixture("codeact")
     parts = {split: load_rows("codeact", {"path": path, "split": split}) for split in ("train", "test")}
     found = [row for part in parts.values() for row in part]
@@ -91,7 +91,7 @@ def test_codeact_is_split_by_the_task_and_says_what_it_drops() -> None:
     }
 
 
-def test_codeact_takes_an_answer_of_zero_and_none_from_an_empty_one(tmp_path: Path) -> None:
+def test_codeact_keeps_the_answer_zero_and_ignores_an_empty_one(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "0?"}, {"role": "assistant", "content": "<solution>shown</solution>"}]
     path = tmp_path / "x.jsonl"
     for answer, expected in ((0, "0"), ("", "shown"), (None, "shown"), ("7", "7")):
@@ -101,7 +101,7 @@ def test_codeact_takes_an_answer_of_zero_and_none_from_an_empty_one(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_parquet_a_folder_and_jsonl_hold_the_same(name: str, tmp_path: Path) -> None:
+def test_parquet_folder_and_jsonl_give_the_same_rows(name: str, tmp_path: Path) -> None:
     records = [json.loads(line) for line in fixture(name).read_text().splitlines()]
     folder = tmp_path / "data"
     folder.mkdir()
@@ -125,7 +125,7 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
 
 
-def test_of_a_set_with_one_split_the_only_file_of_a_folder_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Path) -> None:
     records = [json.loads(line) for line in fixture("dapo-math").read_text().splitlines()]
     (tmp_path / "data").mkdir()
     published = tmp_path / "data" / "dapo-math-17k.parquet"
@@ -154,7 +154,7 @@ def test_of_a_set_with_one_split_the_only_file_of_a_folder_is_read_whatever_its_
         ("aime26", {}, ["'aime26'", "aime24, aime25"]),
     ],
 )
-def test_what_is_wrong_is_named(name: str, options: dict, parts: list[str]) -> None:
+def test_invalid_splits_and_files(name: str, options: dict, parts: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         load_rows(name, options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
@@ -166,13 +166,13 @@ def test_an_empty_file_and_a_malformed_conversation(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(UserError, match=r"x\.jsonl has no rows: .*openai/gsm8k"):
         load_rows("gsm8k", {"path": path})
-    for conversation, part in ((None, "null"), ([{"role": "user"}], "list of messages"), ([], "what the task is")):
+    for conversation, part in ((None, "null"), ([{"role": "user"}], "list of messages"), ([], "states the task")):
         path.write_text(json.dumps({"conversations": conversation}))
         with pytest.raises(UserError, match=rf"line 1, field 'conversations': .*{part}"):
             load_rows("codeact", {"path": path})
 
 
-def test_without_a_hub_the_message_says_what_to_do(monkeypatch) -> None:
+def test_an_unreachable_hub_names_the_remedy(monkeypatch) -> None:
     import datasets.config
     import huggingface_hub.constants
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.overlap import without
+from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight import prompt_stream
@@ -24,7 +24,7 @@ def row(question, id: str = "train:1") -> Row:
 
 
 def is_dropped(question: str, held_out: str) -> bool:
-    (found,) = without([row(question)], [row(held_out, "test:7")])
+    (found,) = remove_overlap([row(question)], [row(held_out, "test:7")])
     if isinstance(found, Dropped):
         assert "test:7" in found.detail and found.reason == "repeats an evaluation question"
     return isinstance(found, Dropped)
@@ -63,31 +63,31 @@ def test_the_same_question_is_dropped(question: str, held_out: str) -> None:
         ("Find the sum.", "Find the sum of all."),
     ],
 )
-def test_another_question_stays(question: str, held_out: str) -> None:
+def test_another_question_is_kept(question: str, held_out: str) -> None:
     assert not is_dropped(question, held_out)
 
 
 def test_a_question_of_messages_is_compared_without_its_system_text() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1+1?"}]
-    assert isinstance(without([row(messages)], [row("what is 1 + 1")])[0], Dropped)
+    assert isinstance(remove_overlap([row(messages)], [row("what is 1 + 1")])[0], Dropped)
 
 
-def test_order_and_earlier_losses_are_kept() -> None:
+def test_order_and_earlier_dropped_rows_are_kept() -> None:
     rows = [row("a b", "1"), Dropped(id="2", reason="r"), row("c d", "3")]
-    found = without(rows, [row("A b.", "test:1"), Dropped(id="x", reason="r")])
+    found = remove_overlap(rows, [row("A b.", "test:1"), Dropped(id="x", reason="r")])
     assert [(type(r).__name__, r.id) for r in found] == [("Dropped", "1"), ("Dropped", "2"), ("Row", "3")]
     assert count_dropped([r for r in found if isinstance(r, Dropped)]) == "1: repeats an evaluation question, 1: r"
 
 
-def test_the_fixtures_of_the_training_sets_lose_what_the_evaluation_sets_hold() -> None:
+def test_evaluation_questions_are_removed_from_the_training_fixtures() -> None:
     held_out = load_rows("gsm8k", {"path": FIXTURES / "gsm8k", "split": "test"})
     held_out += load_rows("math-500", {"path": FIXTURES / "math_500"})
     sets = {name: {"options": {"path": str(FIXTURES / name)}} for name in ("gsm8k", "deepmath_103k")}
-    found = without(load_rows("mixture", {"sets": sets}), held_out)
+    found = remove_overlap(load_rows("mixture", {"sets": sets}), held_out)
     assert [r.id for r in found if isinstance(r, Dropped)] == ["gsm8k/train.jsonl:3", "deepmath_103k/train.jsonl:3"]
 
 
-def test_a_prompts_names_what_it_is_to_be_without() -> None:
+def test_prompts_without_other_prompts() -> None:
     path = FIXTURES / "gsm8k"
     test = Prompts(source="gsm8k", options={"path": str(path), "split": "test"}, template="{question}")
     train = Prompts(source="gsm8k", options={"path": str(path)}, template="{question}", without=(test,))
@@ -98,5 +98,5 @@ def test_a_prompts_names_what_it_is_to_be_without() -> None:
     short = dataclasses.replace(train, max_tokens=78, overlong="drop")
     reasons = [dropped.reason for dropped in prompt_stream(short, tokenizer, seed=0, shuffle=True).dropped]
     assert reasons == ["repeats an evaluation question", "has more than 78 tokens"]
-    with pytest.raises(UserError, match="none is left, because each repeats an evaluation question"):
+    with pytest.raises(UserError, match=r"all are dropped \(2: repeats an evaluation question"):
         prompt_stream(dataclasses.replace(test, without=(test,)), tokenizer, seed=0, shuffle=False)

@@ -21,7 +21,7 @@ def ids(prompts: list[Prompt]) -> list[str]:
     return [prompt.id for prompt in prompts]
 
 
-def test_prompts_carry_the_row_in_the_order_of_the_source() -> None:
+def test_prompts_are_in_the_order_of_the_source() -> None:
     rows = arithmetic.rows(7)
     for row, prompt in zip(rows, stream().prompts, strict=True):
         assert TOKENIZER.decode(list(prompt.tokens)) == row.question
@@ -29,32 +29,32 @@ def test_prompts_carry_the_row_in_the_order_of_the_source() -> None:
         assert prompt.metadata == row.metadata
 
 
-def test_special_tokens_are_the_templates_business() -> None:
+def test_special_tokens_come_from_the_template_only() -> None:
     assert TOKENIZER("1")["input_ids"][0] == TOKENIZER.bos_token_id, "this tokenizer would add one"
     assert TOKENIZER.bos_token_id not in stream().prompts[0].tokens
     chat = stream(template="chat", system="Add.").prompts[0].tokens
     assert chat[0] == TOKENIZER.bos_token_id and chat.count(TOKENIZER.bos_token_id) == 1
 
 
-def test_every_epoch_has_every_prompt_once_in_an_order_of_its_own() -> None:
+def test_every_epoch_has_every_prompt_once_in_a_different_order() -> None:
     source = stream()
     epochs = [ids(source.take(7)) for _ in range(3)]
     assert all(sorted(epoch) == sorted(ids(source.prompts)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_the_order_follows_from_the_seed() -> None:
+def test_the_seed_determines_the_order() -> None:
     assert ids(stream().take(30)) == ids(stream().take(30))
     assert ids(stream().take(30)) != ids(stream(seed=1).take(30))
 
 
-def test_how_much_is_taken_at_a_time_does_not_matter() -> None:
+def test_the_size_of_takes_does_not_matter() -> None:
     whole = ids(stream().take(30))
     source = stream()
     assert [id for n in (1, 0, 6, 15, 8) for id in ids(source.take(n))] == whole
 
 
-def test_without_shuffling_the_source_repeats() -> None:
+def test_without_shuffling_epochs_repeat_the_source() -> None:
     source = stream(shuffle=False)
     assert ids(source.take(17)) == (ids(source.prompts) * 3)[:17]
 
@@ -79,7 +79,7 @@ def test_a_resumed_stream_continues_exactly(before) -> None:
         ({"shuffle": False}, "shuffle=False"),
     ],
 )
-def test_the_state_of_another_stream_is_refused(other, part) -> None:
+def test_the_state_of_another_stream_is_an_error(other, part) -> None:
     with pytest.raises(UserError, match=part):
         stream().restore(stream(**other).state())
 
@@ -87,13 +87,13 @@ def test_the_state_of_another_stream_is_refused(other, part) -> None:
 @pytest.mark.parametrize(
     "damage", [{"position": 8}, {"position": -1}, {"epoch": -1}, {"epoch": "1"}, {"position": None}]
 )
-def test_a_damaged_state_is_refused(damage) -> None:
+def test_a_damaged_state_is_an_error(damage) -> None:
     source = stream()
     with pytest.raises(UserError, match="damaged"):
         source.restore({**source.state(), **damage})
 
 
-def test_an_empty_state_is_refused() -> None:
+def test_an_empty_state_is_an_error() -> None:
     with pytest.raises(UserError, match="size=None"):
         stream().restore({})
 
@@ -108,7 +108,7 @@ def test_an_overlong_prompt_names_the_row_and_both_numbers() -> None:
     assert len(PromptStream(rows, TOKENIZER, template="{question}", max_tokens=9, seed=0).prompts) == 3
 
 
-def test_overlong_prompts_are_dropped_where_that_is_asked_for() -> None:
+def test_overlong_prompts_are_dropped_on_request() -> None:
     rows = [Row(id=f"a:{n}", question="1" * n, answer="1") for n in (3, 7, 5, 9)]
     source = PromptStream(rows, TOKENIZER, template="{question}", max_tokens=5, seed=0, overlong="drop")
     assert ids(source.prompts) == ["a:3", "a:5"]
@@ -125,7 +125,7 @@ def test_an_empty_source() -> None:
         PromptStream([], TOKENIZER, template="{question}", max_tokens=5, seed=0)
 
 
-def test_an_id_that_occurs_twice() -> None:
+def test_a_repeated_id_is_an_error() -> None:
     with pytest.raises(UserError, match=r"'a:1' occurs more than once"):
         PromptStream(
             [Row(id="a:1", question="1", answer="1")] * 2, TOKENIZER, template="{question}", max_tokens=5, seed=0

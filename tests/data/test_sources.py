@@ -37,7 +37,7 @@ def test_jsonl(tmp_path) -> None:
     ]
 
 
-def test_jsonl_with_other_names_a_nested_answer_and_a_mark(tmp_path) -> None:
+def test_jsonl_with_renamed_and_nested_fields_and_a_mark(tmp_path) -> None:
     record = {"q": "é?", "reward_model": {"truth": "so #### 1 #### 1,234 "}, "solution": "<think>", "answer": None}
     path = write_jsonl(tmp_path / "x.jsonl", record)
     (row,) = jsonl.rows(path, "q", "reward_model.truth", demonstration="solution", answer_after="####")
@@ -105,7 +105,7 @@ def test_a_malformed_parquet_row_names_file_row_and_column(tmp_path) -> None:
     path = write_parquet(tmp_path / "train.parquet", GOOD, {**GOOD, "answer": None})
     with pytest.raises(UserError) as caught:
         parquet.rows(path)
-    assert str(caught.value).startswith(f"{path}, row 2, field 'answer': the gold answer has to be")
+    assert str(caught.value).startswith(f"{path}, row 2, field 'answer': the gold answer must be")
 
 
 def test_a_file_that_is_not_parquet(tmp_path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_parquet(tmp_path) -> None:
         parquet.rows(path)
 
 
-def test_huggingface_reads_what_datasets_reads(tmp_path, monkeypatch) -> None:
+def test_huggingface_reads_a_local_dataset(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "sums"
     folder.mkdir()
@@ -128,7 +128,7 @@ def test_huggingface_reads_what_datasets_reads(tmp_path, monkeypatch) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_huggingface_without_a_hub_says_what_to_do(monkeypatch) -> None:
+def test_huggingface_without_a_hub_names_the_remedy(monkeypatch) -> None:
     import datasets.config
     import huggingface_hub.constants
 
@@ -138,7 +138,7 @@ def test_huggingface_without_a_hub_says_what_to_do(monkeypatch) -> None:
         huggingface.rows("no-one/nothing")
 
 
-def test_reasoning_gym_is_fixed_by_its_seed() -> None:
+def test_reasoning_gym_is_reproducible_by_seed() -> None:
     first = reasoning_gym.rows("chain_sum", 5, seed=3, min_terms=2, max_terms=2)
     assert first == reasoning_gym.rows("chain_sum", 5, seed=3, min_terms=2, max_terms=2)
     assert [row.question for row in first] != [row.question for row in reasoning_gym.rows("chain_sum", 5, seed=4)]
@@ -151,7 +151,7 @@ def test_reasoning_gym_is_fixed_by_its_seed() -> None:
     [
         ("chain_sums", {}, ["'chain_sums'", "chain_sum"]),
         ("chain_sum", {"terms": 2}, ["has no option terms", "min_terms", "max_terms"]),
-        ("chain_sum", {"min_terms": 9, "max_terms": 2}, ["refuses", "max_terms"]),
+        ("chain_sum", {"min_terms": 9, "max_terms": 2}, ["rejects", "max_terms"]),
     ],
 )
 def test_reasoning_gym_options(task, options, parts) -> None:
@@ -160,7 +160,7 @@ def test_reasoning_gym_options(task, options, parts) -> None:
     assert all(part in str(caught.value) for part in parts)
 
 
-def test_reasoning_gym_that_is_not_installed(monkeypatch) -> None:
+def test_reasoning_gym_not_installed(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(UserError, match="pip install reasoning-gym"):
         reasoning_gym.rows("chain_sum", 2)

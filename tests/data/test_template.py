@@ -47,7 +47,7 @@ def test_format_string() -> None:
         ),
     ],
 )
-def test_a_template_that_does_not_fit(row, template, system, parts) -> None:
+def test_invalid_templates(row, template, system, parts) -> None:
     with pytest.raises(UserError) as caught:
         render(row, char_tokenizer(), template, system)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
@@ -58,6 +58,6 @@ def test_a_tokenizer_without_a_chat_template() -> None:
         render(ROW, char_tokenizer(chat_template=None), "chat")
 
 
-def test_the_instruction_shows_what_the_reward_wants() -> None:
+def test_the_instruction_describes_the_format_of_the_reward() -> None:
     shown = THINK_ANSWER_INSTRUCTION.partition("like this: ")[2]
     assert format_reward(shown) == 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_sspo.rollout.engine import AtOnce, Sampling
+from megatron_sspo.rollout.engine import Sampling, SingleBatchGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
@@ -95,8 +95,8 @@ class Odd:
 
     def start(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int, environment: None
-    ) -> AtOnce:
-        return AtOnce(lambda: self._generate(prompts, sampling, group_size))
+    ) -> SingleBatchGeneration:
+        return SingleBatchGeneration(lambda: self._generate(prompts, sampling, group_size))
 
     def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> list[RolloutGroup]:
         if os.environ.get("RANK", "0") == self._fail_on_rank:
@@ -106,7 +106,7 @@ class Odd:
             for p in prompts
         ]
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         pass
 
     def metrics(self) -> dict[str, float]:

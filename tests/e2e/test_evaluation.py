@@ -127,7 +127,7 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose of gsm8k, math-500, aime24, aime25, "),
+        (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose one of gsm8k, math-500, aime24, "),
         (["--sets", "sums,sums"], "names a set twice"),
         ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source of the"),
         ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),

@@ -23,7 +23,7 @@ def sandbox():
 
 
 @pytest.fixture(scope="module")
-def patient():
+def sandbox_with_long_limits():
     made = Sandbox(dataclasses.replace(LIMITS, wall_seconds=120.0, cpu_seconds=120))
     yield made
     made.close()
@@ -52,7 +52,7 @@ def acting(sandbox):
         ("", None),
     ],
 )
-def test_the_code_of_a_turn(response, code):
+def test_extract_code(response, code):
     assert extract_code(response) == code
 
 
@@ -76,14 +76,14 @@ def test_the_last_turn_has_no_observation(acting):
     episode.close()
 
 
-def test_an_observation_is_cut_in_its_middle(acting):
+def test_a_long_observation_is_shortened_in_the_middle(acting):
     episode = acting.open(TASK)
     found = episode.observe("<execute>print('a' * 500 + 'z' * 500)</execute>")
     assert found == "Observation:\n" + "a" * 50 + "\n[900 characters left out]\n" + "z" * 50
     episode.close()
 
 
-def test_an_interpreter_that_its_code_takes_down_stays_down_and_is_counted(acting):
+def test_an_interpreter_that_its_code_terminates_is_not_restarted(acting):
     acting.metrics()
     episode, whole = acting.open(TASK), acting.open(TASK)
     assert "the session is over" in episode.observe("<execute>import os; os._exit(3)</execute>")
@@ -95,7 +95,7 @@ def test_an_interpreter_that_its_code_takes_down_stays_down_and_is_counted(actin
     whole.close()
 
 
-def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sandbox):
+def test_an_episode_closed_while_its_cell_runs_leaves_no_process(acting, sandbox):
     episode = acting.open(TASK)
     found = []
     thread = threading.Thread(target=lambda: found.append(episode.observe("<execute>while True: pass</execute>")))
@@ -108,10 +108,10 @@ def test_an_episode_that_is_closed_while_its_cell_runs_leaves_nothing(acting, sa
     assert_nothing_runs(sandbox)
 
 
-def test_an_interpreter_that_starts_after_its_episode_was_closed_is_ended(acting, sandbox):
+def test_an_interpreter_that_starts_after_its_episode_closed_is_stopped(acting, sandbox):
     class Late(CodeAct):
-        def start(self, is_wanted):
-            found = super().start(is_wanted)
+        def start(self, is_needed):
+            found = super().start(is_needed)
             episode.close()
             return found
 
@@ -120,8 +120,8 @@ def test_an_interpreter_that_starts_after_its_episode_was_closed_is_ended(acting
     assert_nothing_runs(sandbox)
 
 
-def test_an_episode_that_is_closed_while_it_waits_for_its_turn_starts_nothing(patient):
-    crowded = CodeAct(patient, 1, 4, 100, 8)
+def test_an_episode_closed_while_waiting_for_a_slot_starts_no_interpreter(sandbox_with_long_limits):
+    crowded = CodeAct(sandbox_with_long_limits, 1, 4, 100, 8)
     working, waiting = crowded.open(TASK), crowded.open(TASK)
     found = []
 
@@ -130,7 +130,7 @@ def test_an_episode_that_is_closed_while_it_waits_for_its_turn_starts_nothing(pa
 
     first = threading.Thread(target=observe, args=(working, "while True: pass"))
     first.start()
-    wait_until(lambda: processes_of(patient))
+    wait_until(lambda: processes_of(sandbox_with_long_limits))
     second = threading.Thread(target=observe, args=(waiting, "1"))
     second.start()
     time.sleep(0.2)
@@ -139,10 +139,10 @@ def test_an_episode_that_is_closed_while_it_waits_for_its_turn_starts_nothing(pa
     assert found == [(waiting, None)], "it waited for the other's cell"
     working.close()
     first.join(30)
-    assert_nothing_runs(patient)
+    assert_nothing_runs(sandbox_with_long_limits)
 
 
-def test_a_sandbox_that_is_gone_ends_the_run(sandbox):
+def test_a_closed_sandbox_is_an_error(sandbox):
     gone = Sandbox(LIMITS)
     gone.close()
     episode = CodeAct(gone, 1, 4, 100, 8).open(TASK)
@@ -153,11 +153,11 @@ def test_a_sandbox_that_is_gone_ends_the_run(sandbox):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_turns": 0}, r"environment_options\.max_turns is 0: it has to be 1 or more"),
+        ({"max_turns": 0}, r"environment_options\.max_turns is 0: it must be 1 or more"),
         ({"concurrency": -1}, r"environment_options\.concurrency is -1"),
         ({"limits": {"wall_seconds": 0}}, "wall_seconds is 0"),
     ],
 )
-def test_an_option_without_meaning(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(UserError, match=message):
         environment(**options)

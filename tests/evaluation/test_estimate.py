@@ -10,7 +10,7 @@ from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
-def test_pass_at_j_is_the_share_of_the_subsets_that_hold_a_right_answer(k: int) -> None:
+def test_pass_at_j_is_the_share_of_subsets_with_a_correct_answer(k: int) -> None:
     for count, j in itertools.product(range(k + 1), range(1, k + 1)):
         subsets = list(itertools.combinations([True] * count + [False] * (k - count), j))
         assert sampled_pass([count], k, j).mean == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
@@ -21,7 +21,7 @@ def test_pass_at_1_of_samples_is_their_average() -> None:
     assert sampled_pass(counts, 4, 1).mean == pytest.approx(sampled_avg(counts, 4).mean) == 0.5
 
 
-def test_pass_at_j_has_no_bias() -> None:
+def test_pass_at_j_is_unbiased() -> None:
     """Checks that the mean over many draws of k answers is 1 - (1 - p)^j, unlike that of 1 - (1 - c/k)^j."""
     draw, p, k, j = random.Random(0), 0.2, 8, 4
     counts = [sum(draw.random() < p for _ in range(k)) for _ in range(20_000)]
@@ -38,7 +38,7 @@ def test_pass_at_j_has_no_bias() -> None:
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_the_interval_of_pass_at_1_is_wilsons(right: int, of: int, low: float, high: float) -> None:
+def test_the_interval_of_pass_at_1_is_wilsons_interval(right: int, of: int, low: float, high: float) -> None:
     found = greedy_pass([True] * right + [False] * (of - right))
     assert found.mean == pytest.approx(right / of)
     assert (round(found.low, 4), round(found.high, 4)) == (low, high)
@@ -60,7 +60,7 @@ def test_for_many_prompts_the_interval_is_that_of_the_clustered_standard_error()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_intervals_cover(seed: int) -> None:
+def test_interval_coverage(seed: int) -> None:
     """Checks a coverage of about 95 %, for 40 prompts of different difficulty with 4 answers each."""
     draw, covered, tries = random.Random(seed), 0, 400
     for _ in range(tries):
@@ -71,7 +71,7 @@ def test_intervals_cover(seed: int) -> None:
 
 
 @pytest.mark.parametrize("found", [sampled_avg([0] * 5, 4), sampled_pass([4] * 5, 4, 2), greedy_pass([True])])
-def test_all_right_or_all_wrong_is_not_certain(found: Estimate) -> None:
+def test_intervals_of_all_right_and_all_wrong_are_not_empty(found: Estimate) -> None:
     assert 0 <= found.low <= found.mean <= found.high <= 1
     assert found.high - found.low > 0.3
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from megatron_sspo.evaluation.evaluate import Kept, evaluate
-from megatron_sspo.rollout.engine import AtOnce, Sampling
+from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
+from megatron_sspo.rollout.engine import Sampling, SingleBatchGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
@@ -23,7 +23,7 @@ class Script:
             RolloutGroup(prompt=p, rollouts=[self.rollout(p.id, i, sampling) for i in range(group_size)])
             for p in prompts
         ]
-        return AtOnce(lambda: groups)
+        return SingleBatchGeneration(lambda: groups)
 
     def rollout(self, id: str, index: int, sampling: Sampling) -> Rollout:
         if sampling.temperature == 0:
@@ -64,15 +64,15 @@ def no_sync() -> None:
     raise AssertionError("no engine has lost its weights")
 
 
-def answer(engine: Script, reward: Reward, **options) -> tuple[dict[str, float], Kept]:
-    kept = options.pop("kept", None) or Kept(Words())
-    return evaluate(engine, reward, PROMPTS, SAMPLING, sync=no_sync, kept=kept, **options), kept  # type: ignore[arg-type]
+def answer(engine: Script, reward: Reward, **options) -> tuple[dict[str, float], AnswerStore]:
+    store = options.pop("store", None) or AnswerStore(Words())
+    return evaluate(engine, reward, PROMPTS, SAMPLING, sync=no_sync, store=store, **options), store  # type: ignore[arg-type]
 
 
-def test_the_numbers_are_shares_of_the_prompts() -> None:
+def test_metrics_are_shares_of_the_prompts() -> None:
     engine = Script()
-    numbers, kept = answer(engine, Reward("answer", "format", "style"), samples=4)
-    assert {name: value for name, value in numbers.items() if not name.endswith(("/low", "/high"))} == {
+    metrics, store = answer(engine, Reward("answer", "format", "style"), samples=4)
+    assert {name: value for name, value in metrics.items() if not name.endswith(("/low", "/high"))} == {
         "pass@1": 0.5,
         "avg@4": pytest.approx((4 + 0 + 2 + 0) / 16),
         "pass@2": pytest.approx((1 + 0 + 5 / 6 + 0) / 4),
@@ -83,29 +83,29 @@ def test_the_numbers_are_shares_of_the_prompts() -> None:
         "response_tokens": 1.5,
         "truncated": 0.25,
     }
-    assert numbers["pass@1/low"] < 0.5 < numbers["pass@1/high"]
-    assert [answers.answers[0].text for answers in kept.of("greedy").values()] == ["1", "1!", "0", "0!"]
-    assert kept.of("sampled")["c"].prompt == "1 tokens" and kept.of("sampled")["c"].gold == "1"
+    assert metrics["pass@1/low"] < 0.5 < metrics["pass@1/high"]
+    assert [answers.answers[0].text for answers in store.by_id("greedy").values()] == ["1", "1!", "0", "0!"]
+    assert store.by_id("sampled")["c"].prompt == "1 tokens" and store.by_id("sampled")["c"].gold == "1"
     assert engine.calls == [(Sampling(temperature=0.0, top_p=1.0, max_tokens=9), 1), (SAMPLING, 4)]
 
 
-def test_nothing_is_sampled_that_is_not_asked_for() -> None:
+def test_without_samples_only_greedy_answers_are_generated() -> None:
     engine = Script()
-    numbers, _ = answer(engine, Reward("answer"))
-    assert set(numbers) == {"pass@1", "pass@1/low", "pass@1/high", "reward", "response_tokens", "truncated"}
+    metrics, _ = answer(engine, Reward("answer"))
+    assert set(metrics) == {"pass@1", "pass@1/low", "pass@1/high", "reward", "response_tokens", "truncated"}
     assert len(engine.calls) == 1
 
 
 def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
-    numbers, _ = answer(Script(), Reward("style"), samples=2)
-    assert set(numbers) == {"style", "reward", "response_tokens", "truncated"}
+    metrics, _ = answer(Script(), Reward("style"), samples=2)
+    assert set(metrics) == {"style", "reward", "response_tokens", "truncated"}
 
 
-def test_what_is_answered_is_not_asked_again() -> None:
-    whole, kept = answer(Script(), Reward("answer"), samples=2)
+def test_answered_prompts_are_not_answered_again() -> None:
+    whole, store = answer(Script(), Reward("answer"), samples=2)
     engine = Script()
-    assert answer(engine, Reward("answer"), samples=2, kept=kept)[0] == whole
+    assert answer(engine, Reward("answer"), samples=2, store=store)[0] == whole
     assert engine.calls == []
-    del kept.of("greedy")["b"], kept.of("sampled")["c"]
-    assert answer(engine, Reward("answer"), samples=2, kept=kept)[0] == whole
+    del store.by_id("greedy")["b"], store.by_id("sampled")["c"]
+    assert answer(engine, Reward("answer"), samples=2, store=store)[0] == whole
     assert engine.asked == [["b"], ["c"]]

@@ -11,7 +11,7 @@ import pytest
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answer, Answers
-from megatron_sspo.evaluation.record import KeptInFiles, Record
+from megatron_sspo.evaluation.record import AnswerFiles, Record
 from megatron_sspo.evaluation.table import markdown
 
 SPECIAL = {
@@ -63,7 +63,7 @@ def assert_one_sentence(said: str) -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_damaged_results(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     placed(tmp_path / "a" / "results.json", RESULTS[name])
     assert main(["table", str(tmp_path / "a")]) == 2
     said = capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
 
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", ["results.json", "a/results.json"])
-def test_results_that_are_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
+def test_results_that_are_not_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
     SPECIAL[kind](tmp_path / name.partition("/")[0])
     assert main(["table", str((tmp_path / name).parent)]) == 2
     assert_one_sentence(capsys.readouterr().err)
@@ -86,14 +86,14 @@ def test_results_that_are_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[
         *itertools.product(("evaluation.json", "set/greedy.jsonl"), ("a pipe", "a folder", "a device")),
     ],
 )
-def test_records_that_are_no_file(tmp_path: Path, kind: str, name: str) -> None:
+def test_records_that_are_not_a_file(tmp_path: Path, kind: str, name: str) -> None:
     with Record(tmp_path / "a", model="m", weights="w"):
         pass
     (tmp_path / "a" / "set").mkdir()
     (tmp_path / "a" / name).unlink(missing_ok=True)
     SPECIAL[kind](tmp_path / "a" / name)
     with pytest.raises(UserError) as raised, Record(tmp_path / "a", model="m", weights="w"):
-        KeptInFiles(tmp_path / "a" / "set", [], None, 0)
+        AnswerFiles(tmp_path / "a" / "set", [], None, 0)
     assert_one_sentence(str(raised.value))
 
 
@@ -108,7 +108,7 @@ def test_records_that_are_no_file(tmp_path: Path, kind: str, name: str) -> None:
         b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": {}}}',
     ],
 )
-def test_settings(tmp_path: Path, content: bytes) -> None:
+def test_damaged_settings(tmp_path: Path, content: bytes) -> None:
     placed(tmp_path / "a" / "evaluation.json", content)
     (tmp_path / "a" / ".lock").touch()
     for _ in range(2):  # the lock is released after an error
@@ -121,7 +121,7 @@ ANSWER = {"text": "t", "tokens": 1, "turns": 1, "finish_reason": "stop", "reward
 ROW = {"id": "1", "prompt": "p", "gold": "g", "answers": [ANSWER]}
 
 
-def test_a_row_is_read_back() -> None:
+def test_a_row_round_trips() -> None:
     found = Answers.from_row(ROW)
     assert found.to_row() == ROW | {"answers": (ANSWER,)} and isinstance(found.answers[0], Answer)
 
@@ -155,12 +155,12 @@ def test_a_row_is_read_back() -> None:
         ),
     ],
 )
-def test_answers(tmp_path: Path, row: bytes) -> None:
+def test_damaged_answers(tmp_path: Path, row: bytes) -> None:
     (tmp_path / "greedy.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + row + b"\n")
     with pytest.raises(UserError, match="line 2 is damaged") as raised:
-        KeptInFiles(tmp_path, [], None, 0)
+        AnswerFiles(tmp_path, [], None, 0)
     assert_one_sentence(str(raised.value))
 
 
-def test_names_that_would_break_a_table() -> None:
+def test_names_are_escaped_in_tables() -> None:
     assert markdown(["a|b", "c\nd"], [["e", "f"]]) == "| a\\|b | c d |\n| --- | ---: |\n| e | f |\n"

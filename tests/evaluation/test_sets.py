@@ -9,7 +9,7 @@ from tests.data.char_tokenizer import char_tokenizer
 GSM8K = str(Path(__file__).parents[1] / "fixtures" / "gsm8k")
 
 
-def test_a_set_is_without_what_its_prompts_name() -> None:
+def test_a_set_without_the_prompts_of_another() -> None:
     test = Prompts(source="gsm8k", options={"path": GSM8K, "split": "test"}, template="{question}")
     train = Prompts(source="gsm8k", options={"path": GSM8K}, template="{question}", without=(test,))
     run = Run(

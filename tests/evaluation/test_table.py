@@ -1,6 +1,6 @@
 """The paper's table."""
 
-from megatron_sspo.evaluation.answers import Answer, Answers, numbers
+from megatron_sspo.evaluation.answers import Answer, Answers, compute_metrics
 from megatron_sspo.evaluation.table import Result, before_and_after, markdown, paper_table
 
 
@@ -18,7 +18,7 @@ def of(*correct: bool) -> list[Answers]:
 
 
 def result(model: str, gsm8k: list[Answers], aime: list[Answers] | None = None) -> Result:
-    sets = {"gsm8k": numbers(gsm8k, [])} | ({"aime25": numbers(aime, [])} if aime else {})
+    sets = {"gsm8k": compute_metrics(gsm8k, [])} | ({"aime25": compute_metrics(aime, [])} if aime else {})
     return Result(model=model, sets=sets, titles={"gsm8k": "GSM8K", "aime25": "A25"})
 
 
@@ -35,7 +35,7 @@ def test_models_are_rows_and_sets_columns_with_the_mean_gain_last() -> None:
     )
 
 
-def test_one_model_has_no_gain_and_a_missing_set_is_a_dash() -> None:
+def test_one_model_has_no_gain_column_and_a_missing_set_is_a_dash() -> None:
     assert paper_table([BASE])[0] == ["Model", "GSM8K", "A25"]
     head, rows = paper_table([BASE, result("half", of(True))])
     assert head[-1] == "Δ Avg"
@@ -44,7 +44,7 @@ def test_one_model_has_no_gain_and_a_missing_set_is_a_dash() -> None:
 
 def test_sampled_measures_have_rows_of_their_own() -> None:
     four = [Answers(id="1", prompt="", gold="", answers=tuple(a.answers[0] for a in of(True, False, False, False)))]
-    sampled = Result(model="m", sets={"gsm8k": numbers(of(True), four)}, titles={"gsm8k": "GSM8K"})
+    sampled = Result(model="m", sets={"gsm8k": compute_metrics(of(True), four)}, titles={"gsm8k": "GSM8K"})
     head, rows = paper_table([sampled])
     assert head == ["Model", "Measure", "GSM8K"]
     assert [(row[1], row[2].split()[0]) for row in rows] == [

@@ -62,7 +62,8 @@ def turns(prompt: Prompt, task: str, tokenizer: Any) -> list[tuple[Sequence[int]
     if task == "math":
         return [(prompt.tokens, encode(tokenizer, f"<think> a </think> <answer> {prompt.answer} </answer><|im_end|>"))]
     act = encode(tokenizer, f"<think> a </think> <execute> print({prompt.answer!r}) </execute>")
-    observed = TurnTemplate(tokenizer).tokens(act, f"Observation:\n{prompt.answer or '[nothing was printed]'}")
+    observation = f"Observation:\n{prompt.answer or '[nothing was printed]'}"
+    observed = TurnTemplate(tokenizer).observation_tokens(act, observation)
     solve = encode(tokenizer, f"<think> b </think> <solution> {prompt.answer} </solution>")
     return [(prompt.tokens, act), ((*prompt.tokens, *act, *observed), solve)]
 

@@ -61,22 +61,22 @@ def texts(groups) -> list[list[str]]:
     return [[rollout.text for rollout in group.rollouts] for group in groups]
 
 
-def test_groups_come_in_the_prompts_order_with_their_rewards() -> None:
+def test_groups_are_in_the_order_of_the_prompts_with_rewards() -> None:
     groups = collected("cab")
     assert [group.prompt.id for group in groups] == ["c", "a", "b"]
     assert texts(groups) == [["c", "cc"], ["a", "aa"], ["b", "bb"]]
     assert [r.reward for r in groups[0].rollouts] == [1.0, 2.0]
 
 
-def test_a_prompt_that_comes_twice_keeps_both_places() -> None:
+def test_a_repeated_prompt_has_two_groups() -> None:
     assert texts(collected("aba", group_size=1)) == [["a"], ["b"], ["a"]]
 
 
-def test_no_prompts_are_no_groups() -> None:
+def test_no_prompts_give_no_groups() -> None:
     assert collected("") == []
 
 
-def test_a_reward_that_is_no_number_names_the_prompt() -> None:
+def test_a_nan_reward_is_an_error_that_names_the_prompt() -> None:
     with pytest.raises(UserError, match="prompt 'b' is nan"):
         collected("abc", scripted(lambda prompt, index: "?" if prompt.id == "b" and index else "x"))
 
@@ -94,14 +94,14 @@ def everything(rewards: torch.Tensor) -> torch.Tensor:
     return 10 * rewards
 
 
-def test_a_group_of_equal_rewards_teaches_nothing_and_is_counted() -> None:
+def test_a_group_without_reward_variance_has_zero_advantages_and_is_counted() -> None:
     groups = collected("ab", scripted(lambda prompt, index: "xx" if prompt.id == "a" else "x" * (index + 1)))
     groups = with_advantages(groups, "group_relative")
     assert [r.advantage for r in groups[0].rollouts] == [0.0, 0.0]
     assert reward_metrics(groups, policy_version=5)["reward/zero_variance_groups"] == 0.5
 
 
-def test_an_advantage_that_is_not_there() -> None:
+def test_an_unknown_advantage() -> None:
     with pytest.raises(UserError, match="no advantage named 'best': choose one of group_centered, group_relative"):
         resolve_advantage("best")
     with pytest.raises(UserError, match="no advantage named 'Tensor'"):
@@ -122,11 +122,11 @@ def share(rank: int, world_size: int, path: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes_share_the_prompts_and_all_get_the_same_list(tmp_path) -> None:
+def test_processes_split_the_prompts_and_all_return_the_same_groups(tmp_path) -> None:
     mp.spawn(share, (2, str(tmp_path / "store")), nprocs=2)  # type: ignore[attr-defined]
 
 
-def test_an_engine_that_lost_its_weights_gets_them_and_goes_on():
+def test_an_engine_without_weights_is_synced_and_continues():
     class Forgetful:
         replicated = False
         has_weights, calls = False, 0

@@ -8,7 +8,7 @@ from megatron_sspo.data.row import Row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
-from megatron_sspo.rollout.cycles import Cycles
+from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.run import Model, Prompts, Rollouts, Run, check
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 from tests.rollout.test_collect import Length
@@ -52,8 +52,8 @@ class Servers:
         groups.sort(key=lambda group: group[1].prompt.id in self.slow)
         return Started(self, groups)
 
-    def rest(self):
-        self.events.append("rest")
+    def release_memory(self):
+        self.events.append("release_memory")
 
 
 @dataclass
@@ -92,8 +92,8 @@ def no_sync():
     raise AssertionError
 
 
-def cycles(run: Run, engine: Servers, prompts: PromptStream | None = None) -> Cycles:
-    return Cycles(check(run), engine, Length(), prompts or stream(), sync=no_sync)  # type: ignore[arg-type]
+def cycles(run: Run, engine: Servers, prompts: PromptStream | None = None) -> RolloutCycles:
+    return RolloutCycles(check(run), engine, Length(), prompts or stream(), sync=no_sync)  # type: ignore[arg-type]
 
 
 def ids(groups):
@@ -101,7 +101,7 @@ def ids(groups):
 
 
 @pytest.mark.parametrize(("max_staleness", "ahead"), [(0, 0), (2, 1), (3, 1), (4, 2), (100, 3)])
-def test_generation_runs_ahead_as_far_as_it_may_and_no_further(max_staleness, ahead):
+def test_generation_runs_ahead_up_to_max_staleness(max_staleness, ahead):
     run, engine = make_run(max_staleness=max_staleness), Servers()
     source = cycles(run, engine)
     for cycle in range(4):
@@ -112,10 +112,10 @@ def test_generation_runs_ahead_as_far_as_it_may_and_no_further(max_staleness, ah
         assert versions == {max(0, update - 2 * ahead)}
         assert update - min(versions) <= max_staleness
         assert len(engine.begun) == min(16, 4 * (cycle + 1 + ahead)), "nothing is begun for updates that never come"
-    assert engine.events.count("rest") == (4 if ahead == 0 else 1), "servers that are at work do not rest"
+    assert engine.events.count("release_memory") == (4 if ahead == 0 else 1), "servers that generate keep their memory"
 
 
-def test_staleness_of_less_than_a_cycle_is_refused():
+def test_staleness_of_less_than_a_cycle_is_an_error():
     with pytest.raises(
         UserError, match=r"max_staleness is 1 and updates_per_sync 2: .* set it to 0 or to that at least"
     ):
@@ -124,17 +124,17 @@ def test_staleness_of_less_than_a_cycle_is_refused():
 
 
 @pytest.mark.parametrize("option", [{"max_staleness": 2}, {"oversampling": 1.5}])
-def test_an_engine_inside_of_the_trainer_cannot_run_ahead(option):
-    with pytest.raises(UserError, match="generates inside of the trainer"):
+def test_an_engine_inside_the_trainer_cannot_run_ahead(option):
+    with pytest.raises(UserError, match="generates inside the trainer"):
         cycles(make_run(**option), Servers(replicated=True))
 
 
-def test_servers_cannot_rest_and_run_ahead():
-    with pytest.raises(UserError, match="release_memory would take their memory"):
+def test_servers_cannot_release_memory_and_run_ahead():
+    with pytest.raises(UserError, match="release_memory releases their memory"):
         cycles(make_run(max_staleness=2, options={"release_memory": True}), Servers())
 
 
-def even_are_equal(number, index):
+def even_have_no_variance(number, index):
     return 2 if number % 2 == 0 else index + 1
 
 
@@ -147,21 +147,21 @@ def even_are_equal(number, index):
         (5, [1, 3, 5, 7]),
     ],
 )
-def test_groups_of_equal_rewards_are_replaced(refills, expected):
-    source = cycles(make_run(refills=refills), Servers(even_are_equal))
+def test_groups_without_reward_variance_are_replaced(refills, expected):
+    source = cycles(make_run(refills=refills), Servers(even_have_no_variance))
     assert ids(source.next(0)) == expected
     numbers = source.metrics()
     assert numbers["rollout/groups_begun"] == {0: 4, 1: 6, 2: 7, 5: 8}[refills]
     assert numbers["rollout/groups_of_equal_rewards"] == {0: 0, 1: 3, 2: 4, 5: 4}[refills]
 
 
-def test_where_all_are_equal_the_bound_ends_it():
+def test_the_number_of_refills_is_bounded():
     source = cycles(make_run(refills=3), Servers(lambda number, index: 1))
     assert ids(source.next(0)) == [0, 1, 2, 3]
     assert source.metrics()["rollout/groups_begun"] == 16
 
 
-def test_the_slowest_are_given_up_and_come_first_in_the_next_cycle():
+def test_the_slowest_are_cancelled_and_come_first_in_the_next_cycle():
     engine = Servers(slow=frozenset({"0", "3"}))
     source = cycles(make_run(oversampling=1.5), engine)
     assert ids(source.next(0)) == [1, 2, 4, 5]
@@ -171,13 +171,13 @@ def test_the_slowest_are_given_up_and_come_first_in_the_next_cycle():
     assert engine.begun[6:] == ["0", "3", "6", "7", "8", "9"], "6 prompts again, and none is lost"
 
 
-def test_of_differing_groups_there_are_enough_before_any_is_given_up():
-    engine = Servers(even_are_equal, slow=frozenset({"7"}))
+def test_groups_are_cancelled_only_when_enough_have_reward_variance():
+    engine = Servers(even_have_no_variance, slow=frozenset({"7"}))
     source = cycles(make_run(oversampling=2.0, refills=1), engine)
     assert ids(source.next(0)) == [1, 3, 5, 7] and not engine.events.count("2 given up")
 
 
-def test_a_resumed_run_begins_again_what_was_under_way():
+def test_a_resumed_run_restarts_pending_prompts():
     engine, prompts = Servers(slow=frozenset({"1", "9"})), stream()
     source = cycles(make_run(max_staleness=2, oversampling=1.25), engine, prompts)
     assert ids(source.next(0)) == [0, 2, 3, 4]
@@ -193,15 +193,15 @@ def test_a_resumed_run_begins_again_what_was_under_way():
     assert expected[1][0] == 1, "what was given up is begun again"
 
 
-def test_metadata_that_json_has_no_word_for_does_not_stop_a_checkpoint():
+def test_metadata_that_json_cannot_represent_does_not_stop_a_checkpoint():
     source = cycles(make_run(max_staleness=2), Servers())
-    source._given_up = [Prompt(id="1", tokens=(1, 2), answer="", metadata={"set": {1}, "list": [1, [2]]})]
+    source._cancelled = [Prompt(id="1", tokens=(1, 2), answer="", metadata={"set": {1}, "list": [1, [2]]})]
     again = cycles(make_run(max_staleness=2), Servers())
     again.restore(source.state())
-    assert again._given_up[0].tokens == (1, 2) and again._given_up[0].metadata["set"] == "{1}"
+    assert again._cancelled[0].tokens == (1, 2) and again._cancelled[0].metadata["set"] == "{1}"
 
 
-def test_responses_near_the_limit_are_punished():
+def test_responses_near_the_limit_are_penalized():
     overlong = Overlong(max_tokens=100, buffer=20, penalty=0.5)
     assert [overlong(n) for n in (1, 80, 85, 90, 100, 120)] == [0, 0, -0.125, -0.25, -0.5, -0.5]
     run = make_run(overlong_buffer=2, overlong_penalty=1.0)

@@ -78,7 +78,7 @@ def test_the_same_prompt_twice_is_answered_twice(loaded):
     assert responses(groups[:1]) == responses(groups[1:])
 
 
-def test_greedy_is_transformers_greedy(loaded, folders, shape):
+def test_greedy_decoding_equals_transformers(loaded, folders, shape):
     groups = loaded[shape].generate(PROMPTS, Sampling(max_tokens=12, temperature=0.0), group_size=1, seed=0)
     model = tiny_models.reference(folders[shape])
     for group in groups:
@@ -152,7 +152,7 @@ def test_a_prompt_that_cannot_be_answered_is_an_error(loaded, bad, message):
         loaded["qwen3_moe"].generate([PROMPTS[1], bad], Sampling(), group_size=1, seed=0)
 
 
-def test_generate_before_the_first_load_and_after_close_is_an_error(folders):
+def test_generate_before_load_weights_and_after_close_is_an_error(folders):
     engine = embedded.engine(folders["qwen3_moe"])
     with pytest.raises(UserError, match="call load_weights before generate"):
         engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)

@@ -28,13 +28,13 @@ def naive(logits, temperature, top_p):
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("top_p", [1e-6, 0.35, 0.7, 0.95, 1.0])
-def test_distribution_is_the_definition(temperature, top_p):
+def test_log_distribution_matches_its_definition(temperature, top_p):
     probs = sampling.log_distribution(LOGITS, temperature, top_p).exp()
     expected = torch.tensor([naive(row, temperature, top_p) for row in LOGITS.tolist()])
     torch.testing.assert_close(probs, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_greedy_reports_the_models_own_distribution():
+def test_greedy_reports_the_model_distribution():
     expected = torch.log_softmax(LOGITS, dim=-1)
     torch.testing.assert_close(sampling.log_distribution(LOGITS, 0.0, 0.5), expected)
 
@@ -64,7 +64,7 @@ def test_frequencies_are_the_probabilities(temperature, top_p):
     assert chi_square < 20  # four degrees of freedom: one seed in two thousand exceeds this, and the seed is fixed
 
 
-def test_random_stream_depends_on_all_of_its_key_and_on_nothing_else():
+def test_random_stream_depends_only_on_its_arguments():
     keys = [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1), (0, "a:1", 1), (11, "a", 1), (1, "a", 11)]
     streams = {key: [sampling.random_stream(*key).random() for _ in range(2)] for key in keys}
     assert len({stream[0] for stream in streams.values()}) == len(keys)
@@ -75,7 +75,7 @@ def test_random_stream_depends_on_all_of_its_key_and_on_nothing_else():
 @pytest.mark.parametrize(
     "field", [{"max_tokens": 0}, {"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}, {"stop": ("",)}]
 )
-def test_a_value_without_meaning_is_an_error(field):
+def test_an_invalid_value_is_an_error(field):
     sampling.check(Sampling())
     with pytest.raises(UserError, match=next(iter(field))):
         sampling.check(Sampling(**field))

@@ -16,7 +16,7 @@ def generate(engine, group_size=2, **sampling):
     return engine.generate(PROMPTS, Sampling(**sampling), group_size=group_size, seed=0)
 
 
-def test_a_function_answers_with_log_probs_and_remembers_the_weights():
+def test_a_function_as_script_and_the_record_of_loaded_weights():
     engine = scripted.engine(
         lambda prompt, index: f"{prompt.id}{index}",
         tiny_models.tokenizer(),
@@ -35,7 +35,7 @@ def test_a_function_answers_with_log_probs_and_remembers_the_weights():
     assert engine.weight_loads == [scripted.WeightLoad(7, ("b", "a"))]
 
 
-def test_a_mapping_repeats_its_responses_and_max_tokens_cuts_them():
+def test_a_mapping_repeats_its_responses_cut_at_max_tokens():
     engine = scripted.engine({"1+1=": ["2", "333"], "2+2=": ["4"]}, tiny_models.tokenizer())
     groups = generate(engine, group_size=3, max_tokens=2)
     assert [[rollout.text for rollout in group.rollouts] for group in groups] == [["2", "33", "2"], ["4", "4", "4"]]
@@ -43,7 +43,7 @@ def test_a_mapping_repeats_its_responses_and_max_tokens_cuts_them():
     assert groups[0].rollouts[1].rollout_log_probs == (-1.0, -1.0)
 
 
-def test_a_script_that_does_not_fit_is_an_error():
+def test_an_invalid_script_is_an_error():
     with pytest.raises(UserError, match="no response to prompt 2"):
         generate(scripted.engine({"1+1=": ["2"]}, tiny_models.tokenizer()))
     with pytest.raises(UserError, match="2 log-probs for the 4 tokens"):

@@ -1,5 +1,6 @@
 """The start of a server, as far as it can be tested without SGLang."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import serve
-from megatron_sspo.rollout.own_servers import own_servers
+from megatron_sspo.rollout.own_servers import build_servers
 from megatron_sspo.rollout.servers import ServerProcess, command_line, find_python
 from megatron_sspo.rollout.sglang_options import Options
 
@@ -22,35 +23,35 @@ def test_options_become_arguments():
     assert command_line(given) == ["--tp-size", "2", "--skip-warmup", "--names", "a", "b"]
 
 
-def test_a_python_that_is_not_there(tmp_path):
+def test_a_missing_python(tmp_path):
     with pytest.raises(UserError, match="make install-sglang"):
         find_python(str(tmp_path / "python"))
 
 
-def test_a_server_without_sglang_says_so(tmp_path):
+def test_a_server_without_sglang_ends_with_a_message(tmp_path):
     """Uses this environment's interpreter, which has no sglang."""
     process = ServerProcess(
         find_python(sys.executable), "sglang.launch_server", {}, {}, log=tmp_path / "logs" / "server.log", key="secret"
     )
-    assert process.ended() == ""
+    assert process.exit_message() == ""
     process.start()
     assert process.url.startswith("http://127.0.0.1:")
     deadline = time.monotonic() + 60
-    while not process.ended() and time.monotonic() < deadline:
+    while not process.exit_message() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert "ended with exit code 1" in process.ended() and "sglang" in process.ended()
+    assert "ended with exit code 1" in process.exit_message() and "sglang" in process.exit_message()
     process.stop()
     process.stop()  # a second call is allowed
 
 
-def test_what_an_earlier_process_has_written_is_not_of_this_one(tmp_path):
+def test_log_lines_of_an_earlier_process_are_ignored(tmp_path):
     """Covers a server that found its port taken: it is restarted, and writes into the same log."""
     log = tmp_path / "server.log"
     log.write_text("address already in use\n")
     process = ServerProcess(find_python(sys.executable), "sglang.launch_server", {}, {}, log=log, key="secret")
     process.start()
     try:
-        assert "taken" not in process.ended()
+        assert "in use" not in process.exit_message()
         with open(log, "a") as output:
             output.write("x" * 200_000 + "\nlater\n")
         assert len(process.last_lines()) < 100_000 and process.last_lines().endswith("later")
@@ -58,7 +59,7 @@ def test_what_an_earlier_process_has_written_is_not_of_this_one(tmp_path):
         process.stop()
 
 
-def test_sockets_are_put_where_their_paths_fit(tmp_path, monkeypatch):
+def test_socket_paths_are_short_enough(tmp_path, monkeypatch):
     """Linux cuts the path of a socket at 107 bytes, and a job's TMPDIR may be long."""
     folder = tmp_path / ("x" * 90)
     folder.mkdir()
@@ -79,6 +80,19 @@ def test_sockets_are_put_where_their_paths_fit(tmp_path, monkeypatch):
     assert len(used) + len("/tmp12345678") <= 107 and not Path(used).exists()
 
 
+def test_a_process_that_cannot_be_killed_does_not_block_the_trainer(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 5\n")
+    python.chmod(0o755)
+    process = ServerProcess(python, "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret")
+    process.start()
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    monkeypatch.setattr(serve, "KILL_SECONDS", 0.1)
+    started = time.monotonic()
+    process.stop()
+    assert time.monotonic() - started < 3
+
+
 @pytest.fixture
 def gpus(monkeypatch):
     """Returns a function `gpus(count, visible)` that makes torch report `count` GPUs."""
@@ -94,8 +108,8 @@ def gpus(monkeypatch):
 
 def made(tmp_path, **options):
     options = Options(run_folder=tmp_path, **options)
-    servers = own_servers(options, tmp_path, find_python(sys.executable), "key")
-    return [(server.process._environment, server.devices) for server in servers]
+    found = build_servers(options, tmp_path, find_python(sys.executable), "key")
+    return [(server.process._environment, server.devices) for server in found]
 
 
 @pytest.mark.parametrize(
@@ -110,19 +124,19 @@ def test_servers_share_the_gpus_that_this_process_sees(tmp_path, gpus, visible, 
     assert {environment["SGLANG_HEALTH_CHECK_TIMEOUT"] for environment, _ in found} == {"61"}
 
 
-def test_more_gpus_than_there_are(tmp_path, gpus):
+def test_too_few_gpus(tmp_path, gpus):
     gpus(3, "")
     with pytest.raises(UserError, match="2 servers of 2 GPUs each, and 3 GPUs are visible"):
         made(tmp_path, num_servers=2, server={"tp_size": 2})
 
 
-def test_the_trainers_own_modules_do_not_stand_in_the_servers_way(tmp_path):
+def test_modules_of_the_trainer_do_not_shadow_sglang(tmp_path):
     """Checks sys.path: `rollout/`, the folder of the start script, contains a module called sglang."""
     program = "import runpy, sys; runpy.run_module = lambda name, **_: print(sys.path, sys.argv)\n"
     program += f"sys.argv = ['serve.py', 'sglang.launch_server', '--x']; exec(open({serve.__file__!r}).read())"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={serve.KEY: "-secret", serve.PARENT: str(__import__("os").getpid())},
+        env={serve.KEY: "-secret", serve.PARENT: str(os.getpid())},
         capture_output=True,
         text=True,
         timeout=60,

@@ -22,7 +22,7 @@ RECIPE = "examples/tiny_moe.py"
         ("k", ["rollouts.options.python=/nowhere/python"], "there is no /nowhere/python"),
     ],
 )
-def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys, key, sets, message) -> None:
+def test_errors_are_one_line(tmp_path, monkeypatch, capsys, key, sets, message) -> None:
     monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", key)
     arguments = [argument for setting in sets for argument in ("--set", setting)]
     assert main(["serve", RECIPE, "--folder", str(tmp_path), *arguments]) == 2

@@ -34,7 +34,7 @@ def http(status, body):
     return f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def test_a_connection_that_the_server_has_closed_is_made_anew():
+def test_a_closed_connection_is_reopened():
     """Covers SGLang's keep-alive timeout: it silently closes a connection that is idle for 5 seconds."""
 
     async def twice(client):
@@ -46,35 +46,35 @@ def test_a_connection_that_the_server_has_closed_is_made_anew():
 
 
 @pytest.mark.parametrize(
-    ("answer", "message", "is_final"),
+    ("answer", "message", "is_rejected"),
     [
         (None, "ServerDisconnectedError", False),
         (b"no http", "/a: ", False),
-        (http(200, "[1]"), "no JSON object", False),
-        (http(200, "{"), "what is no JSON", False),
+        (http(200, "[1]"), "JSON that is not an object", False),
+        (http(200, "{"), "did not answer with JSON", False),
         (http(500, "oh"), "answered 500: oh", False),
         (http(503, "busy"), "answered 503: busy", False),
         (http(400, "what?"), "answered 400: what", True),
         (http(200, '{"success": false, "message": "no"}'), "/a: no", True),
     ],
 )
-def test_what_is_no_answer(answer, message, is_final):
+def test_malformed_answers(answer, message, is_rejected):
     async def once(client):
         return await client.post("/a", {}, seconds=5)
 
     with pytest.raises(ServerError, match=message) as raised:
         asyncio.run(served([answer], once))
-    assert raised.value.is_final == is_final
+    assert raised.value.is_rejected == is_rejected
 
 
-def test_an_answer_without_content():
+def test_an_empty_answer():
     async def once(client):
         return await client.get("/a", seconds=5)
 
     assert asyncio.run(served([http(200, "")], once)) == asyncio.run(served([http(200, "null")], once)) == {}
 
 
-def test_nobody_listens_and_nobody_answers():
+def test_timeout_and_refused_connection():
     async def silent():
         server = await asyncio.start_server(lambda *_: asyncio.sleep(10), "127.0.0.1", 0)
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "")

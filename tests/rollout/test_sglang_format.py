@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_sspo.rollout.sglang_format import Format, Part
+from megatron_sspo.rollout.sglang_format import PartialResponse, RequestFormat
 
 TOKENS = (5, 6, 7, 8)
 LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
@@ -10,7 +10,7 @@ LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
 
 @pytest.fixture
 def format():
-    made = Format.__new__(Format)
+    made = RequestFormat.__new__(RequestFormat)
     made._routes = False
     return made
 
@@ -28,8 +28,8 @@ def answer(kind, tokens=TOKENS, **meta):
     }
 
 
-def test_a_response_that_has_ended(format):
-    assert format.part(answer("length")) == Part(TOKENS, LOG_PROBS, ((2, 4),), "length")
+def test_a_complete_response(format):
+    assert format.parse(answer("length")) == PartialResponse(TOKENS, LOG_PROBS, ((2, 4),), "length")
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_a_response_that_has_ended(format):
         ([{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 4}], ((1, 3),)),
     ],
 )
-def test_the_last_token_of_what_is_handed_back_is_sampled_again(format, versions, spans):
+def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, spans):
     """Checks that the last token is dropped: SGLang has not yet checked whether it ends the response."""
-    found = format.part(answer("abort", **({"weight_versions": versions} if versions else {})))
-    assert found == Part(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
+    found = format.parse(answer("abort", **({"weight_versions": versions} if versions else {})))
+    assert found == PartialResponse(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
 
 
 @pytest.mark.parametrize("tokens", [(), (5,)])
-def test_of_a_response_that_had_hardly_begun_nothing_is_left(format, tokens):
-    assert format.part(answer("abort", tokens)) == Part()
+def test_an_aborted_response_of_one_token_is_empty(format, tokens):
+    assert format.parse(answer("abort", tokens)) == PartialResponse()

@@ -14,9 +14,9 @@ from megatron_sspo.rollout.sglang_generation import Requests
 from megatron_sspo.types import Prompt
 
 
-def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
+def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
     """Covers a server that neither answers in time nor returns an aborted response."""
-    monkeypatch.setattr(sglang_generation, "_HAND_BACK_SECONDS", 0.1)
+    monkeypatch.setattr(sglang_generation, "_ABORT_SECONDS", 0.1)
     monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
     asked = []
 
@@ -32,11 +32,12 @@ def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
     async def respond():
         server = await asyncio.start_server(handle, "127.0.0.1", 0)
         client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "")
-        pool = ServerPool([Server(client, is_up=True, version=0)], key="", fewest=1, max_restarts=0, health_seconds=5.0)
+        healthy = Server(client, is_up=True, version=0)
+        pool = ServerPool([healthy], key="", min_servers=1, max_restarts=0, health_seconds=5.0)
         pool.version = 0
-        format = SimpleNamespace(request=lambda *_, id: {"rid": id}, part=None)
+        format = SimpleNamespace(to_request=lambda *_, id: {"rid": id}, parse=None)
         try:
-            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).response(
+            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(
                 Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0
             )
         finally:
@@ -47,5 +48,5 @@ def test_a_server_that_is_well_and_answers_nothing_ends_the_run(monkeypatch):
         UserError, match=r"no server answers prompt first; the last failure: .*/generate did not answer"
     ):
         asyncio.run(respond())
-    assert asked.count("/generate") == sglang_generation._MOST_FAILURES
+    assert asked.count("/generate") == sglang_generation._MAX_FAILURES
     assert "/abort_request" in asked and "/health_generate" in asked

@@ -15,14 +15,14 @@ def first_stop(tokenizer, text, stop):
     tokens = tokenizer.encode(text, add_special_tokens=False)
     strings = StopStrings(tokenizer, stop)
     for end in range(1, len(tokens) + 1):
-        if strings.completed_by_last(tokens[:end]):
+        if strings.is_stopped(tokens[:end]):
             return tokenizer.decode(tokens[:end])
     return None
 
 
-def test_what_was_before_the_turn_ends_nothing():
+def test_text_before_the_turn_does_not_stop_it():
     strings, tokens = StopStrings(tiny_models.tokenizer(), ("ab",)), tiny_models.tokenizer().encode("xab")
-    assert strings.completed_by_last(tokens, 1) and not strings.completed_by_last(tokens, 2)
+    assert strings.is_stopped(tokens, 1) and not strings.is_stopped(tokens, 2)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def characters(template):
     return made
 
 
-def test_between_two_turns_is_what_the_chat_template_writes_there():
+def test_tokens_between_turns_are_those_of_the_chat_template():
     tokenizer = characters(CHATML)
     turns = TurnTemplate(tokenizer)
     messages = [
@@ -44,12 +44,12 @@ def test_between_two_turns_is_what_the_chat_template_writes_there():
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for response in (tokenizer("2")["input_ids"], [*tokenizer("2")["input_ids"], end]):  # by stop string, by end token
-        assert [*prompt, *response, *turns.tokens(response, "no")] == whole
+        assert [*prompt, *response, *turns.observation_tokens(response, "no")] == whole
 
 
-def test_what_looks_like_a_special_token_in_an_observation_is_text():
+def test_special_tokens_in_an_observation_are_encoded_as_text():
     tokenizer = characters(CHATML)
-    found = TurnTemplate(tokenizer).tokens((5,), "<eos>")
+    found = TurnTemplate(tokenizer).observation_tokens((5,), "<eos>")
     assert tiny_models.EOS in tokenizer("<eos>")["input_ids"] and tiny_models.EOS not in found
     assert "<eos>" in tokenizer.decode(found)
 
@@ -58,7 +58,7 @@ def test_what_looks_like_a_special_token_in_an_observation_is_text():
     ("template", "message"),
     [
         (None, "is missing: choose a model with a chat template"),
-        ("{{ raise_exception('one at a time') }}", r"refuses a conversation of several turns \(one at a time\)"),
+        ("{{ raise_exception('one at a time') }}", r"rejects a conversation of several turns \(one at a time\)"),
         ("{{ messages[-1].content }}", "does not show a response and the message after it"),
         ("{{ messages[-1].content }}{{ messages[1].content }}", "does not show a response and the message after it"),
     ],
@@ -132,7 +132,7 @@ def turns_of(rollout):
     return list(zip(parts[::2], [*parts[1::2], ()], strict=True))
 
 
-def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, acting, sandbox):
+def test_observations_are_those_of_the_environment(groups, acting, sandbox):
     """Replays the turns of each rollout."""
     tokenizer = acting_models.tokenizer()
     template = TurnTemplate(tokenizer)
@@ -146,7 +146,7 @@ def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, act
                 assert text.endswith("</execute>") or turn[-1] == tiny_models.EOS
                 assert text.count("</execute>") == text.endswith("</execute>"), "a turn went on behind its end"
                 observation = episode.observe(tokenizer.decode(turn, skip_special_tokens=True))
-                assert observation is not None and between == template.tokens(turn, observation)
+                assert observation is not None and between == template.observation_tokens(turn, observation)
             assert rollout.text == tokenizer.decode(last[0], skip_special_tokens=True)
             if len(rollout.tokens) == MAX_TOKENS:
                 ends["no tokens"] += 1
@@ -155,14 +155,14 @@ def test_what_was_observed_is_what_the_environment_says_to_the_turns(groups, act
                 observation = episode.observe(rollout.text)
                 ends["no observation" if observation is None else "no room"] += 1
                 room = MAX_TOKENS - len(rollout.tokens)
-                assert observation is None or len(template.tokens(last[0], observation)) >= room
+                assert observation is None or len(template.observation_tokens(last[0], observation)) >= room
                 assert rollout.finish_reason == ("stop" if observation is None else "length")
             episode.close()
     assert all(ends.values()), ends
     assert_nothing_runs(sandbox)
 
 
-def test_a_rollout_counts_what_the_policy_sampled(groups):
+def test_a_rollout_counts_sampled_tokens_only(groups):
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert {rollout.num_turns for rollout in rollouts} >= {1, 2, 3}
     for rollout in rollouts:
@@ -185,7 +185,7 @@ def test_log_probs_of_every_turn_are_those_of_a_plain_forward_pass(groups, folde
             assert (found[~mask] == 0).all()
 
 
-def test_the_first_turn_is_that_of_a_run_without_environment(groups, engine, acting):
+def test_the_first_turn_equals_a_single_turn_response(groups, engine, acting):
     single = engine.generate(PROMPTS, Sampling(max_tokens=MAX_TOKENS, stop=acting.stop), group_size=6, seed=0)
     for group, other in zip(groups, single, strict=True):
         for rollout, alone in zip(group.rollouts, other.rollouts, strict=True):
@@ -194,19 +194,19 @@ def test_the_first_turn_is_that_of_a_run_without_environment(groups, engine, act
 
 
 class Broken(CodeAct):
-    def execute(self, session, code, is_wanted):
-        raise UserError("the interpreter of a rollout is lost")
+    def execute(self, session, code, is_needed):
+        raise UserError("the interpreter of a rollout failed")
 
 
-def test_when_the_environment_breaks_no_interpreter_is_left(engine, sandbox):
+def test_no_interpreter_is_left_when_the_environment_breaks(engine, sandbox):
     broken = Broken(sandbox, concurrency=2, max_turns=4, max_characters=60, max_episodes=10)
-    with pytest.raises(UserError, match="is lost"):
+    with pytest.raises(UserError, match="interpreter of a rollout failed"):
         collected(engine, broken)
     assert broken.metrics()["cells_per_episode"] == 0
     assert processes_of(sandbox) == []
 
 
-def test_a_stop_string_of_an_observation_ends_no_turn(engine):
+def test_a_stop_string_in_an_observation_does_not_end_a_turn(engine):
     """Checks that only the current turn is searched for stop strings."""
 
     class Echo:

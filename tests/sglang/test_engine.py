@@ -141,7 +141,7 @@ def test_a_stop_string_ends_a_response_and_is_kept(engines, policies):
         ("/generate", {"input_ids": [3, 4]}),
     ],
 )
-def test_without_the_key_a_server_does_nothing(engines, key, path, content):
+def test_requests_without_the_key_are_rejected(engines, key, path, content):
     async def call():
         client = Client(engines("dense").pool.servers[0].client.url, key)
         try:
@@ -151,10 +151,10 @@ def test_without_the_key_a_server_does_nothing(engines, key, path, content):
 
     with pytest.raises(ServerError, match="answered 401") as raised:
         asyncio.run(call())
-    assert raised.value.is_final
+    assert raised.value.is_rejected
 
 
-def test_the_key_is_not_for_everybody_to_read(engines):
+def test_the_key_is_private(engines):
     """Checks that no process has the key in its arguments, and that only the owner can read SGLang's log."""
     import psutil
 
@@ -166,7 +166,7 @@ def test_the_key_is_not_for_everybody_to_read(engines):
         assert process._key not in " ".join(one.info["cmdline"] or [])
 
 
-def test_a_prompt_that_does_not_fit(engines, policies):
+def test_a_prompt_that_is_too_long(engines, policies):
     engine, policy = engines("dense"), policies("dense")
     engine.load_weights(policy.weights(), 0)
     long = Prompt(id="long", tokens=(3,) * 128, answer="")
@@ -176,7 +176,7 @@ def test_a_prompt_that_does_not_fit(engines, policies):
 
 @pytest.mark.parametrize("how", ["one too many", "one missing", "one changed on the way"])
 @pytest.mark.parametrize("kind", ["moe", "dense"])
-def test_a_server_that_holds_something_else(engines, policies, monkeypatch, kind, how):
+def test_wrong_weights_on_a_server_are_detected(engines, policies, monkeypatch, kind, how):
     """Checks that checksums detect wrong weights: SGLang accepts missing and unknown tensors silently."""
     engine, policy = engines(kind), policies(kind)
     stream = [(name, tensor.clone()) for name, tensor in policy.weights()]

@@ -25,7 +25,7 @@ def recipe() -> Run:
 """
 
 
-def test_greedy_answers_are_those_of_the_engine_in_process(engines, folders, tmp_path, monkeypatch):
+def test_greedy_answers_equal_those_of_the_embedded_engine(engines, folders, tmp_path, monkeypatch):
     owner = engines("dense")
     monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
     (tmp_path / "recipe.py").write_text(_RECIPE)

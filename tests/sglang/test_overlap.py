@@ -43,7 +43,7 @@ def finished(generation):
         ("in_place", "tensor"),
     ],
 )
-def test_responses_go_on_under_the_new_weights(attach, start, folders, pause, transport):
+def test_responses_continue_with_the_new_weights(attach, start, folders, pause, transport):
     """Checks that the log-prob of every token is that of the weights in the rollout's spans."""
     if pause == "in_place":
         engine = start(pause=pause, server={"disable_radix_cache": True}, transport=transport)
@@ -82,12 +82,12 @@ def test_responses_go_on_under_the_new_weights(attach, start, folders, pause, tr
     assert engine.metrics()["sync/gigabytes"] > 0
 
 
-def test_in_place_wants_no_memory_of_prompts(folders, tmp_path):
+def test_in_place_requires_the_prefix_cache_to_be_disabled(folders, tmp_path):
     with pytest.raises(UserError, match="disable_radix_cache"):
         sglang.engine(folders["dense"], run_folder=tmp_path, pause="in_place")
 
 
-def test_what_is_given_up_is_not_computed(attach):
+def test_cancelled_requests_are_aborted(attach):
     engine = attach()
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     later = engine.start(PROMPTS[:1], SAMPLING, group_size=2, seed=0)
@@ -99,14 +99,12 @@ def test_what_is_given_up_is_not_computed(attach):
     assert engine.metrics()["rollout/seconds_idle"] > 0
 
 
-def test_a_response_that_takes_long_is_handed_back_and_gone_on_with(attach, folders, monkeypatch):
+def test_a_slow_response_is_aborted_and_continued(attach, folders, monkeypatch):
     """Checks that a timeout does not count as a failure, and that no tokens are lost."""
-    monkeypatch.setattr(sglang_generation, "_MOST_FAILURES", 1)
+    monkeypatch.setattr(sglang_generation, "_MAX_FAILURES", 1)
     handed_back = []
-    give_up = sglang_generation.Requests._give_up
-    monkeypatch.setattr(
-        sglang_generation.Requests, "_give_up", lambda *given: (handed_back.append(given), give_up(*given))
-    )
+    abort = sglang_generation.Requests._abort
+    monkeypatch.setattr(sglang_generation.Requests, "_abort", lambda *given: (handed_back.append(given), abort(*given)))
     engine = attach(request_seconds=0.2)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {0})
@@ -115,21 +113,21 @@ def test_a_response_that_takes_long_is_handed_back_and_gone_on_with(attach, fold
     assert len(handed_back) > len(PROMPTS) * GROUP / 2
 
 
-def test_a_server_that_somebody_else_asks_something_forgets_prompts(attach):
+def test_the_cache_is_flushed_despite_requests_of_other_clients(attach):
     """Covers requests of other clients during a flush, such as health checks, which generate a token."""
     engine = attach()
     (server,) = engine.pool.servers
     question = {"input_ids": [[5, 6]] * 64, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}}
     answer = engine._submit(server.client._exchange("POST", "/generate", question, 60))
     until(lambda: num_running(engine), 30)
-    session = engine._session()
+    session = engine._new_session()
     session.flush(has_retracted=False)
     assert not session.failures
     status, text = answer.result(60)
     assert status == 200, text
 
 
-def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
+def test_memory_is_released_and_resumed(attach, folders, monkeypatch):
     """Checks the steps of releasing memory; on a CPU SGLang releases none."""
     end = sglang_generation._end
 
@@ -137,10 +135,10 @@ def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
         await asyncio.sleep(0.1)
         await end(tasks)
 
-    monkeypatch.setattr(sglang_generation, "_end", end_late)  # `rest` may follow the last group at once
+    monkeypatch.setattr(sglang_generation, "_end", end_late)  # `release_memory` may follow the last group at once
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
-    engine.rest()
+    engine.release_memory()
     with pytest.raises(UserError, match="call load_weights before start"):
         engine.start(PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
@@ -149,9 +147,9 @@ def test_memory_is_given_back_and_taken_again(attach, folders, monkeypatch):
     check_log_probs(folders["dense"], groups, 1.3)
 
 
-def test_somebody_elses_server_is_not_left_at_rest(engines, attach):
+def test_an_external_server_is_resumed(engines, attach):
     engine = attach(release_memory=True)
-    engine.rest()
+    engine.release_memory()
     owner = engines("dense")
     client = owner.pool.servers[0].client
     assert not owner._run(client.is_healthy(seconds=3))

@@ -39,7 +39,7 @@ def temporary():
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_none_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, how):
+def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, how):
     before = shared_memory()
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
@@ -83,7 +83,7 @@ def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, 
     assert not shared_memory() & other and not list(temporary.glob("megatron-sspo-server-*"))
 
 
-def test_none_is_left_when_the_trainer_is_killed_while_they_start(folders, tmp_path):
+def test_no_server_is_left_when_the_trainer_is_killed_during_startup(folders, tmp_path):
     """Kills the trainer while SGLang's workers still import, before they set their parent-death signal."""
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
@@ -117,12 +117,12 @@ def workers_of(folder):
     return found
 
 
-def test_a_server_that_does_not_start_says_why(folders, tmp_path):
+def test_a_server_that_does_not_start_reports_the_reason(folders, tmp_path):
     with pytest.raises(UserError, match=r"a rollout server did not start: .* ended with exit code") as raised:
         sglang.engine(folders["dense"], run_folder=tmp_path, server={"no_such_option": 1})
     assert "no-such-option" in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_no_environment_for_the_server(folders, tmp_path):
+def test_a_missing_environment_for_the_server(folders, tmp_path):
     with pytest.raises(UserError, match="make install-sglang"):
         sglang.engine(folders["dense"], run_folder=tmp_path, python=str(tmp_path / "python"))

@@ -83,7 +83,7 @@ def using(two, folders, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_one_of_two_fails_while_it_generates(two, folders, how):
+def test_one_of_two_servers_fails_during_generation(two, folders, how):
     two.load_weights(weights(folders["dense"]), 0)
     first = two.pool.servers[0]
     pid, restarts = first.process.pid, first.num_restarts
@@ -102,7 +102,7 @@ def test_one_of_two_fails_while_it_generates(two, folders, how):
 
 
 @pytest.mark.parametrize("transport", ["tensor", "disk"])
-def test_one_of_two_is_killed_while_it_is_given_weights(two, folders, using, transport):
+def test_one_of_two_servers_is_killed_during_a_sync(two, folders, using, transport):
     using(transport=transport)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers
@@ -121,7 +121,7 @@ def test_one_of_two_is_killed_while_it_is_given_weights(two, folders, using, tra
 
 
 @pytest.mark.parametrize("pause", ["retract", "abort"])
-def test_one_of_two_is_killed_in_the_middle_of_a_broadcast(two, folders, using, pause):
+def test_one_of_two_servers_is_killed_during_a_broadcast(two, folders, using, pause):
     """Checks the other server, which misses some weights: it serves nothing before a sync, and is not restarted."""
     using(transport="distributed", pause=pause)
     two.load_weights(weights(folders["dense"]), 0)
@@ -152,7 +152,7 @@ def test_one_of_two_is_killed_in_the_middle_of_a_broadcast(two, folders, using, 
     check_log_probs(folders["dense"], again, 1.3)
 
 
-def test_the_only_one_is_killed_while_it_generates(start, folders):
+def test_the_only_server_is_killed_during_generation(start, folders):
     engine = start(1)
     server = engine.pool.servers[0]
     in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))
@@ -171,7 +171,7 @@ def test_the_only_one_is_killed_while_it_generates(start, folders):
     check_log_probs(folders["dense"], groups)
 
 
-def test_servers_that_fail_again_and_again(start):
+def test_servers_that_fail_repeatedly(start):
     engine = start(1, max_restarts=0)
     server = engine.pool.servers[0]
     in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))

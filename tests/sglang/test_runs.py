@@ -36,7 +36,7 @@ def check(workshop):  # noqa: F811
     assert (workshop.folder / "run" / "model" / "config.json").exists()
 
 
-def test_one_that_is_killed_goes_on_and_leaves_no_server(workshop):  # noqa: F811
+def test_a_killed_run_resumes_and_leaves_no_server(workshop):  # noqa: F811
     command = ("train", f"{workshop.recipe}:experts", *settings(AHEAD))
     checkpoint = workshop.folder / "run" / "checkpoints" / "update-000003"
     workshop.kill_when(checkpoint.exists, *command)  # also checks that no process is left after 10 seconds
@@ -44,6 +44,6 @@ def test_one_that_is_killed_goes_on_and_leaves_no_server(workshop):  # noqa: F81
     assert state["cycles"]["begun"], "nothing was under way, so that this shows nothing"
     done = workshop.run(*command, "--resume", str(workshop.folder / "run"), timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 rollout servers answer, after" in done.stdout
+    assert "2 rollout servers are ready after" in done.stdout
     check(workshop)
     assert len(rows(workshop, "evaluations.jsonl")) == 4

@@ -30,7 +30,7 @@ def urls_of(router):
     return asyncio.run(ask())
 
 
-def test_a_router_before_two_servers(start, folders):
+def test_a_router_with_two_servers(start, folders):
     engine = start(2, router={"policy": "round_robin"}, health_seconds=6.0)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {0})
@@ -56,7 +56,7 @@ def test_a_router_before_two_servers(start, folders):
     assert urls_of(engine._router) == {second.client.url}
 
 
-def test_a_router_that_is_killed_is_started_again(start, folders):
+def test_a_killed_router_is_restarted(start, folders):
     engine = start(1, router={}, health_seconds=6.0, max_restarts=2)
     (server,) = engine.pool.servers
     router = engine._router._process
@@ -75,7 +75,7 @@ def test_a_router_that_is_killed_is_started_again(start, folders):
     # killed more than `max_restarts` times
     os.kill(router.pid, signal.SIGKILL)
     until(lambda: router.has_ended, 10)
-    with pytest.raises(UserError, match=r"the router of the rollout servers is gone: .* was killed by SIGKILL"):
+    with pytest.raises(UserError, match=r"the router of the rollout servers ended: .* was killed by SIGKILL"):
         engine.load_weights(weights(folders["dense"]), 2)
 
 
@@ -85,7 +85,7 @@ def server_of(engine):
 
 
 @pytest.mark.parametrize("transport", ["tensor", "distributed"])
-def test_servers_of_somebody_elses(engines, attach, folders, transport):
+def test_external_servers(engines, attach, folders, transport):
     engine = attach(transport=transport)
     engine.load_weights(weights(folders["dense"], 1.3), 7)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
@@ -96,7 +96,7 @@ def test_servers_of_somebody_elses(engines, attach, folders, transport):
     assert psutil.pid_exists(pid), "an engine leaves servers that it did not start"
 
 
-def test_a_trainer_that_was_killed_in_a_sync_leaves_nothing_behind(engines, attach, folders):
+def test_a_trainer_killed_during_a_sync_leaves_external_servers_usable(engines, attach, folders):
     owner = engines("dense")
     for path, content in (("/pause_generation", {"mode": "retract"}), ("/begin_weight_update", {})):
         owner._run(server_of(owner).client.post(path, content, seconds=10))
@@ -104,7 +104,7 @@ def test_a_trainer_that_was_killed_in_a_sync_leaves_nothing_behind(engines, atta
     check_log_probs(folders["dense"], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
 
 
-def test_weights_that_somebody_else_replaced_are_noticed(engines, attach):
+def test_weights_replaced_by_another_trainer_are_detected(engines, attach):
     """Covers answers whose weight version comes from no sync of this engine."""
     owner, engine = engines("dense"), attach()
     content = {"new_version": "theirs", "abort_all_requests": False}
@@ -113,12 +113,12 @@ def test_weights_that_somebody_else_replaced_are_noticed(engines, attach):
         generate(engine, PROMPTS, SAMPLING, group_size=1, seed=0)
 
 
-def test_a_url_that_is_none(folders):
-    with pytest.raises(UserError, match="a server is named like http://"):
+def test_a_malformed_url(folders):
+    with pytest.raises(UserError, match="write a server's URL as http://"):
         sglang.engine(folders["dense"], urls=["10.0.0.1:30000"])
 
 
-def test_somebody_elses_server_that_is_gone_is_not_waited_for_for_ever(start, folders, monkeypatch):
+def test_waiting_for_a_lost_external_server_is_bounded(start, folders, monkeypatch):
     owner = start()
     monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", owner.key)
     engine = sglang.engine(folders["dense"], urls=[server_of(owner).client.url], health_seconds=3.0)

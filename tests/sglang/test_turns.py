@@ -84,7 +84,7 @@ def check(groups, folder):
             turn = rollout.tokens[begin:first]
             num_words = len(tokenizer.decode(turn, skip_special_tokens=True).split())
             printed = " ".join(["w5"] * (1 + num_words % 5))
-            assert rollout.tokens[first:beyond] == template.tokens(turn, f"Observation:\n{printed}")
+            assert rollout.tokens[first:beyond] == template.observation_tokens(turn, f"Observation:\n{printed}")
             begin = beyond
         sampled = sum(count for _, count in rollout.version_spans) or rollout.num_response_tokens
         assert sampled == rollout.num_response_tokens == sum(rollout.response_mask())
@@ -110,7 +110,7 @@ def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, f
             assert choices(rollout.routes) == choices(mine.routes)[:-1]
 
 
-def test_turns_go_on_under_new_weights(attach, folders, acting):
+def test_turns_continue_with_new_weights(attach, folders, acting):
     """Replaces weights while some rollouts decode and others observe; checks each log-prob against its version."""
     engine = attach(pause="abort")
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
@@ -147,13 +147,13 @@ def test_a_cancelled_generation_leaves_no_interpreter(attach, acting, sandbox):
 class Breaks(Counts):
     def turn(self, response):
         if self._num_turns:
-            raise UserError("the interpreter of a rollout is lost")
+            raise UserError("the interpreter of a rollout failed")
         return super().turn(response)
 
 
 def test_a_broken_environment_ends_the_generation_and_leaves_no_interpreter(attach, acting, sandbox):
     engine = attach()
     acting.episode = Breaks
-    with pytest.raises(UserError, match="is lost"):
+    with pytest.raises(UserError, match="interpreter of a rollout failed"):
         generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
     until(lambda: not acting.num_working and not processes_of(sandbox), 20)

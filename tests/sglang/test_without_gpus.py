@@ -42,7 +42,7 @@ print(json.dumps(found))
 """
 
 
-def test_checksums_on_gpus_are_those_of_sglangs_kernel(tmp_path: Path):
+def test_gpu_checksums_equal_those_of_sglangs_kernel(tmp_path: Path):
     """Runs SGLang's kernel in Triton's interpreter, and sums the tiles as its host function does on a GPU."""
     tensors = [
         torch.randn(count, generator=torch.Generator().manual_seed(count)).to(dtype)
@@ -72,7 +72,7 @@ print(json.dumps([opened, tensors]))
 """
 
 
-def test_a_handle_is_opened_by_sglangs_function_on_the_named_device(tmp_path: Path):
+def test_an_ipc_handle_is_opened_on_the_named_device(tmp_path: Path):
     """Checks that the request passes SGLang's restricted unpickler, and that each tensor has the right bytes."""
     sent = [("a", torch.arange(3, dtype=torch.float32)), ("b", torch.arange(5).to(torch.bfloat16))]
     flat, metadata = flatten(sent)
@@ -84,7 +84,7 @@ def test_a_handle_is_opened_by_sglangs_function_on_the_named_device(tmp_path: Pa
     assert tensors == {"a": [0, 1, 2], "b": [0, 1, 2, 3, 4]}
 
 
-def test_each_rank_of_a_server_gets_the_handle_of_its_gpu():
+def test_each_server_rank_receives_the_handle_of_its_gpu():
     handles = {"GPU-a": "1", "GPU-b": "2", "GPU-c": "3"}
     assert handles_of("url", ["GPU-c", "GPU-a"], handles) == ["3", "1"]
     with pytest.raises(UserError, match=r"the server url is on GPUs without a trainer process \(GPU-x\)"):

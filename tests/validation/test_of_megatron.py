@@ -53,7 +53,7 @@ REFUSED = {
     "rollouts=Rollouts(engine='sglang', options={'num_servers': 0})": "takes for num_servers a whole number of 1 or",
     "routing_replay='R3'": "and the engine 'embedded' reports no routes",
     "advantage='math:pi'": "the advantage 'math:pi' is 3.14",
-    "advantage='math:isfinite'": "the advantage 'math:isfinite' cannot be taken",
+    "advantage='math:isfinite'": "the advantage 'math:isfinite' cannot be computed",
     "advantage='builtins:list'": "the advantage 'builtins:list' returned [tensor(0.",
     "prompts=Prompts(source='arithmetic', options={'size': 8}, template='no question')": "template",
 }
