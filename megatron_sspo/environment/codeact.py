@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sandbox.probe import open_sandbox
+from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Runner, SandboxBroken, Session
 from megatron_sspo.types import Prompt
 
@@ -51,14 +51,34 @@ def environment(
     Raises:
         UserError: a number is out of range, or the sandbox is missing or fails its probe.
     """
+    check_values(max_turns, max_characters, concurrency, max_episodes, limits, url, python, packages, cgroup)
+    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
+
+
+def check_values(
+    max_turns: int = 5,
+    max_characters: int = 2000,
+    concurrency: int = 0,
+    max_episodes: int = 128,
+    limits: Mapping[str, Any] | None = None,
+    url: str = "",
+    python: str = "",
+    packages: Sequence[str] = (),
+    cgroup: str = "",
+) -> None:
+    """Checks the options of `environment`, as far as that needs no sandbox.
+
+    Raises:
+        UserError: a value is out of range, or options contradict each other.
+    """
     numbers = {"max_turns": max_turns, "max_characters": max_characters, "max_episodes": max_episodes}
     for name, value in numbers.items():
         if value < 1:
             raise UserError(f"rollouts.environment_options.{name} is {value}: it must be 1 or more")
     if concurrency < 0:
         raise UserError(f"rollouts.environment_options.concurrency is {concurrency}: it must be 0 or more")
-    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-    return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
+    check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
 
 
 class CodeAct:

@@ -27,7 +27,7 @@ from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.rollout.sglang_client import Client
 from megatron_sspo.rollout.sglang_format import RequestFormat
 from megatron_sspo.rollout.sglang_generation import Requests, ServedGeneration
-from megatron_sspo.rollout.sglang_options import Options, check
+from megatron_sspo.rollout.sglang_options import Options, check, check_gpus
 from megatron_sspo.types import Prompt
 from megatron_sspo.weights.sync.checksums import Checksums
 from megatron_sspo.weights.sync.disk import DiskTransport
@@ -52,9 +52,15 @@ def engine(model_path: Path, **options: Any) -> RolloutEngine:
     """
     chosen = Options(**options)
     check(chosen)
+    check_gpus(chosen)
     is_driver = agree.is_main()
     python = find_python(chosen.python) if is_driver and (chosen.router is not None or not chosen.urls) else None
     return SGLangEngine(Path(model_path), chosen, python, is_driver)
+
+
+def check_values(**options: Any) -> None:
+    """Raises UserError if an option of `engine` is invalid on any machine."""
+    check(Options(**options))
 
 
 engine.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]

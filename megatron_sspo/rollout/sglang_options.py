@@ -44,8 +44,19 @@ class Options:
         return int((self.server or {}).get("tp_size", 1))
 
 
+_NO_IPC = (
+    'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
+)
+
+
+def check_gpus(options: Options) -> None:
+    """Raises UserError if the options need GPUs and this machine has none."""
+    if options.transport == "ipc" and not torch.cuda.is_available():
+        raise UserError(_NO_IPC)
+
+
 def check(options: Options) -> None:
-    """Raises UserError if an option is invalid."""
+    """Raises UserError if an option is invalid, or contradicts another."""
     what = "rollouts.options"
     choices = {"transport": get_args(TransportName), "pause": get_args(Pause)}
     for name, known in choices.items():
@@ -57,10 +68,8 @@ def check(options: Options) -> None:
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
-    if options.transport == "ipc" and (options.urls or not torch.cuda.is_available()):
-        raise UserError(
-            f'{what}.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
-        )
+    if options.transport == "ipc" and options.urls:
+        raise UserError(_NO_IPC)
     count = len(options.urls) or options.num_servers
     if options.fewest_servers > count:
         raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo import resources
+from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.preflight import preflight
 from megatron_sspo.preflight_ranks import versions
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.serve import KEY
+from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
 from tests.weights.test_families import QWEN3_30B_A3B
 
@@ -121,3 +124,31 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 12_345))
     with pytest.raises(UserError, match=r"has 12\.3 kB free, and a checkpoint and the finished model take \d+\.\d MB:"):
         resources.check_disk(run, resources.model_config(run), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["reward=code", 'reward_options={"concurrency": -1}'], "concurrency is -1"),
+        (["reward=codeact", 'reward_options={"limits": {"wall_seconds": 0}}'], "wall_seconds is 0"),
+        (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
+        (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
+        (['rollouts.options={"fewest_servers": 2}'], "fewest_servers is 2, and there are 1"),
+        (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
+        (['rollouts.options={"urls": ["http://h:1"], "transport": "ipc"}'], "which needs servers that the run starts"),
+    ],
+)
+def test_options_that_contradict_each_other_are_found_before_the_start(assignments, message) -> None:
+    engine = [] if assignments[0].startswith("reward") else ["rollouts.engine=sglang"]
+    with pytest.raises(UserError, match=message):
+        preflight(load_recipe(RECIPE, [*engine, *assignments]), resume=None, elsewhere=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"max_turns": 0}, "max_turns is 0"), ({"url": "http://h", "cgroup": "c"}, "are set on the server")],
+)
+def test_options_of_an_environment_are_checked_before_the_start(options, message) -> None:
+    rollouts = Rollouts(environment="codeact", environment_options=options)
+    with pytest.raises(UserError, match=message):
+        check_environment(rollouts, tokenizer=None)
