@@ -25,7 +25,7 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
         rollouts: mappings with these keys.
             `prompt` and `response`: token ids. `advantage`: Â.
             `old`: log π_old of each response token under the trainer's model, at the temperature that is given to
-            `make_forward_step`. It is left out of all rollouts if the policy has not moved.
+            `policy_step`. It is left out of all rollouts if the policy has not moved.
             `engine`, for an engine correction, and `reference`, for a KL penalty: the log-probs of the engine and of
             the reference policy, on all rollouts or on none.
             `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
@@ -68,7 +68,7 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     return microbatch if all(with_engine) else replace(microbatch, rollout_log_probs=None)
 
 
-def make_forward_step(
+def policy_step(
     objective: Objective,
     *,
     num_sequences: int,
@@ -95,7 +95,7 @@ def make_forward_step(
         RuntimeError: Megatron's model-parallel groups are not initialized.
     """
     if not parallel_state.model_parallel_is_initialized():
-        raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before make_forward_step")
+        raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before policy_step")
     scale = loss_scale(num_microbatches=num_microbatches, num_sequences=num_sequences)
     return _OwnLoopStep(
         policy_loss(objective, penalties, correction, scale=scale),

@@ -17,7 +17,7 @@ from tiny_policy import VOCAB_SIZE, make_run
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import Correction, sspo
 from megatron_sspo.policy import forward_step
-from megatron_sspo.policy.own_loop import make_forward_step, pack_rollouts
+from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.types import Rollout
 
@@ -77,7 +77,7 @@ def make_chunk(device, folders):
 
 
 def make_hook(**options):
-    return make_forward_step(sspo(), num_sequences=1, num_microbatches=1, vocab_size=VOCAB_SIZE, **options)
+    return policy_step(sspo(), num_sequences=1, num_microbatches=1, vocab_size=VOCAB_SIZE, **options)
 
 
 def test_microbatch_is_moved_to_the_device_of_the_model(make_chunk, monkeypatch):
@@ -140,5 +140,5 @@ def test_process_groups_must_be_initialized_first(monkeypatch):
     from megatron.core import parallel_state
 
     monkeypatch.setattr(parallel_state, "model_parallel_is_initialized", lambda: False)
-    with pytest.raises(RuntimeError, match="initialize_model_parallel before make_forward_step"):
-        make_forward_step(lambda *_: None, num_sequences=1, num_microbatches=1, vocab_size=8)
+    with pytest.raises(RuntimeError, match="initialize_model_parallel before policy_step"):
+        policy_step(lambda *_: None, num_sequences=1, num_microbatches=1, vocab_size=8)
