@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from megatron_sspo.objective import sspo
-from megatron_sspo.policy.own_loop import pack_rollouts, policy_step  # before megatron.core, for machines without a GPU
+from megatron_sspo.policy.own_loop import policy_step, pack_rollouts  # before megatron.core: it may run on a CPU
 
 import torch
 import torch.distributed as dist
@@ -50,14 +50,14 @@ def sample(count: int) -> list[dict[str, Any]]:
 def gradient(model: Any, rollouts: list[dict[str, Any]], per_microbatch: int = 4) -> float:
     """Runs forward and backward over this rank's share of the batch, and returns its part of the loss."""
     mine = rollouts[parallel_state.get_data_parallel_rank() :: parallel_state.get_data_parallel_world_size()]
-    microbatches = [pack_rollouts(mine[i : i + per_microbatch]) for i in range(0, len(mine), per_microbatch)]
-    hook = policy_step(sspo(), num_sequences=len(rollouts), num_microbatches=len(microbatches), vocab_size=VOCAB_SIZE)
+    packed = [pack_rollouts(mine[i : i + per_microbatch]) for i in range(0, len(mine), per_microbatch)]
+    hook = policy_step(sspo(), num_sequences=len(rollouts), num_microbatches=len(packed), vocab_size=VOCAB_SIZE)
     model.zero_grad_buffer()
     reports: Any = get_forward_backward_func()(
         forward_step_func=hook,
-        data_iterator=iter(microbatches),
+        data_iterator=iter(packed),
         model=model,
-        num_microbatches=len(microbatches),
+        num_microbatches=len(packed),
         seq_length=64,
         micro_batch_size=1,
         forward_only=False,

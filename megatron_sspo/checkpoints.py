@@ -9,7 +9,7 @@ from typing import Any
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.saving import Saving
+from megatron_sspo.policy.saving import AsyncSave
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.watchdog import Watchdog
 from megatron_sspo.state import State, begin_checkpoint, describe_checkpoint, finish_checkpoint
@@ -108,7 +108,7 @@ class CheckpointWriter:
 
 @dataclass
 class _InProgress:
-    saving: Saving
+    saving: AsyncSave
     temporary: Path
     update: int
     started: float

@@ -27,7 +27,7 @@ from megatron_sspo.manifest import read_manifest
 from megatron_sspo.metrics import UpdateRecord, reward_metrics, update_metrics
 from megatron_sspo.overrides import config_to_json
 from megatron_sspo.plots.curves import plot_run
-from megatron_sspo.policy.distributed import joined
+from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.preflight_ranks import check_ranks
@@ -80,7 +80,7 @@ class Job:
         self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
-            self._device, self._watchdog = stack.enter_context(joined(run, log, local.report_hang))
+            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
             check_ranks(run, read_model_config(run), self.folder)
             self.is_main = agree.is_main()
             agree.run_on_rank_0(lambda: self._lock(stack))

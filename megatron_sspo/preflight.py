@@ -47,7 +47,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         warnings.simplefilter("ignore")
         from megatron_sspo.policy.check import check_policy
 
-        check_policy(run, config, elsewhere=elsewhere)
+        check_policy(run, config, for_other_machines=elsewhere)
     checkpoint = check_folder(run, resume)
     sinks.check(run.tracking)
     check_advantage(run.advantage, run.rollouts.group_size)

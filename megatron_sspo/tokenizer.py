@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.reading import read_json
-from megatron_sspo.weights.companions import check_companions
+from megatron_sspo.weights.companions import check_tokenizer_files
 
 
 @os_errors_as_user_errors()
@@ -18,7 +18,7 @@ def load_tokenizer(model_path: Path) -> Any:
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     read_json(model_path / "config.json")
-    check_companions(model_path)
+    check_tokenizer_files(model_path)
     from transformers import AutoTokenizer
 
     try:

@@ -45,7 +45,7 @@ class Checkpoint:
             folder = model_path
             if update:
                 folder = Path(parent) / "model"
-                convert(run / "checkpoints" / f"update-{update:06d}", folder, companions=model_path)
+                convert(run / "checkpoints" / f"update-{update:06d}", folder, config_folder=model_path)
             self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
         self._engine = engine(model_path)
         self._engine.load_weights(self.model.state_dict().items(), update)

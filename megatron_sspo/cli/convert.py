@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         options.source,
         options.destination,
         dtype=getattr(torch, options.dtype) if options.dtype else None,
-        companions=options.config,
+        config_folder=options.config,
         to=options.to,
         num_threads=options.threads,
     )

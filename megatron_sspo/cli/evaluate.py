@@ -51,6 +51,6 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         samples=options.samples,
         output=options.output,
         label=options.name,
-        companions=options.config,
+        config_folder=options.config,
     )
     return 0

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     """Prints each tensor that differs; returns exit code 1 if there is one."""
     from megatron_sspo.weights.verify import verify
 
-    found = verify(options.first, options.second, companions=options.config)
+    found = verify(options.first, options.second, config_folder=options.config)
     for difference in found.differences:
         print(difference)
     if found.differences:

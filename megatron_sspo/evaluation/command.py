@@ -42,7 +42,7 @@ def evaluate_model(
     samples: int | None = None,
     output: Path | None = None,
     label: str = "",
-    companions: Path | None = None,
+    config_folder: Path | None = None,
 ) -> Result:
     """Evaluates a model and prints the table. An interrupted evaluation is resumed: no prompt is answered twice.
 
@@ -53,7 +53,7 @@ def evaluate_model(
         samples: k, the number of sampled answers per prompt; None takes the run's.
         output: the folder, see `Record`; None takes one in `evaluations/`, named after the path.
         label: the model's name in tables; "" takes the path.
-        companions: see `open_model`.
+        config_folder: see `open_model`.
 
     Raises:
         UserError: a set, model, engine or reward is missing or wrong, or the folder belongs to another evaluation.
@@ -66,8 +66,8 @@ def evaluate_model(
     check_engine(run)
     label, output = label or str(path), output or FOLDER / "-".join(_folder_names(path))
     display = Display(silent=False)
-    with open_model(path, companions) as folder:
-        tokenizer = load_tokenizer(folder.companions)
+    with open_model(path, config_folder) as folder:
+        tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
         prompts = {name: stream.prompts for name, stream in streams.items()}
         check_held_out(run, prompts)
@@ -144,7 +144,7 @@ def _generate_answers(
     with ExitStack() as stack:
         stack.callback(display.end)
         rewards, environments = open_rewards(run, stack), open_environments(run, stack)
-        engine = open_engine(run, folder.companions, record.folder)
+        engine = open_engine(run, folder.config_folder, record.folder)
         stack.callback(engine.close)
 
         def sync() -> None:

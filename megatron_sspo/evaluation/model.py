@@ -12,12 +12,12 @@ from megatron_sspo.weights.open_folder import open_folder
 
 
 @os_errors_as_user_errors()
-def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
+def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`. For a run's folder these are its final model or, without one, its newest checkpoint.
 
     Args:
         path: the folder.
-        companions: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
+        config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
             run takes them from the model that the run started from.
 
     Raises:
@@ -33,9 +33,9 @@ def open_model(path: Path, companions: Path | None = None) -> ModelFolder:
         path = found[-1]
     else:
         run = path.resolve().parent.parent  # the path may be run/checkpoints/update-000100
-    if companions is None and not (path / "config.json").exists() and _is_run(run):
-        companions = _model_of(run)
-    return open_folder(path, companions)
+    if config_folder is None and not (path / "config.json").exists() and _is_run(run):
+        config_folder = _model_of(run)
+    return open_folder(path, config_folder)
 
 
 @os_errors_as_user_errors()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, servers
+from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, server_memory
 from megatron_sspo.run import Run
 
 _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
@@ -23,7 +23,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     ]
     if run.rollouts.engine == "sglang":
         tp_size = int((run.rollouts.options.get("server") or {}).get("tp_size", 1))
-        of_server = servers(run, config, tp_size=tp_size)
+        of_server = server_memory(run, config, tp_size=tp_size)
         lines.append(
             f"a server's GPU holds {_gb(of_server.weights)} GB of weights at tp_size {tp_size}, and "
             f"{of_server.cache_per_token / 1024:.0f} KiB of key-value cache a token"

@@ -25,22 +25,22 @@ class Sizes:
         rows: tokens of the hidden states, of which sequence parallelism gives each rank a part.
         inner_rows: tokens within attention and a dense MLP, which tensor parallelism shards by width.
         all_rows: tokens of the microbatch, over all context-parallel ranks.
-        q, kv: numbers of query heads and of key-value heads × size of a head. heads, groups: these numbers.
+        heads, groups: numbers of query heads and of key-value heads; query_width, kv_width: × head_dim.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
-        f: width of the MLP or of an expert.
+        ffn_width: width of the MLP or of an expert.
         expert_rows: (token, expert) pairs that this rank computes if all experts are used equally.
     """
 
     rows: int
     inner_rows: int
     all_rows: int
-    h: int
-    q: int
-    kv: int
+    hidden: int
+    query_width: int
+    kv_width: int
     heads: int
     groups: int
     head_dim: int
-    f: int
+    ffn_width: int
     experts: int
     chosen: int
     expert_rows: int
@@ -65,13 +65,13 @@ def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) 
         rows=rows,
         inner_rows=inner_rows,
         all_rows=num_tokens,
-        h=architecture["hidden_size"],
-        q=heads * head_dim,
-        kv=groups * head_dim,
+        hidden=architecture["hidden_size"],
+        query_width=heads * head_dim,
+        kv_width=groups * head_dim,
         heads=heads,
         groups=groups,
         head_dim=head_dim,
-        f=-(-width // (parallel.expert_tensor if experts else tensor)),
+        ffn_width=-(-width // (parallel.expert_tensor if experts else tensor)),
         experts=experts,
         chosen=chosen,
         expert_rows=rows * chosen * parallel.expert_tensor,
@@ -79,43 +79,45 @@ def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) 
     )
 
 
-def norm(rows: int, width: int, count: int, itemsize: int, *, fused: bool) -> int:
+def norm_bytes(rows: int, width: int, count: int, itemsize: int, *, use_te: bool) -> int:
     """Returns the bytes kept by norms of `count` vectors per row, which have `width` elements together."""
-    return rows * (width * (itemsize if fused else 8) + 4 * count)
+    return rows * (width * (itemsize if use_te else 8) + 4 * count)
 
 
-def layer(s: Sizes, itemsize: int, *, fused: bool) -> int:
+def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     """Returns the bytes that a layer keeps of a microbatch."""
-    kept = 2 * norm(s.rows, s.h, 1, itemsize, fused=fused)
-    kept += itemsize * (s.rows * s.h + s.inner_rows * s.q)  # the inputs of attention's two linear layers
+    kept = 2 * norm_bytes(s.rows, s.hidden, 1, itemsize, use_te=use_te)
+    kept += itemsize * (s.rows * s.hidden + s.inner_rows * s.query_width)  # the inputs of attention's two linear layers
     if s.has_qk_norm:
-        kept += norm(s.inner_rows, s.q + s.kv, s.heads + s.groups, itemsize, fused=fused)
-        if itemsize == 4 and not fused:  # the key's norm then keeps query and value too, as parts of one tensor
-            kept += s.inner_rows * 4 * (s.q + s.kv)
+        kept += norm_bytes(s.inner_rows, s.query_width + s.kv_width, s.heads + s.groups, itemsize, use_te=use_te)
+        if itemsize == 4 and not use_te:  # the key's norm then keeps query and value too, as parts of one tensor
+            kept += s.inner_rows * 4 * (s.query_width + s.kv_width)
     kept += s.inner_rows * (itemsize * 4 * s.head_dim)  # rotary embedding: cos and sin, for query and key
-    kept += s.inner_rows * (itemsize * 2 * (s.q + s.kv) + 4 * s.heads)  # q, k, v, the output, the softmax normalizers
-    if not fused:  # keys and values of the other context-parallel ranks
-        kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv
+    # q, k, v, the output, the softmax normalizers
+    kept += s.inner_rows * (itemsize * 2 * (s.query_width + s.kv_width) + 4 * s.heads)
+    if not use_te:  # keys and values of the other context-parallel ranks
+        kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv_width
     return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
 
 
 def _experts(s: Sizes, itemsize: int) -> int:
     # the router: its input, the chosen experts' logits, indices and probabilities, and the routing map
-    router = s.rows * (itemsize * s.h + 24 * s.chosen + 5 * s.experts)
-    # per pair: its input, fc1's output (2f), silu, up, their product, the weighted product, the weight
-    return router + s.expert_rows * (itemsize * (s.h + 6 * s.f) + 4)
+    router = s.rows * (itemsize * s.hidden + 24 * s.chosen + 5 * s.experts)
+    # per pair: its input, fc1's output (2 · ffn_width), silu, up, their product, the weighted product, the weight
+    return router + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
 
 
 def _mlp(s: Sizes, itemsize: int) -> int:
-    return itemsize * (s.rows * s.h + s.inner_rows * 5 * s.f)
+    return itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
 
 
-def working(s: Sizes, itemsize: int) -> int:
+def working_bytes(s: Sizes, itemsize: int) -> int:
     """Returns the bytes that are alive while a layer is computed, forward or backward, beyond what it keeps."""
-    widest = s.expert_rows * max(s.h, 2 * s.f) if s.experts else s.inner_rows * max(s.h, 2 * s.f)
+    rows = s.expert_rows if s.experts else s.inner_rows
+    widest = rows * max(s.hidden, 2 * s.ffn_width)
     return _WORKING_COPIES * widest * itemsize
 
 
-def boundary(s: Sizes, itemsize: int) -> int:
+def boundary_bytes(s: Sizes, itemsize: int) -> int:
     """Returns the bytes of a layer's input, which is all that is kept of a recomputed layer."""
-    return s.rows * s.h * itemsize
+    return s.rows * s.hidden * itemsize

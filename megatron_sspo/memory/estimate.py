@@ -6,7 +6,7 @@ from typing import Any
 
 from megatron_sspo.memory import activations
 from megatron_sspo.memory.head import head_bytes
-from megatron_sspo.memory.parameters import Count, count_all, count_of_stages, layers_of_stages, padded_vocab_size
+from megatron_sspo.memory.parameters import Count, count_all, count_per_stage, layers_per_stage, padded_vocab_size
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
 
@@ -44,7 +44,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Servers:
+class ServerMemory:
     """The memory of SGLang's servers: bytes of weights per GPU, and of the key-value cache per token and GPU."""
 
     weights: int
@@ -66,19 +66,19 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Esti
     """
     family, parallel = load_family(config), run.parallel
     architecture = family.transformer_fields(config)
-    counts = count_of_stages(family, config, parallel, run.megatron)
-    layers = layers_of_stages(architecture["num_layers"], parallel, run.megatron)
+    counts = count_per_stage(family, config, parallel, run.megatron)
+    layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
     sizes = activations.sizes(architecture, parallel, run.tokens_per_microbatch)
     found = []
     for stage, count in enumerate(counts):
         is_last = stage == len(counts) - 1
-        kept, working = _activations(run, sizes, layers[stage], stage, itemsize, fused=on_cuda)
+        kept, working = _activations(run, sizes, layers[stage], stage, itemsize, use_te=on_cuda)
         logits = 0
         if is_last:
-            kept += activations.norm(sizes.rows, sizes.h, 1, itemsize, fused=on_cuda)
+            kept += activations.norm_bytes(sizes.rows, sizes.hidden, 1, itemsize, use_te=on_cuda)
             columns = padded_vocab_size(int(config["vocab_size"]), parallel.tensor) // parallel.tensor
-            logits = head_bytes(sizes.inner_rows, columns, sizes.h, itemsize, on_cuda=on_cuda)
+            logits = head_bytes(sizes.inner_rows, columns, sizes.hidden, itemsize, on_cuda=on_cuda)
         found.append(
             Estimate(
                 weights=itemsize * count.total,
@@ -104,10 +104,10 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
-def servers(run: Run, config: Mapping[str, Any], *, tp_size: int) -> Servers:
+def server_memory(run: Run, config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache in two bytes per element."""
     family = load_family(config)
-    return Servers(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
+    return ServerMemory(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
 
 
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
@@ -117,22 +117,22 @@ def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
 
 
 def _activations(
-    run: Run, sizes: activations.Sizes, num_layers: int, stage: int, itemsize: int, *, fused: bool
+    run: Run, sizes: activations.Sizes, num_layers: int, stage: int, itemsize: int, *, use_te: bool
 ) -> tuple[int, int]:
     """Returns what the microbatches in flight keep, and what a layer needs in addition while it is computed."""
-    full = activations.layer(sizes, itemsize, fused=fused)
-    boundary, working = activations.boundary(sizes, itemsize), activations.working(sizes, itemsize)
-    under_way = _layers_under_way(run.parallel, num_layers, stage)
+    full = activations.layer_bytes(sizes, itemsize, use_te=use_te)
+    boundary, working = activations.boundary_bytes(sizes, itemsize), activations.working_bytes(sizes, itemsize)
+    in_flight = _layers_in_flight(run.parallel, num_layers, stage)
     if run.megatron.get("recompute_granularity") != "full":
-        return round(under_way * full), working
+        return round(in_flight * full), working
     count = int(run.megatron.get("recompute_num_layers") or 1)
     if run.megatron.get("recompute_method") == "block":
-        again = min(count, num_layers) / num_layers
-        return round(under_way * (again * boundary + (1 - again) * full)), full + working
-    return round(under_way / count * boundary), min(count, num_layers) * full + working
+        recomputed = min(count, num_layers) / num_layers
+        return round(in_flight * (recomputed * boundary + (1 - recomputed) * full)), full + working
+    return round(in_flight / count * boundary), min(count, num_layers) * full + working
 
 
-def _layers_under_way(parallel: Parallel, num_layers: int, stage: int) -> float:
+def _layers_in_flight(parallel: Parallel, num_layers: int, stage: int) -> float:
     """Returns the largest number of layers × microbatches whose backward passes are pending in the stage's schedule."""
     ahead, virtual = parallel.pipeline - stage - 1, parallel.virtual_pipeline
     if virtual == 1:
@@ -147,12 +147,12 @@ def _gradient_bytes(run: Run, itemsize: int) -> int:
 def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
     """Returns the size of two moments, and of main weights for a 16-bit model, sharded over the optimizer's ranks."""
     parallel = run.parallel
-    each = 8 if itemsize == 4 else 12
+    bytes_each = 8 if itemsize == 4 else 12
     if not run.ddp.get("use_distributed_optimizer", True):
-        return each * count.total
-    shared = parallel.data * parallel.context
-    of_experts = shared * parallel.tensor // (parallel.expert * parallel.expert_tensor)
-    return each * count.dense // shared + each * count.experts // of_experts
+        return bytes_each * count.total
+    dense_ranks = parallel.data * parallel.context
+    expert_ranks = dense_ranks * parallel.tensor // (parallel.expert * parallel.expert_tensor)
+    return bytes_each * count.dense // dense_ranks + bytes_each * count.experts // expert_ranks
 
 
 def _engine_bytes(run: Run, config: Mapping[str, Any]) -> int:

@@ -6,15 +6,15 @@ MEMORY_BUDGET_BYTES = 256 * 1024**2
 # Elements of a block of logits [R, B]. Large enough for the matrix product to run at full speed; the gradient of the
 # hidden states is read and written once per block, so larger blocks pay off where memory is faster.
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 25}
-FEWEST_COLUMNS = 512
+MIN_COLUMNS = 512
 
 # Elements of a tile. On a CPU two float32 tiles stay in cache; on a GPU larger tiles mean fewer kernels.
 TILE = {"cpu": 1 << 19, "cuda": 1 << 22}
 
 
-def block_width(num_rows: int, block: int, fewest: int) -> int:
+def block_width(num_rows: int, block: int, min_columns: int) -> int:
     """Returns the number of columns of a block of `block` elements."""
-    return max(fewest, block // max(1, num_rows) // 256 * 256)
+    return max(min_columns, block // max(1, num_rows) // 256 * 256)
 
 
 def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on_cuda: bool) -> int:
@@ -32,12 +32,12 @@ def head_bytes(num_rows: int, num_columns: int, width: int, itemsize: int, *, on
             a CPU.
     """
     device = "cuda" if on_cuda else "cpu"
-    of_logits = 4 if on_cuda else itemsize
-    block = num_rows * min(num_columns, block_width(num_rows, BLOCK[device], FEWEST_COLUMNS))
-    all_logits = num_rows * num_columns * of_logits
+    logit_size = 4 if on_cuda else itemsize
+    block = num_rows * min(num_columns, block_width(num_rows, BLOCK[device], MIN_COLUMNS))
+    all_logits = num_rows * num_columns * logit_size
     kept = min(all_logits, MEMORY_BUDGET_BYTES)
-    at_work = block * of_logits if kept < all_logits else 0
-    of_gradient = block * itemsize if of_logits != itemsize else 0
+    working = block * logit_size if kept < all_logits else 0
+    gradient = block * itemsize if logit_size != itemsize else 0
     tiles = 2 * 4 * min(block, TILE[device])
-    product = max(num_rows, block // max(1, num_rows)) * width * of_logits if itemsize < 4 else 0
-    return kept + at_work + of_gradient + tiles + product + num_rows * width * (itemsize + 4)
+    product = max(num_rows, block // max(1, num_rows)) * width * logit_size if itemsize < 4 else 0
+    return kept + working + gradient + tiles + product + num_rows * width * (itemsize + 4)

@@ -9,7 +9,7 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
-from megatron_sspo.weights.table import Row
+from megatron_sspo.weights.table import ParameterMap
 
 UNEVEN_PIPELINES = {
     "pipeline_model_parallel_layout",
@@ -35,7 +35,7 @@ def padded_vocab_size(vocab_size: int, tensor: int) -> int:
     return -(-vocab_size // tensor) * tensor
 
 
-def check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
+def check_divisibility(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
     """Refuses a layout whose sizes do not divide the layers or the experts.
 
     Args:
@@ -53,7 +53,7 @@ def check_cuts(architecture: Mapping[str, Any], parallel: Parallel, options: Map
         )
 
 
-def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, Any]) -> list[int]:
+def layers_per_stage(num_layers: int, parallel: Parallel, options: Mapping[str, Any]) -> list[int]:
     """Returns the number of layers of each pipeline stage. A `pipeline_model_parallel_layout` is treated as even."""
     stages = parallel.pipeline
     first = options.get("num_layers_in_first_pipeline_stage")
@@ -69,7 +69,7 @@ def count_all(family: Family, config: Mapping[str, Any]) -> Count:
     return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
 
 
-def count_of_stages(
+def count_per_stage(
     family: Family, config: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]
 ) -> list[Count]:
     """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
@@ -78,11 +78,11 @@ def count_of_stages(
         UserError: the layout does not divide a parameter, the layers or the experts.
     """
     architecture = family.transformer_fields(config)
-    check_cuts(architecture, parallel, options)
+    check_divisibility(architecture, parallel, options)
     rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor))
     num_experts = architecture.get("num_moe_experts")
     experts = num_experts // parallel.expert if num_experts else None
-    layers = layers_of_stages(architecture["num_layers"], parallel, options)
+    layers = layers_per_stage(architecture["num_layers"], parallel, options)
     tied = bool(config.get("tie_word_embeddings", False))
     first_of = [sum(layers[:stage]) for stage in range(len(layers) + 1)]
     found = []
@@ -104,7 +104,7 @@ def _is_in_stage(name: str, start: int, stop: int, is_first: bool, is_last: bool
     return is_last
 
 
-def _count(rows: Sequence[Row], parallel: Parallel, experts: int | None) -> Count:
+def _count(rows: Sequence[ParameterMap], parallel: Parallel, experts: int | None) -> Count:
     """Counts the parameters of one rank, which holds the first `experts` experts of each layer (None: all)."""
     dense = in_experts = 0
     for row in rows:

@@ -10,5 +10,5 @@ from megatron_sspo.policy import adam, cpu, te_general_gemm
 
 if not torch.cuda.is_available():
     cpu.install()
-adam.use_where_apex_and_transformer_engine_are_missing()
-te_general_gemm.define_where_transformer_engine_is_missing()
+adam.install_without_apex_or_te()
+te_general_gemm.define_without_te()

@@ -60,7 +60,7 @@ class Adam(torch.optim.Optimizer):
 
 
 @functools.cache
-def use_where_apex_and_transformer_engine_are_missing() -> None:
+def install_without_apex_or_te() -> None:
     """Makes Megatron use this Adam as Apex's, if neither Apex nor Transformer Engine is installed."""
     import megatron.core.optimizer as optimizer
     import megatron.core.optimizer.distrib_optimizer as distributed

@@ -10,20 +10,20 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
-from megatron_sspo.policy.weights import check_cuts
+from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.run import Run
 from megatron_sspo.weights.family import load_family
 
 # in Megatron's errors about fields that need a newer Transformer Engine than this machine has
-_OF_TRANSFORMER_ENGINE = re.compile(r"\bTE\b|transformer[- ]engine", re.IGNORECASE)
+_TE_REQUIRED = re.compile(r"\bTE\b|transformer[- ]engine", re.IGNORECASE)
 
 
-def check_policy(run: Run, config: Mapping[str, Any], *, elsewhere: bool = False) -> None:
+def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: bool = False) -> None:
     """Builds the policy's configuration objects without a model or process groups, and discards them.
 
     Args:
         config: the content of the model's config.json.
-        elsewhere: whether the run is for other machines, which may have a Transformer Engine that this one lacks.
+        for_other_machines: whether other machines run it, which may have a Transformer Engine that this one lacks.
 
     Raises:
         UserError: a field of `run.megatron` or `run.ddp` is wrong, or the layout does not fit the model.
@@ -34,7 +34,7 @@ def check_policy(run: Run, config: Mapping[str, Any], *, elsewhere: bool = False
     try:
         transformer_config(family, config, run.parallel, dtype, run.megatron, routing_replay=replay)
     except UserError as error:
-        if not (elsewhere and _OF_TRANSFORMER_ENGINE.search(str(error))):
+        if not (for_other_machines and _TE_REQUIRED.search(str(error))):
             raise
     rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), run.parallel.tensor))
-    check_cuts(rows, run.parallel)
+    check_shards(rows, run.parallel)

@@ -16,10 +16,10 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.saving import Results, Saving, reason, writing
+from megatron_sspo.policy.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 
 # newer releases would write with another package
-_OWN_WRITERS: dict[str, Any] = (
+_MCORE_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )
 
@@ -35,7 +35,7 @@ def check_requirements() -> None:
         raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
 
 
-def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> Saving:
+def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> AsyncSave:
     """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
 
     Separate processes write it, even if the trainer waits for them.
@@ -43,21 +43,21 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
     Raises:
         UserError: the checkpoint cannot be written.
     """
-    results = Results()
-    with writing(path), _results_through(results):
+    results = ResultQueue()
+    with report_save_errors(path), _replace_results_queue(results):
         state = _state(chunks, optimizer, scheduler, is_loading=False)
-        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_OWN_WRITERS)
-    return Saving(request, results, path)
+        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_MCORE_WRITERS)
+    return AsyncSave(request, results, path)
 
 
 @contextmanager
-def _results_through(results: Any) -> Iterator[None]:
+def _replace_results_queue(results: Any) -> Iterator[None]:
     """Replaces the `multiprocessing.Manager` through which Megatron-Core (0.16) passes the writer's results.
 
     That manager is a server process, which would survive a kill of this one.
     """
     if not hasattr(filesystem_async, "_results_queue"):
-        raise RuntimeError("megatron-core has no filesystem_async._results_queue any more: look at this function again")
+        raise RuntimeError("megatron-core has no filesystem_async._results_queue: update _replace_results_queue")
     filesystem_async._results_queue = results
     try:
         yield
@@ -77,8 +77,8 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         )
     except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
         raise UserError(
-            f"the checkpoint {path} cannot be loaded ({reason(error)}): it is damaged, or of another model or layout; "
-            "resume from an older checkpoint of the same run"
+            f"the checkpoint {path} cannot be loaded ({describe_error(error)}): it is damaged, or of another model or "
+            "layout; resume from an older checkpoint of the same run"
         ) from error
     for number, chunk in enumerate(chunks):
         _load_strictly(chunk, state[f"model{number}"], path)
@@ -108,7 +108,7 @@ def _rng_tracker() -> Any:
     return tensor_parallel.get_cuda_rng_tracker()
 
 
-def _unwrapped(chunk: Any) -> Any:
+def _unwrap(chunk: Any) -> Any:
     """Returns the model itself, without Megatron's wrappers, which add to its names and drop the result of loading."""
     while hasattr(chunk, "module"):
         chunk = chunk.module
@@ -116,12 +116,12 @@ def _unwrapped(chunk: Any) -> Any:
 
 
 def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
-    result = _unwrapped(chunk).load_state_dict(state, strict=False)
+    result = _unwrap(chunk).load_state_dict(state, strict=False)
     missing = [name for name in result.missing_keys if "_extra_state" not in name]
     if missing or result.unexpected_keys:
         raise UserError(
             f"the checkpoint {path} does not fit the model: missing {missing[:10]}, "
-            f"left over {result.unexpected_keys[:10]}"
+            f"unexpected {result.unexpected_keys[:10]}"
         )
 
 
@@ -135,7 +135,7 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
     state: dict[str, Any] = {
         f"model{number}": {
             name: tensor
-            for name, tensor in _unwrapped(chunk).sharded_state_dict(metadata=metadata).items()
+            for name, tensor in _unwrap(chunk).sharded_state_dict(metadata=metadata).items()
             if "_extra_state" not in name  # Transformer Engine's FP8 scales, which bf16 and fp32 do not have
         }
         for number, chunk in enumerate(chunks)

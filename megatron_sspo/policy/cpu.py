@@ -70,7 +70,7 @@ class _Event:
         return 0.0
 
 
-def _returning(value: Any) -> Any:
+def _constant(value: Any) -> Any:
     # a new function per name: torch._dynamo refuses one object under several names of torch
     return lambda *_, **__: value
 
@@ -78,12 +78,12 @@ def _returning(value: Any) -> Any:
 def _replace_device_api() -> None:
     cuda: Any = torch.cuda
     stream = _Stream()
-    cuda.current_device = _returning(_CPU)
+    cuda.current_device = _constant(_CPU)
     cuda.Stream, cuda.Event = _Stream, _Event
-    cuda.current_stream, cuda.default_stream = _returning(stream), _returning(stream)
+    cuda.current_stream, cuda.default_stream = _constant(stream), _constant(stream)
     cuda.stream = contextlib.nullcontext
     for name in ("synchronize", "empty_cache", "set_device", "set_stream"):
-        setattr(cuda, name, _returning(None))
+        setattr(cuda, name, _constant(None))
 
 
 _FACTORIES = [

@@ -20,11 +20,11 @@ from megatron_sspo.processes.board import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
-_CULPRIT_SECONDS = 3.0  # time for the launcher to see which process ended first, and to end this one
+_LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ended first, and to end this one
 
 
 @contextmanager
-def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
+def process_group(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
     """Joins a run's process group and watches it: `initialize`, a watchdog, `shutdown` after a clean end. A collective.
 
     Args:
@@ -51,10 +51,10 @@ def joined(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[
     except RuntimeError as error:
         if not agree.is_broken_connection(error):
             raise
-        time.sleep(_CULPRIT_SECONDS)
+        time.sleep(_LAUNCHER_GRACE_SECONDS)
         raise UserError(
-            "another process of the run has ended, and the connection to it broke: the log of that process says why; "
-            "then go on with --resume"
+            "another process of the run has ended, and the connection to it broke: see the log of that process for "
+            "the cause, then continue with --resume"
         ) from error
     agree.barrier()  # from here on no rank's watchdog uses the store, which ends with rank 0
     shutdown()
@@ -85,7 +85,7 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     if on_cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        store = meet(rank, world_size, timeout)
+        store = rendezvous_store(rank, world_size, timeout)
         backend = "nccl" if on_cuda else "gloo"
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=agree.COLLECTIVE_TIMEOUT
@@ -104,7 +104,7 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
     return device
 
 
-def meet(rank: int, world_size: int, timeout: float) -> Any:
+def rendezvous_store(rank: int, world_size: int, timeout: float) -> Any:
     """Returns the store through which all processes find each other.
 
     Raises:
@@ -118,8 +118,8 @@ def meet(rank: int, world_size: int, timeout: float) -> Any:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         first_line = str(error).splitlines()[0]
         raise UserError(
-            f"the {world_size} processes did not all meet at {place} within {timeout:g} s ({first_line}): look whether "
-            "every one of them was started and can reach that address, or raise distributed_timeout"
+            f"the {world_size} processes did not all connect to {place} within {timeout:g} s ({first_line}): check "
+            "that each of them was started and can reach that address, or raise distributed_timeout"
         ) from error
     return store
 

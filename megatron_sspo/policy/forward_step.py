@@ -66,7 +66,7 @@ class ForwardStep:
                 packed_seq_params=packed,
                 **self._padding_mask(chunk, microbatch),
             )
-        return output, partial(self._loss_of_hidden, microbatch, chunk)
+        return output, partial(self._loss_from_hidden, microbatch, chunk)
 
     def _padding_mask(self, chunk: Any, microbatch: Microbatch) -> dict[str, torch.Tensor]:
         """Returns the mask that excludes padding from the routers' losses.
@@ -81,7 +81,7 @@ class ForwardStep:
             mask = mask.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
         return {"padding_mask": mask[None]}
 
-    def _loss_of_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
+    def _loss_from_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
         log_probs, entropy = response_log_probs(
             hidden,
             chunk,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from megatron_sspo.memory.head import BLOCK, FEWEST_COLUMNS, MEMORY_BUDGET_BYTES, block_width
+from megatron_sspo.memory.head import BLOCK, MEMORY_BUDGET_BYTES, MIN_COLUMNS, block_width
 from megatron_sspo.policy.log_probs import Gradient, Statistics, columns_of_rank
 
 # since torch 2.8; before, operands are converted: the same numbers, for more time and memory
-_HAS_WIDE_OUTPUT = "dtype" in torch.ops.aten.mm.overloads()
+_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()
 
 
 def fused_log_probs_and_entropy(
@@ -87,7 +87,7 @@ class _FusedHead(torch.autograd.Function):
         ctx.kept = {}  # block -> its logits
         first_kept = _first_kept(hidden, blocks, keep_bytes)
         for number, columns in enumerate(blocks):
-            logits = _product(hidden, weight[columns].t())
+            logits = _matmul(hidden, weight[columns].t())
             statistics.add(logits, local - columns.start)
             if number >= first_kept:
                 ctx.kept[number] = logits
@@ -107,11 +107,11 @@ class _FusedHead(torch.autograd.Function):
         if len(ctx.kept) != len(ctx.blocks) - ctx.first_kept:
             raise RuntimeError("the backward pass overwrote the logits it kept: it cannot be run again")
         for number, columns in reversed(list(enumerate(ctx.blocks))):
-            logits = ctx.kept.pop(number) if number >= ctx.first_kept else _product(hidden, weight[columns].t())
+            logits = ctx.kept.pop(number) if number >= ctx.first_kept else _matmul(hidden, weight[columns].t())
             grad_logits = logits if logits.dtype == hidden.dtype else torch.empty_like(logits, dtype=hidden.dtype)
             gradient.write(logits, local - columns.start, out=grad_logits)
             if grad_hidden is not None:
-                _add_product(grad_hidden, grad_logits, weight[columns])
+                _add_matmul(grad_hidden, grad_logits, weight[columns])
             if grad_weight is not None:
                 grad_weight.write(columns, grad_logits.t(), hidden)
             del logits, grad_logits
@@ -140,13 +140,13 @@ class _WeightGradient:
 
     def write(self, rows: slice, left: torch.Tensor, right: torch.Tensor) -> None:
         if self.main_grad is not None:
-            _add_product(self.main_grad[rows], left, right)
+            _add_matmul(self.main_grad[rows], left, right)
         elif self.returned is not None:
             torch.mm(left, right, out=self.returned[rows])
 
 
 def _blocks(hidden: torch.Tensor, valid: int) -> list[slice]:
-    width = block_width(hidden.size(0), BLOCK.get(hidden.device.type, BLOCK["cuda"]), FEWEST_COLUMNS)
+    width = block_width(hidden.size(0), BLOCK.get(hidden.device.type, BLOCK["cuda"]), MIN_COLUMNS)
     return [slice(start, min(start + width, valid)) for start in range(0, valid, width)]
 
 
@@ -156,28 +156,28 @@ def _first_kept(hidden: torch.Tensor, blocks: list[slice], keep_bytes: int) -> i
     The last blocks are kept and used first, because one of them is in memory anyway when the forward pass ends.
     """
     for number, columns in reversed(list(enumerate(blocks))):
-        keep_bytes -= hidden.size(0) * (columns.stop - columns.start) * _product_dtype(hidden).itemsize
+        keep_bytes -= hidden.size(0) * (columns.stop - columns.start) * _matmul_dtype(hidden).itemsize
         if keep_bytes < 0:
             return number + 1
     return 0
 
 
-def _product_dtype(operand: torch.Tensor) -> torch.dtype:
+def _matmul_dtype(operand: torch.Tensor) -> torch.dtype:
     """Returns the dtype of a product: on CUDA float32 for half-precision operands, so that it is not rounded."""
     return torch.float32 if operand.is_cuda and operand.dtype.itemsize == 2 else operand.dtype
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    dtype = _product_dtype(left)
+def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    dtype = _matmul_dtype(left)
     if dtype == left.dtype:
         return torch.mm(left, right)
-    if _HAS_WIDE_OUTPUT:
+    if _HAS_OUT_DTYPE:
         return torch.mm(left, right, out_dtype=dtype)
     return torch.mm(left.to(dtype), right.to(dtype))
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+def _add_matmul(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:
-        total.add_(_product(left, right))
+        total.add_(_matmul(left, right))

@@ -118,9 +118,9 @@ class Statistics:
         """
         maximum, total, weighted, target = self.values
         if group is not None:
-            everyone = [torch.empty_like(self.values) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(everyone, self.values, group=group)
-            maxima, totals, weights, targets = torch.stack(everyone, dim=1)  # [TP, R] each
+            gathered = [torch.empty_like(self.values) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(gathered, self.values, group=group)
+            maxima, totals, weights, targets = torch.stack(gathered, dim=1)  # [TP, R] each
             maximum, target = maxima.amax(dim=0), targets.amax(dim=0)
             totals, weights = self._rescale(maxima, totals, weights, maximum)
             total, weighted = totals.sum(dim=0), weights.sum(dim=0)

@@ -11,9 +11,9 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.memory.parameters import check_cuts, padded_vocab_size
+from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
-from megatron_sspo.policy.options import built, checked_fields
+from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -43,7 +43,7 @@ def transformer_config(
     """
     options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
-    check_cuts(architecture, parallel, options)
+    check_divisibility(architecture, parallel, options)
     interleaved = parallel.virtual_pipeline > 1
     fields: dict[str, Any] = {
         **architecture,
@@ -70,9 +70,7 @@ def transformer_config(
     }
     if fields.get("num_moe_experts"):
         if parallel.tensor > 1 and not parallel.sequence:
-            raise UserError(
-                "experts under parallel.tensor > 1 need parallel.sequence=true: Megatron refuses them without"
-            )
+            raise UserError("experts under parallel.tensor > 1 need parallel.sequence=true: Megatron requires it")
         fields |= {
             "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
             "moe_aux_loss_coeff": 0.0,
@@ -81,10 +79,10 @@ def transformer_config(
             "moe_grouped_gemm": has_transformer_engine(),
         }
     elif routing_replay:
-        raise UserError("routing_replay is on, and the model at hand has no experts to replay: set it to none")
+        raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
     elif parallel.expert > 1:
-        raise UserError(f"parallel.expert is {parallel.expert}, and the model at hand has no experts: set it to 1")
-    return built(TransformerConfig, fields, options, "megatron")
+        raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
+    return construct(TransformerConfig, fields, options, "megatron")
 
 
 def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:
@@ -98,7 +96,7 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
             transformer, use_transformer_engine=has_transformer_engine(), normalization="RMSNorm", vp_stage=stage
         )
         if not has_transformer_engine():
-            _use_own_modules(spec, qk_layernorm=transformer.qk_layernorm, has_experts=bool(transformer.num_moe_experts))
+            _replace_local_modules(spec, transformer)
         chunks.append(
             GPTModel(
                 config=transformer,
@@ -115,18 +113,18 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
     return chunks
 
 
-def _use_own_modules(spec: Any, *, qk_layernorm: bool, has_experts: bool) -> None:
+def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
     """Puts `PackedAttention` and `RMSNorm` into the local layer spec, for packed sequences and sequence parallelism."""
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        if has_experts:
+        if transformer.num_moe_experts:
             # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
             # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
         attention = parts.self_attention.submodules
         attention.core_attention = PackedAttention
-        if qk_layernorm:
+        if transformer.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     spec.layer_norm = RMSNorm
 

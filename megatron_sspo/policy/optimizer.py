@@ -10,7 +10,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.options import built, checked_fields
+from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.run import Optimizer
 
 
@@ -22,7 +22,7 @@ def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
     """
     options = checked_fields(DistributedDataParallelConfig, options, "ddp")
     fields = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": True}
-    config = built(DistributedDataParallelConfig, fields, options, "ddp")
+    config = construct(DistributedDataParallelConfig, fields, options, "ddp")
     if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
         raise UserError(
             "ddp.overlap_param_gather needs ddp.use_distributed_optimizer and ddp.overlap_grad_reduce: set them to true"

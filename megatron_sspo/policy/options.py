@@ -55,13 +55,13 @@ _ARCHITECTURE = (
     "multi_latent_attention",
 )
 # fields of TransformerConfig that users cannot set -> where the value comes from
-_OWNED = {
+_RESERVED = {
     **{name: f"{place}, so set that" for name, place in _LAYOUT.items()},
     **dict.fromkeys(_ARCHITECTURE, "the model's config.json, so leave it out"),
 }
-# fields that have to stay off -> why
+# fields that must stay off -> why
 _FSDP = "it shards parameters, which export and checkpoints here do not"
-_OFF = {
+_MUST_BE_OFF = {
     "calculate_per_token_loss": "it weights every sequence by its length, which is another objective",
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
@@ -101,12 +101,12 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             close = difflib.get_close_matches(name, fields, n=1)
             hint = f": did you mean {close[0]}?" if close else ": leave it out"
             raise UserError(f"{group}.{name} is not a field of this megatron-core's {kind.__name__}{hint}")
-        if name in _OWNED:
+        if name in _RESERVED:
             raise UserError(
-                f"{group}.{name} is {describe_value(value)}, and a recipe cannot set it: it comes from {_OWNED[name]}"
+                f"{group}.{name} is {describe_value(value)}, which a recipe cannot set: it comes from {_RESERVED[name]}"
             )
-        if name in _OFF and value is not False:
-            raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay off: {_OFF[name]}")
+        if name in _MUST_BE_OFF and value is not False:
+            raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay off: {_MUST_BE_OFF[name]}")
         try:
             if isinstance(value, float) and not math.isfinite(value):
                 raise HintMismatch
@@ -119,7 +119,7 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
     return found
 
 
-def built(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[str, Any], group: str) -> T:
+def construct(kind: Callable[..., T], fields: Mapping[str, Any], options: Mapping[str, Any], group: str) -> T:
     """Returns `kind(**fields, **options)`, where options override fields.
 
     Raises:
@@ -150,7 +150,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Returns `convert_to_hint(value, hint)`; a member of an enumeration may be given by its name, as by `--set`."""
+    """Returns `convert_to_hint(value, hint)`; a member of an enumeration may be given by its name, as `--set` must."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and isinstance(value, str) and value in hint.__members__:
         return hint[value]
     return convert_to_hint(value, hint)

@@ -24,8 +24,8 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     Args:
         rollouts: mappings with these keys.
             `prompt` and `response`: token ids. `advantage`: Â.
-            `old`: log π_old of each response token under the trainer's model, at the temperature that `policy_step` is
-            given. It is left out of all rollouts if the policy has not moved.
+            `old`: log π_old of each response token under the trainer's model, at the temperature that is given to
+            `policy_step`. It is left out of all rollouts if the policy has not moved.
             `engine`, for an engine correction, and `reference`, for a KL penalty: the log-probs of the engine and of
             the reference policy, on all rollouts or on none.
             `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
@@ -112,11 +112,11 @@ class _OwnLoopStep(ForwardStep):
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         chunk: Any = unwrap_model(model)
-        _check_that_rows_may_differ(chunk.config)
+        _check_variable_lengths(chunk.config)
         return super().__call__(microbatches, model)
 
 
-def _check_that_rows_may_differ(transformer: TransformerConfig) -> None:
+def _check_variable_lengths(transformer: TransformerConfig) -> None:
     """Refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` does not fix.
 
     Raises:

@@ -15,13 +15,13 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
 from megatron_sspo.policy.routing_replay import RoutingReplay
-from megatron_sspo.policy.saving import Saving
+from megatron_sspo.policy.saving import AsyncSave
 from megatron_sspo.policy.schedule import Schedule
-from megatron_sspo.policy.weights import check_cuts, load_folder, make_gather
+from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
-from megatron_sspo.weights.companions import copy_companions, write_config
+from megatron_sspo.weights.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import write_folder
 from megatron_sspo.weights.open_folder import open_folder
@@ -55,7 +55,7 @@ class Policy:
         )
         self.vocab_size = int(self.folder.config["vocab_size"])
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
-        check_cuts(self.rows, run.parallel)
+        check_shards(self.rows, run.parallel)
         chunks = build_chunks(self.family, self.folder.config, self.transformer)
         load_folder(chunks, self.rows, self.folder)
         self._gather = make_gather(chunks, self.rows)
@@ -82,9 +82,9 @@ class Policy:
         Under R2 the batch also gets the routes that every token took here.
         """
         record = self.run.routing_replay == "R2"
-        share = self._schedule.share(batch, replay=not record)
-        batch = with_field(batch, "old_log_probs", self._schedule.log_probs(share, record=record))
-        return with_field(batch, "routes", self._schedule.recorded_routes(share)) if record else list(batch)
+        rank_batch = self._schedule.rank_batch(batch, replay=not record)
+        batch = with_field(batch, "old_log_probs", self._schedule.log_probs(rank_batch, record=record))
+        return with_field(batch, "routes", self._schedule.gather_routes(rank_batch)) if record else list(batch)
 
     @torch.no_grad()
     def reference_log_probs(self, batch: Batch) -> list[RolloutGroup]:
@@ -97,7 +97,7 @@ class Policy:
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
             _copy(self._reference, parameters)
-            values = self._schedule.log_probs(self._schedule.share(batch))
+            values = self._schedule.log_probs(self._schedule.rank_batch(batch))
         finally:
             _copy(current, parameters)
         return with_field(batch, "reference_log_probs", values)
@@ -107,14 +107,14 @@ class Policy:
 
         J is divided by the number of sequences of the whole batch, however they are spread over ranks and microbatches.
         """
-        share = self._schedule.share(batch)
-        scale = loss_scale(num_microbatches=len(share.microbatches), num_sequences=len(share.sequences))
+        rank_batch = self._schedule.rank_batch(batch)
+        scale = loss_scale(num_microbatches=len(rank_batch.microbatches), num_sequences=len(rank_batch.sequences))
         loss = policy_loss(objective, self.run.penalties, self.run.correction, scale=scale)
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        reports = self._schedule.run(share, loss, forward_only=False)
-        return merge(self._schedule.reports_of_all_ranks(reports), num_sequences=len(share.sequences))
+        reports = self._schedule.run(rank_batch, loss, forward_only=False)
+        return merge(self._schedule.gather_reports(reports), num_sequences=len(rank_batch.sequences))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.
@@ -126,14 +126,14 @@ class Policy:
         record = self.gradient(batch, objective)
         if not torch.isfinite(torch.tensor(record.loss)):
             raise UserError(
-                f"the loss is {record.loss}: no step was taken; look at the batch's rewards and log-probs, and resume "
+                f"the loss is {record.loss}: no step was taken; check the batch's rewards and log-probs, and resume "
                 "from the last checkpoint with a lower learning rate"
             )
         self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
         _, grad_norm, _ = self.optimizer.step()
         if not torch.isfinite(torch.as_tensor(grad_norm)):
             raise UserError(
-                f"the gradient norm is {grad_norm}: the weights in memory are spoilt; resume from the last checkpoint "
+                f"the gradient norm is {grad_norm}: the weights in memory are invalid; resume from the last checkpoint "
                 "with a lower learning rate"
             )
         learning_rate = self.optimizer.param_groups[0]["lr"]
@@ -159,20 +159,20 @@ class Policy:
         """Writes model, optimizer, schedule and random states into `path`, and the model's configuration."""
         self.begin_save(path).wait()
 
-    def begin_save(self, path: Path) -> Saving:
+    def begin_save(self, path: Path) -> AsyncSave:
         """Begins to save the policy's current state in the background."""
         self._finish_step()
         saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler)
-        self._describe(path)
+        self._write_model_files(path)
         return saving
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote, in the same layout."""
         checkpoint.load(path, self.chunks, self.optimizer, self.scheduler)
 
-    def _describe(self, path: Path) -> None:
+    def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder
-            copy_companions(self.folder.companions, path)
+            copy_tokenizer_files(self.folder.config_folder, path)
             write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
 
     def _finish_step(self) -> None:

@@ -97,7 +97,7 @@ class RoutingReplay:
         first = parallel_state.get_tensor_model_parallel_rank() * part
         return slice(first, first + part)
 
-    def recorded(
+    def gather_routes(
         self, members: Sequence[Sequence[int]], microbatches: Sequence[Microbatch], lengths: Sequence[int]
     ) -> list[str]:
         """Returns the routes of every sequence of the batch, after a schedule run that recorded them. A collective.
@@ -108,14 +108,14 @@ class RoutingReplay:
             lengths: the number of tokens of every sequence.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
-        small = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
+        dtype = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
         for chunk, layers in enumerate(self._layers):
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
                 for number, positions, rows in self._by_sequence(sequences, microbatch):
-                    mine.append((number, positions, layers, routes[rows].to(small)))
-        everyone = agree.all_gather_objects(mine)
-        whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=small) for length in lengths]
-        for number, positions, layers, routes in (part for rank in everyone for part in rank):
+                    mine.append((number, positions, layers, routes[rows].to(dtype)))
+        gathered = agree.all_gather_objects(mine)
+        whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=dtype) for length in lengths]
+        for number, positions, layers, routes in (part for rank in gathered for part in rank):
             inside = positions < lengths[number]  # the rest is padding
             whole[number][positions[inside][:, None], torch.tensor(layers)] = routes[inside]
         return [pack_routes(routes, self.shape.num_experts) for routes in whole]

@@ -22,11 +22,11 @@ from megatron_sspo.processes import agree
 
 _STALLED_SECONDS = 600.0  # without growth of the files, after which a writer counts as hung
 _START_SECONDS = 30.0  # for a forked process to begin its work
-_STARTS = 3
+_MAX_STARTS = 3
 _POLL_SECONDS = 0.05
 
 
-class Saving:
+class AsyncSave:
     """A save in progress. It writes the state at the time of its creation, even if the model changes meanwhile.
 
     Megatron-Core's class for this (`AsyncCallsQueue`) needs CUDA. This class does the same: it copies tensors to the
@@ -34,7 +34,7 @@ class Saving:
 
     A process that is forked from one with threads may deadlock before it executes a line of Python (in CPython up to
     3.11.7 because of its own lock, gh-112275; in any release because of a library's lock). So the writer reports that
-    it has begun, and one that does not is killed and forked again.
+    it has started, and one that does not is killed and forked again.
 
     Args:
         request: the request that `dist_checkpointing.save` returned.
@@ -42,10 +42,10 @@ class Saving:
         path: the folder of the checkpoint.
     """
 
-    def __init__(self, request: Any, results: "Results", path: Path) -> None:
+    def __init__(self, request: Any, results: "ResultQueue", path: Path) -> None:
         self._request, self._results, self._path = request, results, path
         self._rank = dist.get_rank()
-        self._size, self._grown = -1, time.monotonic()  # bytes of this rank's files, and when they last grew
+        self._size, self._grown_at = -1, time.monotonic()  # bytes of this rank's files, and when they last grew
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksums")
         self._checksums: Future[dict[str, Entry]] | None = None
         self._process: Any = None
@@ -53,9 +53,9 @@ class Saving:
             return
         arguments = list(request.async_fn_args)
         if request.preload_fn is not None:
-            arguments[1] = _on_the_host(arguments[1])
+            arguments[1] = _copy_to_host(arguments[1])
         self._process = _start(request.async_fn, arguments, request.async_fn_kwargs, path)
-        results.come_from_elsewhere()
+        results.close_writer()
 
     def is_done(self) -> bool:
         """Returns whether every rank has written its part, so that the checkpoint is complete. A collective.
@@ -93,12 +93,12 @@ class Saving:
             return True
         size = sum(path.stat().st_size for path in self._path.glob(f"__{self._rank}_*.distcp"))
         if size != self._size:
-            self._size, self._grown = size, time.monotonic()
-        if time.monotonic() - self._grown > _STALLED_SECONDS:
+            self._size, self._grown_at = size, time.monotonic()
+        if time.monotonic() - self._grown_at > _STALLED_SECONDS:
             self._process.kill()
             raise UserError(
-                f"the checkpoint {self._path} has not grown for {_STALLED_SECONDS:.0f} s: look at the disk, and resume "
-                "from the checkpoint before it"
+                f"the checkpoint {self._path} has not grown for {_STALLED_SECONDS:.0f} s: check the disk, and resume "
+                "from the previous checkpoint"
             )
         return False
 
@@ -115,7 +115,7 @@ class Saving:
         if self._process is not None:
             self._process.join()
             self._results.collect()
-        with writing(self._path):
+        with report_save_errors(self._path):
             for finalize in self._request.finalize_fns:
                 finalize()
 
@@ -127,31 +127,31 @@ def _start(function: Any, arguments: list[Any], keywords: dict[str, Any], path: 
         UserError: the process does not begin its work.
     """
     context: Any = multiprocessing.get_context("fork")
-    for _ in range(_STARTS):
-        begun, tell = Pipe(duplex=False)
-        process = context.Process(target=_write, args=(tell, function, arguments, keywords))
-        with writers_that_die_with_this_process():
+    for _ in range(_MAX_STARTS):
+        started, ready = Pipe(duplex=False)
+        process = context.Process(target=_write, args=(ready, function, arguments, keywords))
+        with children_end_with_this_process():
             process.start()
-        tell.close()
-        if begun.poll(_START_SECONDS):
+        ready.close()
+        if started.poll(_START_SECONDS):
             return process
         process.kill()
         process.join()
     raise UserError(
-        f"the process that writes the checkpoint {path} does not start: look at the memory of {socket.gethostname()}, "
-        "and resume from the checkpoint before it"
+        f"the process that writes the checkpoint {path} does not start: check the memory of {socket.gethostname()}, "
+        "and resume from the previous checkpoint"
     )
 
 
-def _write(tell: Any, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> None:
-    """Runs in the writing process: reports that it has begun, then calls Megatron's writer."""
-    tell.send_bytes(b"+")
-    tell.close()
-    signal.signal(signal.SIGCHLD, _end_with_a_worker)
+def _write(ready: Any, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> None:
+    """Runs in the writing process: reports that it has started, then calls Megatron's writer."""
+    ready.send_bytes(b"+")
+    ready.close()
+    signal.signal(signal.SIGCHLD, _exit_if_worker_died)
     function(*arguments, **keywords)
 
 
-def _end_with_a_worker(*_: object) -> None:
+def _exit_if_worker_died(*_: object) -> None:
     """Ends the writing process if one of its workers was killed; Megatron would wait for that worker forever (0.16)."""
     workers = list(multiprocessing.process._children)  # pyright: ignore[reportAttributeAccessIssue]
     if any(worker.exitcode for worker in workers):  # None: it is running; 0: it is done
@@ -159,7 +159,7 @@ def _end_with_a_worker(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_save_errors(path: Path) -> Iterator[None]:
     """Turns an error of Megatron or torch, on all ranks, into a UserError of one sentence about checkpoint `path`."""
     try:
         yield
@@ -167,23 +167,23 @@ def writing(path: Path) -> Iterator[None]:
         if agree.is_broken_connection(error):
             raise
         raise UserError(
-            f"the checkpoint {path} could not be written ({reason(error)}): look at the disk, and resume from the "
-            "checkpoint before it"
+            f"the checkpoint {path} could not be written ({describe_error(error)}): check the disk, and resume from "
+            "the previous checkpoint"
         ) from error
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns the cause of an error in one line; for torch's `CheckpointException` that of the first failed rank."""
     if isinstance(error, CheckpointException):
         for rank, (failure, _) in error.failures.items():
-            return f"on rank {rank}: {reason(failure)}"
+            return f"on rank {rank}: {describe_error(failure)}"
         return "on another rank"
     if "weights_only" in str(error):  # torch advises to load without this protection, which would run the file's code
-        return "its common.pt holds something else than numbers and names, which may be code and is not loaded"
+        return "its common.pt has objects that could run code, so it was not loaded"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-class Results:
+class ResultQueue:
     """A queue for one value, through which the writing process passes what it has written to the waiting process."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Results:
         """Sends the value; called in the writing process."""
         self._writer.send(value)
 
-    def come_from_elsewhere(self) -> None:
+    def close_writer(self) -> None:
         """Closes the waiting process's copy of the writing end; called once the writing process has its own."""
         self._writer.close()
 
@@ -206,10 +206,12 @@ class Results:
 
     def get_nowait(self) -> Any:
         """Returns the value, or an error if the writing process ended without one. Megatron shows it on all ranks."""
-        return self._value or RuntimeError("the process that writes was killed, perhaps for want of memory")
+        if self._value is None:
+            return RuntimeError("the process that writes was killed, perhaps because memory ran out")
+        return self._value
 
 
-def _on_the_host(buckets: Any) -> Any:
+def _copy_to_host(buckets: Any) -> Any:
     """Copies tensors to the host like Megatron's `preload_tensors`, which waits for a GPU even if there is none."""
     copied = []
     for file_name, storage_key, (content, tensors) in buckets:
@@ -217,28 +219,28 @@ def _on_the_host(buckets: Any) -> Any:
     return copied
 
 
-_writers_parent = 0  # this process's pid while it forks writers, otherwise 0
+_fork_parent = 0  # this process's pid while it forks writers, otherwise 0
 
 
 @contextlib.contextmanager
-def writers_that_die_with_this_process() -> Iterator[None]:
+def children_end_with_this_process() -> Iterator[None]:
     """Makes the processes that are forked inside end with this one.
 
     Megatron-Core (0.16) forks processes that write, which would wait forever if this process is killed meanwhile.
     """
-    global _writers_parent
-    _writers_parent = os.getpid()
+    global _fork_parent
+    _fork_parent = os.getpid()
     try:
         yield
     finally:
-        _writers_parent = 0
+        _fork_parent = 0
 
 
 def _after_fork() -> None:
-    global _writers_parent
-    if _writers_parent:
-        exit_with_parent(_writers_parent)
-        _writers_parent = os.getpid()  # for the processes that this one forks
+    global _fork_parent
+    if _fork_parent:
+        exit_with_parent(_fork_parent)
+        _fork_parent = os.getpid()  # for the processes that this one forks
 
 
 os.register_at_fork(after_in_child=_after_fork)

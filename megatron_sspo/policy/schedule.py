@@ -24,7 +24,7 @@ Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Share:
+class RankBatch:
     """The part of a batch that this rank computes."""
 
     sequences: Sequences  # of the whole batch
@@ -58,13 +58,13 @@ class Schedule:
         self._device = device
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
         # a sequence and a microbatch must divide evenly over context- and tensor-parallel ranks
-        self._of_sequence = 2 * run.parallel.context if run.parallel.context > 1 else 1
-        whole = self._of_sequence * self._tensor_shards
+        self._sequence_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
+        whole = self._sequence_multiple * self._tensor_shards
         self._max_tokens = run.tokens_per_microbatch
         self._length = -(-run.tokens_per_microbatch // whole) * whole
-        self._one_length = not transformer.variable_seq_lengths
+        self._fixed_length = not transformer.variable_seq_lengths
 
-    def share(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> Share:
+    def rank_batch(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
 
         Args:
@@ -76,7 +76,7 @@ class Schedule:
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
         lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
         plan = pack(
-            [-(-length // self._of_sequence) * self._of_sequence for length in lengths],
+            [-(-length // self._sequence_multiple) * self._sequence_multiple for length in lengths],
             num_ranks=parallel_state.get_data_parallel_world_size(),
             max_tokens=self._max_tokens,
             multiple_of=self._parallel.pipeline if self._parallel.virtual_pipeline > 1 else 1,
@@ -89,14 +89,14 @@ class Schedule:
                 tensor_shards=self._tensor_shards,
                 context_rank=parallel_state.get_context_parallel_rank(),
                 context_size=self._parallel.context,
-                num_tokens=self._length if self._one_length else None,
+                num_tokens=self._length if self._fixed_length else None,
                 router=self._routing.shape if self._routing and replay and has_routes else None,
             ).to(self._device)
             for chosen in members
         ]
-        return Share(sequences, members, microbatches)
+        return RankBatch(sequences, members, microbatches)
 
-    def run(self, share: Share, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
+    def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
         """Returns the loss function's report of each microbatch on the last pipeline stage, and no reports elsewhere.
 
         Args:
@@ -111,7 +111,7 @@ class Schedule:
             routing=self._routing,
             overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
         )
-        microbatches = share.microbatches
+        microbatches = rank_batch.microbatches
         mode: Mode | None = "record" if record else "replay" if microbatches[0].routes is not None else None
         iterators = [iter(microbatches) for _ in self._chunks]
         run_schedule: Callable[..., Any] = get_forward_backward_func()
@@ -126,27 +126,27 @@ class Schedule:
                 forward_only=forward_only,
             )
 
-    def log_probs(self, share: Share, *, record: bool = False) -> list[tuple[float, ...]]:
+    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> list[tuple[float, ...]]:
         """Returns log π_θ of every sequence's response, on every rank; 0 at tokens that the policy did not sample."""
-        reports = self.run(share, report_log_probs, forward_only=True, record=record)
+        reports = self.run(rank_batch, report_log_probs, forward_only=True, record=record)
         found: dict[int, tuple[float, ...]] = {}
-        for members, report in zip(share.members, reports, strict=False):  # only the last stage has reports
-            lengths = [share.sequences[i][1].num_response_tokens for i in members]
+        for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
+            lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
             for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
                 own = iter(values.tolist())
                 found[index] = tuple(
-                    next(own) if is_own else 0.0 for is_own in share.sequences[index][1].response_mask()
+                    next(own) if is_own else 0.0 for is_own in rank_batch.sequences[index][1].response_mask()
                 )
         by_index = {index: values for part in agree.all_gather_objects(found) for index, values in part.items()}
-        return [by_index[index] for index in range(len(share.sequences))]
+        return [by_index[index] for index in range(len(rank_batch.sequences))]
 
-    def recorded_routes(self, share: Share) -> list[str]:
+    def gather_routes(self, rank_batch: RankBatch) -> list[str]:
         """Returns the routes of every sequence of the batch, on every rank, after a run that recorded them."""
         assert self._routing is not None
-        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in share.sequences]
-        return self._routing.recorded(share.members, share.microbatches, lengths)
+        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]
+        return self._routing.gather_routes(rank_batch.members, rank_batch.microbatches, lengths)
 
-    def reports_of_all_ranks(self, reports: list[Report]) -> list[Report]:
+    def gather_reports(self, reports: list[Report]) -> list[Report]:
         """Returns every data-parallel rank's reports, in the same order on every rank of the job."""
         on_cpu = [_to_cpu(report) for report in reports] if is_last_stage() else []
         gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()

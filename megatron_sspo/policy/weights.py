@@ -11,10 +11,10 @@ from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.gather import Gather, Shard
 from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.table import Row, check_coverage
+from megatron_sspo.weights.table import ParameterMap, check_coverage
 
 
-def shard_of(row: Row) -> Shard:
+def shard_of(row: ParameterMap) -> Shard:
     """Returns (number, count) of the shard of a row's parameter that this rank holds."""
     state: Any = parallel_state
     if row.group == "tensor":
@@ -24,7 +24,7 @@ def shard_of(row: Row) -> Shard:
     return 0, 1
 
 
-def check_cuts(rows: Sequence[Row], parallel: Parallel) -> None:
+def check_shards(rows: Sequence[ParameterMap], parallel: Parallel) -> None:
     """Checks that the layout cuts every parameter into equal shards; Megatron would fail later, with assertions.
 
     Raises:
@@ -36,7 +36,7 @@ def check_cuts(rows: Sequence[Row], parallel: Parallel) -> None:
 
 
 @torch.no_grad()
-def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: ModelFolder) -> None:
+def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: ModelFolder) -> None:
     """Fills the model from a folder of weights; each rank reads only its own slices.
 
     Raises:
@@ -52,7 +52,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[Row], folder: ModelFolder)
         parameter.copy_(tensor)
 
 
-def make_gather(chunks: Sequence[Any], rows: Sequence[Row]) -> Gather:
+def make_gather(chunks: Sequence[Any], rows: Sequence[ParameterMap]) -> Gather:
     """Returns the plan by which this policy's weights are gathered from all ranks. A collective."""
     by_name = {row.name: row for row in rows}
     parameters: dict[str, torch.Tensor] = {}
@@ -62,7 +62,7 @@ def make_gather(chunks: Sequence[Any], rows: Sequence[Row]) -> Gather:
     return Gather(rows, parameters, shards)
 
 
-def _row(by_name: Mapping[str, Row], name: str) -> Row:
+def _row(by_name: Mapping[str, ParameterMap], name: str) -> ParameterMap:
     if name not in by_name:
         raise UserError(f"the model's parameter {name} has no row in the weight table of its family")
     return by_name[name]

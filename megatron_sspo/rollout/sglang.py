@@ -161,7 +161,7 @@ class SGLangEngine:
             UserError: the servers reject the weights, hold other weights than were sent, or too few servers are left.
         """
         if not self._is_driver:
-            self._transport.follow(tensors)
+            self._transport.participate(tensors)
             return
         self.pool.version = None
         self._run(self.pool.check(generate_token=False))  # a server that hangs is detected by the requests of the sync
@@ -252,10 +252,10 @@ class SGLangEngine:
             session.post("/pause_generation", {"mode": options.pause})
         verify = options.verify_every and self._num_syncs % options.verify_every == 0
         checksums = Checksums(self._config, tp_size=options.tp_size, dtype=server_dtype(options)) if verify else None
-        stream = tensors if checksums is None else checksums.read(tensors)
+        stream = tensors if checksums is None else checksums.observe(tensors)
         self._transport.send(session, stream, version)
         if not (is_busy and options.pause == "in_place"):
-            session.flush(put_back=is_busy and options.pause == "retract")
+            session.flush(has_retracted=is_busy and options.pause == "retract")
         if checksums is not None:
             checksums.compare(session)
         if is_busy:

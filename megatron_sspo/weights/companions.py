@@ -27,20 +27,20 @@ _COPIED = (
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
 
 
-def copy_companions(source: Path, folder: Path) -> None:
+def copy_tokenizer_files(source: Path, folder: Path) -> None:
     """Copies the companion files of a model, except for config.json.
 
     Raises:
-        UserError: see `check_companions`.
+        UserError: see `check_tokenizer_files`.
     """
-    for file in check_companions(source):
+    for file in check_tokenizer_files(source):
         target = folder / file.relative_to(source)
         target.parent.mkdir(exist_ok=True)
         with os_errors_as_user_errors():
             shutil.copyfile(file, target)
 
 
-def check_companions(source: Path) -> list[Path]:
+def check_tokenizer_files(source: Path) -> list[Path]:
     """Returns the files that travel with the weights, except for config.json.
 
     Raises:
@@ -52,7 +52,7 @@ def check_companions(source: Path) -> list[Path]:
         try:
             open_file(file).close()
         except OSError as error:
-            raise UserError(f"cannot read {file}: {error.strerror}; mend or remove it") from error
+            raise UserError(f"cannot read {file}: {error.strerror}; repair or remove it") from error
     return files
 
 

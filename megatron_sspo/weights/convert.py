@@ -16,9 +16,9 @@ import torch
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.units import format_bytes
 from megatron_sspo.weights import torch_dist
-from megatron_sspo.weights.companions import check_companions, copy_companions, write_config
-from megatron_sspo.weights.copy import Copy
-from megatron_sspo.weights.destination import check_destination, partial_of, publish
+from megatron_sspo.weights.companions import check_tokenizer_files, copy_tokenizer_files, write_config
+from megatron_sspo.weights.copy import TensorCopier
+from megatron_sspo.weights.destination import check_destination, partial_path, publish
 from megatron_sspo.weights.hf_folder import HFFolder
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.open_folder import open_folder
@@ -47,7 +47,7 @@ def convert(
     destination: str | Path,
     *,
     dtype: torch.dtype | None = None,
-    companions: Path | None = None,
+    config_folder: Path | None = None,
     to: Direction | None = None,
     num_threads: int | None = None,
 ) -> Summary:
@@ -59,7 +59,7 @@ def convert(
 
     Args:
         dtype: the dtype that tensors are cast to; None keeps every byte as it is.
-        companions: the Hugging Face folder with config.json and tokenizer, for a Megatron checkpoint without them.
+        config_folder: the Hugging Face folder with config.json and tokenizer, for a Megatron checkpoint without them.
         to: the expected direction; a source of the other kind is refused.
         num_threads: the number of threads; None means one per core, at most four.
 
@@ -74,13 +74,13 @@ def convert(
         )
     destination = Path(destination).resolve()
     with os_errors_as_user_errors():
-        check_destination(destination, [Path(source), *([companions] if companions else [])])
-        with open_folder(source, companions) as folder:
+        check_destination(destination, [Path(source), *([config_folder] if config_folder else [])])
+        with open_folder(source, config_folder) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
             if to is not None and to != direction:
                 kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
-                raise UserError(f"{source} is {kinds[direction]}, and {kinds[to]} is to be converted")
-            check_companions(folder.companions)
+                raise UserError(f"--to {to} needs {kinds[to]}, and {source} is {kinds[direction]}")
+            check_tokenizer_files(folder.config_folder)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
@@ -88,10 +88,10 @@ def convert(
 
 def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
     """Writes the planned files, or what earlier attempts left of them. Returns how many tensor bytes it copied."""
-    partial = partial_of(destination)
+    partial = partial_path(destination)
     with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
         meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)
-        copy = Copy(partial, plan.targets, plan.files, partial / _JOURNAL, meter.advance)
+        copy = TensorCopier(partial, plan.targets, plan.files, partial / _JOURNAL, meter.advance)
         try:
             done = copy.bytes_done
             meter.start(done)
@@ -118,7 +118,7 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
     note = partial / _FINGERPRINT
     partial.mkdir(parents=True, exist_ok=True)
     if any(partial.iterdir()) and not note.is_file():
-        raise UserError(f"{partial} is there and is no unfinished conversion; remove it or write somewhere else")
+        raise UserError(f"{partial} exists and is not an unfinished conversion; remove it or write somewhere else")
     descriptor = os.open(note, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -154,8 +154,8 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
     entries = [{**entry, "crc32": f"{crc:08x}"} for entry, crc in zip(plan.manifest["tensors"], checksums, strict=True)]
     manifest = {**plan.manifest, "source": str(folder.path.resolve()), "tensors": entries}
     if plan.tensors:
-        torch_dist.write_index(partial, plan.tensors, plan.same, plan.empty)
-    copy_companions(folder.companions, partial)
+        torch_dist.write_index(partial, plan.tensors, plan.aliases, plan.none_keys)
+    copy_tokenizer_files(folder.config_folder, partial)
     write_config(folder.config, partial, {target.dtype for target in plan.targets})
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for name in (_JOURNAL, _FINGERPRINT):

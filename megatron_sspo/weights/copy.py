@@ -14,8 +14,8 @@ from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.journal import Journal, Progress
-from megatron_sspo.weights.stored import Files, Stored
-from megatron_sspo.weights.torch_record import Frame
+from megatron_sspo.weights.stored import Files, StoredTensor
+from megatron_sspo.weights.torch_record import RecordFrame
 
 BLOCK_BYTES = 1024**2  # read, checksummed and written at a time; fits into a core's cache
 _STEP_BYTES = 8 * 1024**2  # copied between two journal lines of one tensor
@@ -25,7 +25,7 @@ _STEP_BYTES = 8 * 1024**2  # copied between two journal lines of one tensor
 class Source:
     """The rows [start, stop) of a tensor."""
 
-    stored: Stored
+    stored: StoredTensor
     start: int
     stop: int
 
@@ -39,7 +39,7 @@ class Target:
     dtype: torch.dtype
     file: str  # name in the destination folder
     offset: int  # of the tensor's bytes in this file
-    frame: Frame | None = None  # the bytes to write before and after the tensor's
+    frame: RecordFrame | None = None  # the bytes to write before and after the tensor's
 
     @property
     def num_rows(self) -> int:
@@ -55,7 +55,7 @@ class Target:
         return self.num_rows * self.row_bytes
 
 
-class Copy:
+class TensorCopier:
     """Writes the targets into the files of a folder, and keeps a journal of it.
 
     Args:
@@ -95,7 +95,7 @@ class Copy:
     def run(self, num_threads: int) -> list[int]:
         """Copies the remaining tensors and flushes them to disk. Returns the CRC-32 of every target's bytes."""
         done = [self._journal.done.get(number, Progress()) for number in range(len(self._targets))]
-        work = _Work((target.file, number) for number, target in enumerate(self._targets) if not done[number].finished)
+        work = _WorkQueue((target.file, i) for i, target in enumerate(self._targets) if not done[i].finished)
 
         def copy() -> None:
             file = None
@@ -128,7 +128,7 @@ class Copy:
                     view, offset = view[count:], offset + count
         except OSError as error:
             raise UserError(
-                f"cannot write {self._paths[file]}: {error.strerror}; what is done is kept, run the same command again"
+                f"cannot write {self._paths[file]}: {error.strerror}; finished work is kept, run the same command again"
             ) from error
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Copy:
             first = last
 
 
-class _Work:
+class _WorkQueue:
     """The tensors left to write, handed out file by file because threads that write to one file wait for each other."""
 
     def __init__(self, items: Iterable[tuple[str, int]]) -> None:

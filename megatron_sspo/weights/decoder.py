@@ -10,7 +10,7 @@ import torch
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights.family import EXPERTS, Config, flag, number, require, size
-from megatron_sspo.weights.table import Group, Row, gate_up, qkv, row_parallel, vocab, whole
+from megatron_sspo.weights.table import Group, ParameterMap, gate_up, qkv, replicated, row_parallel, vocab
 
 Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have if it is present
 
@@ -24,7 +24,7 @@ _PLAIN: Allowed = {
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
 _ROPE_THETA = 10000.0  # Transformers' default
 # Limits far above every model, at which the weight table is still built in seconds.
-_MOST_LAYERS, _MOST_EXPERTS = 10_000, 200_000
+_MAX_LAYERS, _MAX_EXPERTS = 10_000, 200_000
 
 
 def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed = _PLAIN_ROPE) -> None:
@@ -65,9 +65,9 @@ def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool
     """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config)
     num_layers = size(config, "num_hidden_layers")
-    if num_layers > _MOST_LAYERS:
+    if num_layers > _MAX_LAYERS:
         raise UserError(
-            f"config.json has num_hidden_layers {num_layers:,}, which is not supported: {_MOST_LAYERS:,} at most"
+            f"config.json has num_hidden_layers {num_layers:,}, which is not supported: {_MAX_LAYERS:,} at most"
         )
     return {
         "num_layers": num_layers,
@@ -99,10 +99,10 @@ def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dic
     num_layers = size(config, "num_hidden_layers")
     if chosen > num_experts:
         raise UserError(f"config.json has num_experts_per_tok {chosen:,}, more than its {num_experts:,} experts")
-    if num_experts * num_layers > _MOST_EXPERTS:
+    if num_experts * num_layers > _MAX_EXPERTS:
         raise UserError(
             f"config.json has {num_experts:,} experts in each of {num_layers:,} layers, which is not "
-            f"supported: {_MOST_EXPERTS:,} in all at most"
+            f"supported: {_MAX_EXPERTS:,} in all at most"
         )
     return {
         "num_moe_experts": num_experts,
@@ -130,17 +130,19 @@ def embedding_fields(config: Config) -> dict[str, Any]:
 
 def dense_rows(
     config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
-) -> list[Row]:
+) -> list[ParameterMap]:
     """Returns the rows of a model of dense layers."""
 
-    def layer_rows(config: Config, layer: int) -> list[Row]:
+    def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
         attention = attention_rows(config, layer, qk_layernorm=qk_layernorm, qkv_bias=qkv_bias)
         return [*attention, *mlp_rows(config, layer)]
 
     return decoder_rows(config, padded_vocab_size, layer_rows)
 
 
-def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[Row]]) -> list[Row]:
+def decoder_rows(
+    config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[ParameterMap]]
+) -> list[ParameterMap]:
     """Returns the rows of a model: embedding, `layer_rows(config, layer)` per layer, norm, output layer if untied."""
     shape = (size(config, "vocab_size"), size(config, "hidden_size"))
     tied = flag(config, "tie_word_embeddings")
@@ -154,22 +156,24 @@ def decoder_rows(config: Config, padded_vocab_size: int, layer_rows: Callable[[C
     return [
         embedding,
         *(row for layer in range(size(config, "num_hidden_layers")) for row in layer_rows(config, layer)),
-        whole("decoder.final_layernorm.weight", "model.norm.weight", shape[1:]),
+        replicated("decoder.final_layernorm.weight", "model.norm.weight", shape[1:]),
         *([] if tied else [vocab("output_layer.weight", "lm_head.weight", shape, padded_vocab_size)]),
     ]
 
 
-def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> list[Row]:
+def attention_rows(
+    config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
+) -> list[ParameterMap]:
     """Returns the rows of one layer's attention and of its two norms."""
     hidden = size(config, "hidden_size")
     num_heads, num_groups, head_dim = _attention_sizes(config)
     megatron, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
     norms = [
-        whole(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
+        replicated(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
         for x in ("q", "k")
     ]
 
-    def linear_qkv(what: str, inputs: tuple[int, ...]) -> Row:
+    def linear_qkv(what: str, inputs: tuple[int, ...]) -> ParameterMap:
         return qkv(
             f"{megatron}.self_attention.linear_qkv.{what}",
             (f"{hf}.self_attn.q_proj.{what}", f"{hf}.self_attn.k_proj.{what}", f"{hf}.self_attn.v_proj.{what}"),
@@ -180,7 +184,7 @@ def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qk
         )
 
     return [
-        whole(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
+        replicated(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
         linear_qkv("weight", (hidden,)),
         *([linear_qkv("bias", ())] if qkv_bias else []),
         *(norms if qk_layernorm else []),
@@ -190,11 +194,11 @@ def attention_rows(config: Config, layer: int, *, qk_layernorm: bool = False, qk
             (hidden, num_heads * head_dim),
             "num_attention_heads * head_dim",
         ),
-        whole(f"{megatron}.pre_mlp_layernorm.weight", f"{hf}.post_attention_layernorm.weight", (hidden,)),
+        replicated(f"{megatron}.pre_mlp_layernorm.weight", f"{hf}.post_attention_layernorm.weight", (hidden,)),
     ]
 
 
-def mlp_rows(config: Config, layer: int) -> list[Row]:
+def mlp_rows(config: Config, layer: int) -> list[ParameterMap]:
     """Returns the rows of one layer's dense MLP."""
     hf = f"model.layers.{layer}.mlp"
     names = (f"{hf}.gate_proj.weight", f"{hf}.up_proj.weight", f"{hf}.down_proj.weight")
@@ -203,7 +207,7 @@ def mlp_rows(config: Config, layer: int) -> list[Row]:
 
 def expert_rows(
     config: Config, layer: int, *, width_field: str, router: str, gate: str, up: str, down: str
-) -> list[Row]:
+) -> list[ParameterMap]:
     """Returns the rows of one layer's router and experts.
 
     Args:
@@ -212,14 +216,15 @@ def expert_rows(
     """
     megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
     num_experts = _num_experts(config)
-    rows = [whole(f"{megatron}.router.weight", f"{hf}.{router}.weight", (num_experts, size(config, "hidden_size")))]
+    shape = (num_experts, size(config, "hidden_size"))
+    rows = [replicated(f"{megatron}.router.weight", f"{hf}.{router}.weight", shape)]
     for e in range(num_experts):
         names = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (gate, up, down))
         rows += _gated_rows(config, f"{megatron}.experts.{e}", names, width_field, "expert_tensor")
     return rows
 
 
-def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[Row]:
+def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[ParameterMap]:
     """Returns the rows of linear_fc1 and linear_fc2 of the module `megatron`, from gate, up and down."""
     gate, up, down = hf
     hidden, width = size(config, "hidden_size"), size(config, width_field)
@@ -247,7 +252,7 @@ def _attention_sizes(config: Config) -> tuple[int, int, int]:
         )
     head_dim = size(config, "head_dim", default=hidden // num_heads)
     if head_dim % 2:
-        raise UserError(f"config.json makes heads of {head_dim}, an odd number, which a rotary embedding cannot turn")
+        raise UserError(f"config.json has a head_dim of {head_dim}; rotary embeddings need an even number")
     return num_heads, num_groups, head_dim
 
 

@@ -18,7 +18,7 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
         UserError: the destination is refused.
     """
     for source in sources:
-        for target in (path, partial_of(path).resolve()):
+        for target in (path, partial_path(path).resolve()):
             if target.is_relative_to(source.resolve()):
                 raise UserError(f"{path} would be written into {source}, which is read; write somewhere else")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -28,7 +28,7 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
         raise UserError(f"{parent} cannot be written: no permission; write somewhere else")
 
 
-def partial_of(destination: Path) -> Path:
+def partial_path(destination: Path) -> Path:
     """Returns the path of an unfinished conversion's folder."""
     return destination.with_name(f"{destination.name}.partial")
 

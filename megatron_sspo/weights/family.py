@@ -8,10 +8,10 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.resolve import resolve, short_names
-from megatron_sspo.weights.table import Row
+from megatron_sspo.weights.table import ParameterMap
 
 _FOLDER = "weights/families"
-_MOST = 2**53  # of a size; up to this value floating-point numbers represent integers exactly
+_MAX_SIZE = 2**53  # of a size; up to this value floating-point numbers represent integers exactly
 # The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it.
 EXPERTS = ("num_experts", "num_local_experts")
 
@@ -26,7 +26,7 @@ class Family:
     check: Callable[[Config], None]  # raises UserError for a field that Megatron would compute differently
     transformer_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's TransformerConfig
     model_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's GPTModel; vocab_size is not padded
-    rows: Callable[[Config, int], list[Row]]  # (config, padded vocabulary size) -> one row per parameter of the model
+    rows: Callable[[Config, int], list[ParameterMap]]  # (config, padded vocabulary size) -> one row per parameter
 
 
 def load_family(config: Config, name: str | None = None) -> Family:
@@ -61,9 +61,10 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
     for name in names:
         if config.get(name) is not None:
             value = config[name]
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MOST:
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
                 raise UserError(
-                    f"config.json has {name} {short_repr(value)}; it must be a positive integer of less than {_MOST:,}"
+                    f"config.json has {name} {short_repr(value)}; it must be a positive integer of less than "
+                    f"{_MAX_SIZE:,}"
                 )
             return value
     if default is None:
@@ -89,22 +90,22 @@ def flag(config: Config, name: str) -> bool:
     return bool(value)
 
 
-def check_counts(config: Config, most_layers: int, most_experts: int, folder: str | Path) -> None:
+def check_counts(config: Config, max_layers: int, max_experts: int, folder: str | Path) -> None:
     """Checks the numbers of layers and experts against a folder's weights, before a table of that size is built.
 
     Args:
-        most_layers: an upper bound of the number of layers, derived from the weights in the folder.
-        most_experts: the same for experts.
+        max_layers: an upper bound of the number of layers, derived from the weights in the folder.
+        max_experts: the same for experts.
 
     Raises:
         UserError: config.json has more layers or experts.
     """
-    for names, most in ((("num_hidden_layers",), most_layers), (EXPERTS, most_experts)):
+    for names, limit in ((("num_hidden_layers",), max_layers), (EXPERTS, max_experts)):
         found = size(config, *names, default=1)
-        if found > most:
+        if found > limit:
             name = next(name for name in names if config.get(name) is not None)
             raise UserError(
-                f"config.json has {name} {found:,}, and the weights in {folder} are of {most:,} at most; check that "
+                f"config.json has {name} {found:,}, and the weights in {folder} have at most {limit:,}; check that "
                 "config.json belongs to these weights"
             )
 

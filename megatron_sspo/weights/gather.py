@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.weights.table import Row
+from megatron_sspo.weights.table import ParameterMap
 
 Shard = tuple[int, int]
 """(number, count): the number of the shard that a rank holds, and how many shards the parameter has."""
@@ -20,7 +20,7 @@ Shard = tuple[int, int]
 class _Piece:
     """One shard of one row, and the rank that sends it."""
 
-    row: Row
+    row: ParameterMap
     shard: Shard
     owner: int
 
@@ -43,7 +43,7 @@ class Gather:
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[ParameterMap],
         parameters: Mapping[str, torch.Tensor],
         shards: Mapping[str, Shard],
         *,

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.reading import is_inside, read_json
-from megatron_sspo.weights.companions import copy_companions, write_config
+from megatron_sspo.weights.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.destination import check_destination, publish
 from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.safetensors_file import read_header
-from megatron_sspo.weights.stored import Stored
+from megatron_sspo.weights.stored import StoredTensor
 
 _SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -37,7 +37,7 @@ class HFFolder(ModelFolder):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        self.path = self.companions = Path(path)
+        self.path = self.config_folder = Path(path)
         if not self.path.is_dir():
             raise UserError(
                 f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
@@ -46,20 +46,20 @@ class HFFolder(ModelFolder):
         self.index: dict[str, str] = self._read_index()
 
     @cached_property
-    def stored(self) -> Mapping[str, Stored]:
+    def stored(self) -> Mapping[str, StoredTensor]:
         """Tensor name -> its location, from the headers. The index is checked against the files in both directions."""
-        found: dict[str, Stored] = {}
+        found: dict[str, StoredTensor] = {}
         names_of: dict[str, set[str]] = {}
         for name, file_name in self.index.items():
             names_of.setdefault(file_name, set()).add(name)
         for file_name, indexed in names_of.items():
             header = read_header(self.path / file_name)
-            if lost := sorted(indexed - header.keys()):
+            if missing := sorted(indexed - header.keys()):
                 raise UserError(
-                    f"{self.path / file_name} lacks {lost[0]}, which {INDEX} places there; download it again"
+                    f"{self.path / file_name} lacks {missing[0]}, which {INDEX} places there; download it again"
                 )
-            if strays := sorted(header.keys() - indexed):
-                raise UserError(f"{self.path / file_name} holds {strays[0]}, which {INDEX} does not place there")
+            if unindexed := sorted(header.keys() - indexed):
+                raise UserError(f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there")
             found |= header
         return {name: found[name] for name in self.index}
 
@@ -81,7 +81,7 @@ class HFFolder(ModelFolder):
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
-                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is no file of this folder; "
+                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is not a file in this folder; "
                     "download it again"
                 )
         for file_name in sorted(set(weight_map.values())):
@@ -120,7 +120,7 @@ def write_folder(
     partial.mkdir()
     try:
         dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
-        copy_companions(source.companions, partial)
+        copy_tokenizer_files(source.config_folder, partial)
         write_config(source.config, partial, dtypes)
         publish(partial, path)
     except BaseException:
@@ -143,13 +143,13 @@ def _write_weights(
         shards.append(list(pending))
         file = folder / f"{len(shards)}.safetensors"
         save_file(pending, file, metadata={"format": "pt"})
-        _let_others_read(file)
+        _set_default_permissions(file)
         pending.clear()
         pending_bytes = 0
 
     for name, tensor in tensors:
         if name in seen:
-            raise ValueError(f"{name} comes twice")
+            raise ValueError(f"{name} occurs twice")
         seen.add(name)
         is_float = tensor.is_floating_point()
         tensor = tensor.detach().to("cpu", dtype if is_float else None).contiguous()
@@ -166,11 +166,9 @@ def _write_weights(
     return dtypes
 
 
-def _let_others_read(file: Path) -> None:
-    """Gives a file the default permissions of a new file; safetensors lets only its owner read it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    file.chmod(0o666 & ~mask)
+def _set_default_permissions(file: Path) -> None:
+    """Gives a file in a new folder the permissions of the folder; safetensors lets only its owner read it."""
+    file.chmod(0o666 & file.parent.stat().st_mode)
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:

@@ -46,7 +46,7 @@ class Journal:
             self._note(number, progress)
         os.fsync(self._file)
         temporary.rename(path)
-        self._thread = threading.Thread(target=self._flush_now_and_then, daemon=True)
+        self._thread = threading.Thread(target=self._flush_loop, daemon=True)
         self._thread.start()
 
     def _read(self, path: Path) -> dict[int, Progress]:
@@ -84,7 +84,7 @@ class Journal:
         self._thread.join()
         os.close(self._file)
 
-    def _flush_now_and_then(self) -> None:
+    def _flush_loop(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._unflushed >= self._every)

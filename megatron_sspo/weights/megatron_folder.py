@@ -13,13 +13,13 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.reading import read_json
 from megatron_sspo.weights.family import check_counts, load_family, size
 from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.places import Place, Places
-from megatron_sspo.weights.stored import Part, Stored
-from megatron_sspo.weights.table import Padded, Row, list_mismatches
+from megatron_sspo.weights.places import CheckpointKeys, Location
+from megatron_sspo.weights.stored import StoredPart, StoredTensor
+from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
 from megatron_sspo.weights.torch_dist import GlobalTensor, read_index
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
-_NOT_OF_THE_MODEL = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+_NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
 
 
 class MegatronFolder(ModelFolder):
@@ -29,101 +29,101 @@ class MegatronFolder(ModelFolder):
 
     Args:
         path: the folder with `.metadata`.
-        companions: the folder with config.json and tokenizer; None means `path`.
+        config_folder: the folder with config.json and tokenizer; None means `path`.
 
     Raises:
         UserError: the checkpoint is damaged, or does not match the weight table of its family exactly.
     """
 
-    def __init__(self, path: str | Path, companions: Path | None = None) -> None:
+    def __init__(self, path: str | Path, config_folder: Path | None = None) -> None:
         super().__init__()
         self.path = Path(path)
-        self.companions = companions or self.path
-        if not (self.companions / "config.json").is_file():
+        self.config_folder = config_folder or self.path
+        if not (self.config_folder / "config.json").is_file():
             raise UserError(
-                f"{self.companions} has no config.json, and a torch_dist checkpoint does not say what model it is of; "
+                f"{self.config_folder} has no config.json, and a torch_dist checkpoint has no model configuration; "
                 "name the Hugging Face folder of the model with --config"
             )
-        self.config: dict[str, Any] = read_json(self.companions / "config.json")
+        self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
         family = load_family(self.config)
         self._tensors = read_index(self.path)
-        check_counts(self.config, *_most(self._tensors), self.path)
+        check_counts(self.config, *_count_bounds(self._tensors), self.path)
         # the vocabulary without padding: any further rows of the checkpoint are padding
         self._rows = family.rows(self.config, size(self.config, "vocab_size"))
-        self._places = self._match()
+        self._locations = self._locate_parameters()
 
     @cached_property
-    def stored(self) -> Mapping[str, Stored]:
+    def stored(self) -> Mapping[str, StoredTensor]:
         """Hugging Face name -> its location in files."""
-        found: dict[str, Stored] = {}
-        pieces = {key: _pieces_by_index(self.path, tensor, depth) for key, depth, tensor in self._used()}
+        found: dict[str, StoredTensor] = {}
+        pieces = {key: _pieces_by_index(self.path, tensor, depth) for key, depth, tensor in self._used_tensors()}
         for row in self._rows:
-            place = self._places[row.name]
-            tensor = self._tensors[place.key]
-            parts = pieces[place.key].get(place.index, ())
-            whole = Stored(row.name, tensor.shape[len(place.index) :], tensor.dtype, tuple(parts))
+            location = self._locations[row.name]
+            tensor = self._tensors[location.key]
+            parts = pieces[location.key].get(location.index, ())
+            whole = StoredTensor(row.name, tensor.shape[len(location.index) :], tensor.dtype, tuple(parts))
             if sum(part.num_rows * part.width for part in whole.parts) != whole.num_bytes or _overlap(whole.parts):
-                raise UserError(f"{self.path} does not hold all of {row.name} ({place.key} {list(place.index)})")
+                raise UserError(f"{self.path} lacks parts of {row.name} ({location.key} {list(location.index)})")
             for name, shape, parts in zip(row.hf, row.hf_shapes, _split(row, whole), strict=True):
-                found[name] = Stored(name, shape, tensor.dtype, tuple(parts))
+                found[name] = StoredTensor(name, shape, tensor.dtype, tuple(parts))
         return found
 
-    def _used(self) -> Iterator[tuple[str, int, GlobalTensor]]:
-        for place in {place.key: place for place in self._places.values()}.values():
-            yield place.key, len(place.index), self._tensors[place.key]
+    def _used_tensors(self) -> Iterator[tuple[str, int, GlobalTensor]]:
+        for location in {location.key: location for location in self._locations.values()}.values():
+            yield location.key, len(location.index), self._tensors[location.key]
 
-    def _match(self) -> dict[str, Place]:
-        """Returns the place of every row. Names, shapes and dtypes are checked both ways before a tensor is read."""
-        places = Places(row.name for row in self._rows)
-        leading = places.leading_sizes()
-        found: dict[str, Place] = {}
+    def _locate_parameters(self) -> dict[str, Location]:
+        """Returns the location of every row. Names, shapes and dtypes are checked both ways before a tensor is read."""
+        keys = CheckpointKeys(row.name for row in self._rows)
+        leading = keys.leading_sizes()
+        found: dict[str, Location] = {}
         known: set[str] = set()
         missing, wrong = [], {}
         for row in self._rows:
-            present = [place for place in places.of(row.name) if place.key in self._tensors]
-            known |= {place.key for place in present}
+            present = [location for location in keys.locations(row.name) if location.key in self._tensors]
+            known |= {location.key for location in present}
             if not present:
-                missing.append(f"{row.name} ({places.of(row.name)[0].key})")
+                missing.append(f"{row.name} ({keys.locations(row.name)[0].key})")
                 continue
-            place = found[row.name] = present[0]
+            location = found[row.name] = present[0]
             tensors = [self._tensors[other.key] for other in present]
             if any(tensor.pieces != tensors[0].pieces for tensor in tensors):
-                wrong[place.key] = f"{row.name} is there twice, as {' and '.join(other.key for other in present)}"
-            elif not _fits(row, leading[place.key], tensors[0].shape):
-                wrong[place.key] = (
-                    f"{place.key} {list(tensors[0].shape)} instead of {[*leading[place.key], *row.shape(1)]}"
+                wrong[location.key] = f"{row.name} is stored twice, as {' and '.join(other.key for other in present)}"
+            elif not _fits(row, leading[location.key], tensors[0].shape):
+                wrong[location.key] = (
+                    f"{location.key} {list(tensors[0].shape)} instead of {[*leading[location.key], *row.shape(1)]}"
                 )
             elif not tensors[0].dtype.is_floating_point:
-                wrong[place.key] = f"{place.key} of {tensors[0].dtype}"
-        left = [key for key in self._tensors if key not in known and not _NOT_OF_THE_MODEL.match(key)]
+                wrong[location.key] = f"{location.key} of {tensors[0].dtype}"
+        unknown = [key for key in self._tensors if key not in known and not _NON_MODEL_KEY.match(key)]
         mismatches = {
             "missing": missing,
-            "without a row in the weight table": left,
+            "without a row in the weight table": unknown,
             "of the wrong shape or dtype": list(wrong.values()),
         }
         if listed := list_mismatches(mismatches):
             raise UserError(
                 f"{self.path} does not hold the parameters of its model family: {listed}; "
-                f"check that {self.companions / 'config.json'} belongs to this checkpoint"
+                f"check that {self.config_folder / 'config.json'} belongs to this checkpoint"
             )
         return found
 
 
-def _fits(row: Row, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     expected = (*leading, *row.shape(1))
-    if isinstance(row.cut, Padded):
+    if isinstance(row.sharding, PaddedVocab):
         return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
     return shape == expected
 
 
-def _most(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
+def _count_bounds(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
     """Returns upper bounds of the numbers of layers and experts; each is a tensor of its own or part of a dimension."""
     layers = (tensor.shape[:1] for key, tensor in tensors.items() if key.startswith("decoder.layers."))
     experts = (tensor.shape[:2] for key, tensor in tensors.items() if ".experts." in key)
     return max(len(tensors), *chain(*layers), 0), max(len(tensors), *chain(*experts), 0)
 
 
-def _overlap(parts: Sequence[Part]) -> bool:
+def _overlap(parts: Sequence[StoredPart]) -> bool:
     """Returns whether two of the parts have bytes in common."""
     parts = sorted(parts, key=lambda part: part.row)
     for number, part in enumerate(parts):
@@ -135,9 +135,9 @@ def _overlap(parts: Sequence[Part]) -> bool:
     return False
 
 
-def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[Part]]:
+def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[StoredPart]]:
     """Returns index into the first `depth` dimensions -> the stored parts of that slice."""
-    found: dict[tuple[int, ...], list[Part]] = {}
+    found: dict[tuple[int, ...], list[StoredPart]] = {}
     for piece in tensor.pieces:
         sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
         num_rows = sizes.pop(0)
@@ -146,7 +146,7 @@ def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tup
         column = offsets[1] * tensor.dtype.itemsize if sizes else 0
         leading = product(*(range(o, o + s) for o, s in zip(piece.offsets[:depth], piece.sizes[:depth], strict=True)))
         for number, index in enumerate(leading):
-            part = Part(
+            part = StoredPart(
                 folder / piece.file,
                 number * num_rows * width,
                 offsets[0],
@@ -159,11 +159,11 @@ def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tup
     return found
 
 
-def _split(row: Row, whole: Stored) -> list[list[Part]]:
+def _split(row: ParameterMap, whole: StoredTensor) -> list[list[StoredPart]]:
     """Returns the stored parts of each Hugging Face tensor of a row, given those of the Megatron parameter."""
     if row.dim:  # cut by columns: the row has a single source
         return [list(whole.parts)]
-    found: list[list[Part]] = [[] for _ in row.hf]
+    found: list[list[StoredPart]] = [[] for _ in row.hf]
     start = 0
     for block in row.blocks(0, 1):
         if block.source is not None:

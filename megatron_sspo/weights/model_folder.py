@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.stored import Files, Stored
+from megatron_sspo.weights.stored import Files, StoredTensor
 
 
 class ModelFolder:
@@ -21,13 +21,13 @@ class ModelFolder:
 
     path: Path
     config: dict[str, Any]
-    companions: Path  # the folder with config.json, tokenizer and chat template
+    config_folder: Path  # the folder with config.json, tokenizer and chat template
 
     def __init__(self) -> None:
         self.files = Files()
 
     @property
-    def stored(self) -> Mapping[str, Stored]:
+    def stored(self) -> Mapping[str, StoredTensor]:
         """Tensor name -> its location in files."""
         raise NotImplementedError
 

@@ -11,12 +11,12 @@ from megatron_sspo.weights.copy import Source, Target
 from megatron_sspo.weights.family import check_counts, load_family, size
 from megatron_sspo.weights.hf_folder import INDEX, HFFolder, file_names, index_text
 from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.places import Places
+from megatron_sspo.weights.places import CheckpointKeys
 from megatron_sspo.weights.safetensors_file import make_header
-from megatron_sspo.weights.stored import Stored
-from megatron_sspo.weights.table import Row, check_copies, check_coverage
+from megatron_sspo.weights.stored import StoredTensor
+from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
 from megatron_sspo.weights.torch_dist import GlobalTensor, Piece
-from megatron_sspo.weights.torch_record import Frame
+from megatron_sspo.weights.torch_record import RecordFrame
 
 FILE_BYTES = 2_000_000_000  # maximum of a file, unless one tensor is larger; each thread writes its own file
 PIECE_BYTES = 64 * 1024**2  # maximum of a piece of a Megatron tensor; a loading rank reads whole pieces
@@ -31,8 +31,8 @@ class Plan:
     headers: list[tuple[str, bytes]]  # file, the bytes at its start
     manifest: dict[str, Any]  # without checksums; one entry for each target, in order
     tensors: dict[str, GlobalTensor]  # this and the next two: the arguments of `torch_dist.write_index`
-    same: dict[str, str]
-    empty: list[str]
+    aliases: dict[str, str]
+    none_keys: list[str]
 
     @property
     def num_bytes(self) -> int:
@@ -54,15 +54,15 @@ def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
         if not found.is_floating_point or found.itemsize < 2:
             raise UserError(f"{name} of {folder.path} is {found}, which is not supported: it is quantized")
     if isinstance(folder, HFFolder):
-        check_copies(rows, folder.index, folder.read, folder.path)
+        check_tied(rows, folder.index, folder.read, folder.path)
         return _to_megatron(folder.stored, rows, dtype)
     return _to_hf(folder.stored, rows, dtype)
 
 
-def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
+def _to_hf(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap], dtype: torch.dtype | None) -> Plan:
     """Plans safetensors files, with the tensors in the order of the table."""
     tensors = [stored[name] for row in rows for name in row.hf]
-    written = [Stored(tensor.name, tensor.shape, dtype or tensor.dtype, ()) for tensor in tensors]
+    written = [StoredTensor(tensor.name, tensor.shape, dtype or tensor.dtype, ()) for tensor in tensors]
     groups = _fill([tensor.num_bytes for tensor in written])
     targets, files, headers, weight_map = [], [], [], {}
     for file, group in zip(file_names(len(groups)), groups, strict=True):
@@ -84,11 +84,11 @@ def _to_hf(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype
     return Plan(targets, files, headers, {"format": "safetensors", "tensors": entries}, {}, {}, [])
 
 
-def _to_megatron(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch.dtype | None) -> Plan:
+def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap], dtype: torch.dtype | None) -> Plan:
     """Plans `torch_dist` records, each a block of rows of one parameter of one layer and expert."""
-    places = Places(row.name for row in rows)
-    leading = places.leading_sizes()
-    blocks: list[tuple[Row, int, tuple[Source, ...]]] = []  # row of the table, the block's first row, sources
+    keys = CheckpointKeys(row.name for row in rows)
+    leading = keys.leading_sizes()
+    blocks: list[tuple[ParameterMap, int, tuple[Source, ...]]] = []  # row of the table, the block's first row, sources
     for row in rows:
         start = 0
         for sources in _cut_into_pieces(_sources(row, stored)):
@@ -96,34 +96,36 @@ def _to_megatron(stored: Mapping[str, Stored], rows: Sequence[Row], dtype: torch
             start += sum(source.stop - source.start for source in sources)
     targets, files, entries = [], [], []
     pieces: dict[str, list[Piece]] = {}
-    frames = [_frame(row, sources, len(places.of(row.name)[0].index), dtype) for row, _, sources in blocks]
+    frames = [_frame(row, sources, len(keys.locations(row.name)[0].index), dtype) for row, _, sources in blocks]
     sizes = [len(frame.head(0)) + frame.num_bytes + len(frame.tail(0)) for frame in frames]
     for number, group in enumerate(_fill(sizes)):
         file, offset = f"__0_{number}.distcp", 0
         for i in group:
             row, start, sources = blocks[i]
-            place, frame = places.of(row.name)[0], frames[i]
-            payload = offset + len(frame.head(0))
-            targets.append(Target(f"{place.key} {list(place.index)}", sources, frame.dtype, file, payload, frame))
-            offsets = (*place.index, start, *(0 for _ in frame.shape[len(place.index) + 1 :]))
-            pieces.setdefault(place.key, []).append(Piece(offsets, frame.shape, file, offset, sizes[i]))
-            entry = {"name": place.key, "offsets": list(offsets), "shape": list(frame.shape)}
+            location, frame = keys.locations(row.name)[0], frames[i]
+            data_offset = offset + len(frame.head(0))
+            name = f"{location.key} {list(location.index)}"
+            targets.append(Target(name, sources, frame.dtype, file, data_offset, frame))
+            offsets = (*location.index, start, *(0 for _ in frame.shape[len(location.index) + 1 :]))
+            pieces.setdefault(location.key, []).append(Piece(offsets, frame.shape, file, offset, sizes[i]))
+            entry = {"name": location.key, "offsets": list(offsets), "shape": list(frame.shape)}
             entry |= {"dtype": _name(frame.dtype), "file": file}
             entries.append(entry | {"sources": list(dict.fromkeys(source.stored.name for source in sources))})
             offset += sizes[i]
         files.append((file, offset))
-    tensors, same = {}, {}
+    tensors, aliases = {}, {}
     for row in rows:
-        place, *others = places.of(row.name)
-        shape = (*leading[place.key], *row.shape(1))
+        location, *others = keys.locations(row.name)
+        shape = (*leading[location.key], *row.shape(1))
         first = stored[row.hf[0]]
-        tensors.setdefault(place.key, GlobalTensor(shape, dtype or first.dtype, tuple(pieces[place.key])))
+        tensors.setdefault(location.key, GlobalTensor(shape, dtype or first.dtype, tuple(pieces[location.key])))
         # the second key that Megatron's own specs have for it, if it is stacked over the layers in the same way
-        same |= {other.key: place.key for other in others if len(other.index) == len(place.index)}
-    return Plan(targets, files, [], {"format": "torch_dist", "tensors": entries}, tensors, same, places.extra_states())
+        aliases |= {other.key: location.key for other in others if len(other.index) == len(location.index)}
+    manifest = {"format": "torch_dist", "tensors": entries}
+    return Plan(targets, files, [], manifest, tensors, aliases, keys.extra_state_keys())
 
 
-def _sources(row: Row, stored: Mapping[str, Stored]) -> list[Source]:
+def _sources(row: ParameterMap, stored: Mapping[str, StoredTensor]) -> list[Source]:
     """Returns the rows of Hugging Face tensors that make up a parameter, in order."""
     dtypes = {stored[name].dtype for name in row.hf}
     if len(dtypes) > 1:
@@ -154,10 +156,10 @@ def _cut_into_pieces(sources: list[Source]) -> Iterable[tuple[Source, ...]]:
         yield tuple(piece)
 
 
-def _frame(row: Row, sources: Sequence[Source], depth: int, dtype: torch.dtype | None) -> Frame:
+def _frame(row: ParameterMap, sources: Sequence[Source], depth: int, dtype: torch.dtype | None) -> RecordFrame:
     num_rows = sum(source.stop - source.start for source in sources)
     stored = sources[0].stored
-    return Frame(dtype or stored.dtype, (*(1,) * depth, num_rows, *stored.shape[1:]))
+    return RecordFrame(dtype or stored.dtype, (*(1,) * depth, num_rows, *stored.shape[1:]))
 
 
 def _fill(sizes: Sequence[int]) -> list[list[int]]:

@@ -14,22 +14,22 @@ class Meter:
     """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it.
 
     Args:
-        what: the title.
+        title: the title.
         total: the number of bytes.
     """
 
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done, self._before = what, total, 0, 0
+    def __init__(self, title: str, total: int) -> None:
+        self._title, self._total, self._done, self._done_before = title, total, 0, 0
         self._console = Console(stderr=True)
         self._lock = threading.Lock()
         self._bar: Progress | None = None
 
     def start(self, done: int) -> None:
         """Starts the display, with `done` bytes copied by earlier attempts."""
-        self._began = self._said = time.monotonic()
-        self._done = self._before = done
-        resumed = f", {done / 1e9:.2f} GB of it done already" if done else ""
-        print(f"{self._what}: {self._total / 1e9:.2f} GB{resumed}", file=sys.stderr, flush=True)
+        self._start_time = self._last_printed = time.monotonic()
+        self._done = self._done_before = done
+        resumed = f", {done / 1e9:.2f} GB already done" if done else ""
+        print(f"{self._title}: {self._total / 1e9:.2f} GB{resumed}", file=sys.stderr, flush=True)
         if self._console.is_terminal:
             columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console)
@@ -43,9 +43,9 @@ class Meter:
             now = time.monotonic()
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], completed=self._done)
-            elif now - self._said >= _SECONDS:
-                self._said = now
-                rate = (self._done - self._before) / (now - self._began)
+            elif now - self._last_printed >= _SECONDS:
+                self._last_printed = now
+                rate = (self._done - self._done_before) / (now - self._start_time)
                 left = (self._total - self._done) / max(rate, 1)
                 print(
                     f"{self._done / 1e9:.2f} of {self._total / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left",

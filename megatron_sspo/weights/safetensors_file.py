@@ -12,7 +12,7 @@ import torch
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.reading import open_file, parse_json
-from megatron_sspo.weights.stored import Part, Stored
+from megatron_sspo.weights.stored import StoredPart, StoredTensor
 
 _DTYPES = {
     "F64": torch.float64,
@@ -29,10 +29,10 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_LARGEST_HEADER = 100_000_000  # bytes; the limit of the format
+_MAX_HEADER_BYTES = 100_000_000  # bytes; the limit of the format
 
 
-def read_header(path: Path) -> dict[str, Stored]:
+def read_header(path: Path) -> dict[str, StoredTensor]:
     """Returns name -> tensor, for every tensor of a file.
 
     Raises:
@@ -44,13 +44,13 @@ def read_header(path: Path) -> dict[str, Stored]:
             if num_bytes < 8:
                 raise ValueError(f"it has {num_bytes} bytes, and no header")
             [length] = struct.unpack("<Q", file.read(8))
-            if length > min(_LARGEST_HEADER, num_bytes - 8):
+            if length > min(_MAX_HEADER_BYTES, num_bytes - 8):
                 raise ValueError(f"its header of {length:,} bytes does not fit into its {num_bytes:,}")
             header = parse_json(file.read(length))
         if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")
+            raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
-        found = {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
+        found = {name: _parse_entry(path, name, entry, 8 + length) for name, entry in header.items()}
         _check_extents(found, 8 + length, num_bytes)
     except (OSError, ValueError, struct.error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -58,7 +58,7 @@ def read_header(path: Path) -> dict[str, Stored]:
     return found
 
 
-def _stored(path: Path, name: str, entry: Any, start: int) -> Stored:
+def _parse_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     if not name.isprintable():
         raise ValueError(f"the name {short_repr(name)} of a tensor has characters that cannot be printed")
     if not isinstance(entry, dict):
@@ -73,18 +73,18 @@ def _stored(path: Path, name: str, entry: Any, start: int) -> Stored:
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"the data_offsets of {name} are {short_repr(offsets)}")
     begin, end = offsets
-    stored = Stored(name, tuple(shape), _DTYPES[dtype], ())
+    stored = StoredTensor(name, tuple(shape), _DTYPES[dtype], ())
     if end - begin != stored.num_bytes:
-        raise ValueError(f"{name} has {end - begin:,} bytes and its shape makes {stored.num_bytes:,}")
-    part = Part(path, start + begin, 0, stored.num_rows, 0, stored.row_bytes)
-    return Stored(name, stored.shape, stored.dtype, (part,))
+        raise ValueError(f"{name} has {end - begin:,} bytes and its shape needs {stored.num_bytes:,}")
+    part = StoredPart(path, start + begin, 0, stored.num_rows, 0, stored.row_bytes)
+    return StoredTensor(name, stored.shape, stored.dtype, (part,))
 
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
-def _check_extents(tensors: dict[str, Stored], start: int, num_bytes: int) -> None:
+def _check_extents(tensors: dict[str, StoredTensor], start: int, num_bytes: int) -> None:
     """Checks that the tensors follow each other without a gap up to the end of the file."""
     extents = sorted((t.parts[0].offset, t.parts[0].offset + t.num_bytes, t.name) for t in tensors.values())
     for (_, end, name), (begin, _, other) in pairwise([(0, start, "the header"), *extents]):
@@ -95,7 +95,7 @@ def _check_extents(tensors: dict[str, Stored], start: int, num_bytes: int) -> No
         raise ValueError(f"it has {num_bytes:,} bytes, and {name} ends at {last:,}")
 
 
-def make_header(tensors: Iterable[Stored]) -> tuple[bytes, list[int]]:
+def make_header(tensors: Iterable[StoredTensor]) -> tuple[bytes, list[int]]:
     """Returns the header of a file that holds these tensors in this order, and the offset of each in the file."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offsets, at = [], 0

@@ -20,38 +20,38 @@ _OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """A rectangle of a tensor's bytes (rows × bytes of a row) that is contiguous in a file."""
 
     file: Path
-    offset: int  # where the rectangle starts in the file, or in the payload of a record
+    offset: int  # where the rectangle starts in the file, or in the data of a record
     row: int  # the rectangle in the tensor: first row, number of rows,
     num_rows: int
     column: int  # first byte and number of bytes within each of these rows
     width: int
     record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
 
-    def clipped(self, start: int, stop: int) -> "Part | None":
+    def clipped(self, start: int, stop: int) -> "StoredPart | None":
         """Returns the part within the rows [start, stop), or None if there is none."""
         first, last = max(self.row, start), min(self.row + self.num_rows, stop)
         if first >= last:
             return None
         offset = self.offset + (first - self.row) * self.width
-        return Part(self.file, offset, first, last - first, self.column, self.width, self.record)
+        return StoredPart(self.file, offset, first, last - first, self.column, self.width, self.record)
 
-    def moved(self, rows: int) -> "Part":
+    def moved(self, rows: int) -> "StoredPart":
         """Returns the same bytes, placed `rows` further down in a tensor."""
-        return Part(self.file, self.offset, self.row + rows, self.num_rows, self.column, self.width, self.record)
+        return StoredPart(self.file, self.offset, self.row + rows, self.num_rows, self.column, self.width, self.record)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor on disk, seen as rows of bytes: the first dimension are the rows, all others together are one row."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    parts: tuple[Part, ...]
+    parts: tuple[StoredPart, ...]
 
     @property
     def num_rows(self) -> int:
@@ -71,12 +71,13 @@ class Stored:
         return list(dict.fromkeys(part.file for part in self.parts))
 
 
-class _Opened:
+class _ThreadFiles:
     """The open files and the known records of one thread. The first entry is the first to be dropped."""
 
     def __init__(self) -> None:
         self.descriptors: OrderedDict[Path, int] = OrderedDict()
-        self.records: OrderedDict[tuple[Path, int], torch_record.Located] = OrderedDict()  # by (file, record's offset)
+        # by (file, record's offset)
+        self.records: OrderedDict[tuple[Path, int], torch_record.RecordTensor] = OrderedDict()
 
 
 class Files:
@@ -84,9 +85,9 @@ class Files:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._of_all_threads: list[_Opened] = []
+        self._all_threads: list[_ThreadFiles] = []
 
-    def read(self, stored: Stored, start: int, stop: int, into: np.ndarray) -> None:
+    def read(self, stored: StoredTensor, start: int, stop: int, into: np.ndarray) -> None:
         """Reads the rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
 
         Raises:
@@ -97,16 +98,16 @@ class Files:
             if found is not None:
                 self._read_part(stored, found, into[found.row - start : found.row - start + found.num_rows])
 
-    def _read_part(self, stored: Stored, part: Part, rows: np.ndarray) -> None:
+    def _read_part(self, stored: StoredTensor, part: StoredPart, rows: np.ndarray) -> None:
         offset = part.offset
         if part.record is not None:
             record = self._record(stored, part.file, *part.record)
             if part.offset + part.num_rows * part.width > record.num_bytes:
                 raise UserError(
-                    f"{stored.name} of {part.file} has the shape {list(record.shape)} there, which is smaller than by "
-                    "the file .metadata; it is damaged, get it again"
+                    f"{stored.name} in {part.file} has the shape {list(record.shape)}, smaller than the file .metadata "
+                    "says; the checkpoint is damaged, get it again"
                 )
-            offset += record.payload
+            offset += record.data_offset
         if part.width == stored.row_bytes:
             self._fill(stored.name, part.file, offset, rows)
         else:
@@ -126,9 +127,9 @@ class Files:
         except OSError as error:
             raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
 
-    def _record(self, stored: Stored, file: Path, offset: int, length: int) -> torch_record.Located:
+    def _record(self, stored: StoredTensor, file: Path, offset: int, length: int) -> torch_record.RecordTensor:
         """Returns where the tensor of a record is. The last records of a thread are cached."""
-        known = self._opened().records
+        known = self._thread_files().records
         if (file, offset) not in known:
             try:
                 record = torch_record.locate(self._descriptor(file), offset, length)
@@ -137,14 +138,14 @@ class Files:
                     f"cannot read {stored.name} from {file}: {error}; it is damaged, get it again"
                 ) from error
             if record.dtype != stored.dtype:
-                raise UserError(f"{stored.name} of {file} is {record.dtype}, and {stored.dtype} by the file .metadata")
+                raise UserError(f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata")
             known[file, offset] = record
             if len(known) > _OPEN_FILES:
                 known.popitem(last=False)
         return known[file, offset]
 
     def _descriptor(self, file: Path) -> int:
-        opened = self._opened().descriptors
+        opened = self._thread_files().descriptors
         if file in opened:
             opened.move_to_end(file)
         else:
@@ -153,15 +154,15 @@ class Files:
                 os.close(opened.popitem(last=False)[1])
         return opened[file]
 
-    def _opened(self) -> _Opened:
-        if not hasattr(self._local, "opened"):
-            self._local.opened = _Opened()
-            self._of_all_threads.append(self._local.opened)
-        return self._local.opened
+    def _thread_files(self) -> _ThreadFiles:
+        if not hasattr(self._local, "files"):
+            self._local.files = _ThreadFiles()
+            self._all_threads.append(self._local.files)
+        return self._local.files
 
     def close(self) -> None:
         """Closes the files of all threads; no thread may be reading. A later read opens them again."""
-        for opened in self._of_all_threads:
+        for opened in self._all_threads:
             for descriptor in opened.descriptors.values():
                 os.close(descriptor)
             opened.descriptors.clear()

@@ -1,8 +1,8 @@
 """The weight table, which is read in both directions.
 
-A `Row` says which Hugging Face tensors make up one Megatron parameter, and how parallel ranks shard it. Everything
-follows from `Row.blocks`: a shard is a concatenation of ranges of the Hugging Face tensors. `to_megatron` makes a shard
-of these ranges, and `to_hf` puts the tensors together again. Rows do not depend on process groups: a shard is a number.
+A row (`ParameterMap`) says which Hugging Face tensors make up one Megatron parameter, and how parallel ranks shard it.
+Everything follows from its `blocks`: a shard is a concatenation of ranges of the Hugging Face tensors. `to_megatron`
+makes a shard of these ranges, and `to_hf` reverses it. Rows do not depend on process groups: a shard is a number.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ class Block:
         return self.stop - self.start
 
 
-class Cut(Protocol):
-    """A way to assemble a parameter from its sources and to cut it into shards, along `dim`."""
+class Sharding(Protocol):
+    """A way to assemble a parameter from its sources and to shard it, along `dim`."""
 
     @property
     def dim(self) -> int: ...
@@ -50,8 +50,8 @@ class Cut(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """No cut: every shard is the whole source, of which there is one."""
+class Replicated:
+    """No sharding: every shard is the whole source, of which there is one."""
 
     dim: int = 0
 
@@ -63,7 +63,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class EvenSplit:
     """Shard i is [piece i of source 0; piece i of source 1; ...], with one equal piece of each source per shard.
 
     With one source this is Megatron's column (dim 0) or row (dim 1) parallel weight; with the sources gate and up it is
@@ -81,7 +81,7 @@ class Even:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedQKV:
     """A shard is a range of groups; group g is [piece g of source 0; piece g of source 1; ...], of `num_groups` pieces.
 
     With the sources q, k, v and one group per key-value head this is Megatron's `linear_qkv`: the query heads of a
@@ -108,8 +108,8 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
-    """Cut along dim 0 after zero rows were appended up to `padded_size`; `to_hf` drops the appended rows."""
+class PaddedVocab:
+    """Equal shards along dim 0, after zero rows were appended up to `padded_size`; `to_hf` drops the appended rows."""
 
     padded_size: int
     dim: int = 0
@@ -125,7 +125,7 @@ class Padded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class ParameterMap:
     """One Megatron parameter.
 
     `name` does not depend on the layout: layers and experts are numbered over the whole model, and the modules have the
@@ -135,13 +135,13 @@ class Row:
     name: str
     hf: tuple[str, ...]
     hf_shapes: tuple[Shape, ...]
-    cut: Cut
+    sharding: Sharding
     group: Group = "none"  # the parallel size that shards it; "none": every rank holds all of it
     copies: tuple[str, ...] = ()  # further names of the first source in a folder, such as a tied `lm_head.weight`
 
     @property
     def dim(self) -> int:
-        return self.cut.dim
+        return self.sharding.dim
 
     def blocks(self, shard: int, num_shards: int) -> tuple[Block, ...]:
         """Returns the ranges of Hugging Face tensors that, concatenated in this order along `dim`, make up a shard.
@@ -152,7 +152,7 @@ class Row:
         if not 0 <= shard < num_shards:
             raise ValueError(f"{self.name} has no shard {shard} of {num_shards}")
         sizes = [shape[self.dim] for shape in self.hf_shapes]
-        num_pieces, field = self.cut.num_pieces(sizes, num_shards)
+        num_pieces, field = self.sharding.num_pieces(sizes, num_shards)
         if num_pieces % num_shards:
             kind = f"{self.group.replace('_', ' ')} parallel"
             others = f" or another divisor of {num_pieces}" if num_pieces > 1 else ""
@@ -160,7 +160,7 @@ class Row:
                 f"{field} {num_pieces} cannot be cut into {num_shards} {kind.replace(' ', '-')} shards ({self.name}); "
                 f"use {kind} size 1{others}"
             )
-        return self.cut.blocks(sizes, shard, num_shards)
+        return self.sharding.blocks(sizes, shard, num_shards)
 
     def shape(self, num_shards: int) -> Shape:
         """Returns the shape of a shard, which is the same for all shards."""
@@ -206,31 +206,34 @@ class Row:
         return {name: _join(found, self.dim) for name, found in zip(self.hf, parts, strict=True)}
 
 
-def whole(name: str, hf: str, shape: Shape) -> Row:
+def replicated(name: str, hf: str, shape: Shape) -> ParameterMap:
     """A parameter that every rank holds whole: a norm, a router."""
-    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Whole())
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=Replicated())
 
 
-def row_parallel(name: str, hf: str, shape: Shape, field: str, group: Group = "tensor") -> Row:
+def row_parallel(name: str, hf: str, shape: Shape, field: str, group: Group = "tensor") -> ParameterMap:
     """Megatron's RowParallelLinear: the input dimension, which `field` of config.json sets, is cut."""
-    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Even(1, field), group=group)
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=EvenSplit(1, field), group=group)
 
 
-def qkv(name: str, hf: tuple[str, str, str], *, num_heads: int, num_groups: int, head_dim: int, inputs: Shape) -> Row:
+def qkv(
+    name: str, hf: tuple[str, str, str], *, num_heads: int, num_groups: int, head_dim: int, inputs: Shape
+) -> ParameterMap:
     """Megatron's linear_qkv from q [num_heads·head_dim, *inputs], k and v [num_groups·head_dim, *inputs].
 
     `inputs` is (hidden_size,) for the weight and () for the bias.
     """
     shapes = tuple((heads * head_dim, *inputs) for heads in (num_heads, num_groups, num_groups))
-    return Row(name=name, hf=hf, hf_shapes=shapes, cut=Grouped(num_groups, "num_key_value_heads"), group="tensor")
+    sharding = GroupedQKV(num_groups, "num_key_value_heads")
+    return ParameterMap(name=name, hf=hf, hf_shapes=shapes, sharding=sharding, group="tensor")
 
 
-def gate_up(name: str, hf: tuple[str, str], shape: Shape, field: str, group: Group = "tensor") -> Row:
+def gate_up(name: str, hf: tuple[str, str], shape: Shape, field: str, group: Group = "tensor") -> ParameterMap:
     """Megatron's gated linear_fc1: shard i is [gate shard i; up shard i]. `shape` is the shape of each of the two."""
-    return Row(name=name, hf=hf, hf_shapes=(shape, shape), cut=Even(0, field), group=group)
+    return ParameterMap(name=name, hf=hf, hf_shapes=(shape, shape), sharding=EvenSplit(0, field), group=group)
 
 
-def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str, ...] = ()) -> Row:
+def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str, ...] = ()) -> ParameterMap:
     """An embedding or output layer [vocab_size, hidden_size], padded to `padded_size` rows.
 
     Raises:
@@ -240,10 +243,11 @@ def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str,
         raise UserError(
             f"the padded vocabulary size {padded_size} is below vocab_size {shape[0]}; pad to {shape[0]} or more"
         )
-    return Row(name=name, hf=(hf,), hf_shapes=(shape,), cut=Padded(padded_size), group="tensor", copies=copies)
+    sharding = PaddedVocab(padded_size)
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=sharding, group="tensor", copies=copies)
 
 
-def check_coverage(rows: Sequence[Row], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
+def check_coverage(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
     """Checks that every tensor has exactly one row, and that every row has its tensors in their shapes.
 
     Raises:
@@ -281,8 +285,8 @@ def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def check_copies(rows: Sequence[Row], names: Collection[str], read: Read, folder: str | Path) -> None:
-    """Checks that a tensor stored a second time (`Row.copies`) holds the same values, since only the first is read.
+def check_tied(rows: Sequence[ParameterMap], names: Collection[str], read: Read, folder: str | Path) -> None:
+    """Checks that tied copies of a tensor (`copies` of its row) hold the same values, since only the tensor is read.
 
     Raises:
         UserError: a copy differs.

@@ -29,8 +29,8 @@ from megatron_sspo.reading import is_inside, read_bytes, read_json
 _INDEX = ".metadata"
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
-_MOST_INDEX = 4 * 1024**3  # bytes
-_NOTHING = "nothing.distcp"  # a file of one record, an object that is None
+_MAX_INDEX_BYTES = 4 * 1024**3  # bytes
+_NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
 _BACKENDS = {  # the content of metadata.json
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
@@ -72,15 +72,15 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     """
     for name in (_CONFIG, _INDEX):
         if not (path / name).is_file():
-            raise UserError(f"{path} has no {name}: it is no torch_dist checkpoint, or was not finished")
+            raise UserError(f"{path} has no {name}: it is not a torch_dist checkpoint, or was not finished")
     try:
         backend = read_json(path / _CONFIG)["sharded_backend"]
-        metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MOST_INDEX))).load()
-        places: dict[Any, Any] = {
+        metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES))).load()
+        storage: dict[Any, Any] = {
             (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
         }
         found = {
-            key: _tensor(key, entry, places)
+            key: _tensor(key, entry, storage)
             for key, entry in metadata.state_dict_metadata.items()
             if isinstance(entry, TensorStorageMetadata)
         }
@@ -96,11 +96,11 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     return found
 
 
-def _tensor(key: str, entry: TensorStorageMetadata, places: Mapping[Any, Any]) -> GlobalTensor:
+def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) -> GlobalTensor:
     if not isinstance(key, str) or not key.isprintable() or not isinstance(entry.properties.dtype, torch.dtype):
         raise ValueError(f"a tensor is called {short_repr(key)} and has dtype {short_repr(entry.properties.dtype)}")
     shape = _sizes(entry.size)
-    pieces = tuple(_piece(key, chunk, places[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
+    pieces = tuple(_piece(key, chunk, storage[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
     for piece in pieces:
         ends = [start + size for start, size in zip(piece.offsets, piece.sizes, strict=True)]
         if len(ends) != len(shape) or any(end > size for end, size in zip(ends, shape, strict=True)):
@@ -110,7 +110,7 @@ def _tensor(key: str, entry: TensorStorageMetadata, places: Mapping[Any, Any]) -
 
 def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
     if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
-        raise ValueError(f"{key} is placed in {short_repr(info.relative_path)}, which is no file of this folder")
+        raise ValueError(f"{key} is placed in {short_repr(info.relative_path)}, which is not a file in this folder")
     offset, length = _sizes((info.offset, info.length))
     return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
 
@@ -118,7 +118,7 @@ def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
 def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
     found = tuple(values)
     if not all(type(value) is int and 0 <= value < 2**63 for value in found):
-        raise ValueError(f"{short_repr(found)} are no sizes")
+        raise ValueError(f"{short_repr(found)} are not sizes")
     return found
 
 
@@ -163,18 +163,18 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def write_index(path: Path, tensors: Mapping[str, GlobalTensor], same: Mapping[str, str], empty: Iterable[str]) -> None:
+def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str, str], none_keys: list[str]) -> None:
     """Writes all files of a checkpoint except for its records.
 
     Args:
-        same: further key -> the key in `tensors` of the same tensor.
-        empty: keys of objects that are None.
+        aliases: further key -> the key in `tensors` of the same tensor.
+        none_keys: keys of objects that are None.
     """
-    nothing = io.BytesIO()
-    torch.save([None], nothing)  # a list, as Megatron writes an object
-    (path / _NOTHING).write_bytes(nothing.getvalue())
-    place_of_nothing = _StorageInfo(_NOTHING, 0, len(nothing.getvalue()))
-    everything = {**tensors, **{key: tensors[other] for key, other in same.items()}}
+    none_record = io.BytesIO()
+    torch.save([None], none_record)  # a list, as Megatron writes an object
+    (path / _NONE_FILE).write_bytes(none_record.getvalue())
+    none_info = _StorageInfo(_NONE_FILE, 0, len(none_record.getvalue()))
+    everything = {**tensors, **{key: tensors[other] for key, other in aliases.items()}}
     metadata = Metadata(
         state_dict_metadata={
             key: TensorStorageMetadata(
@@ -184,13 +184,13 @@ def write_index(path: Path, tensors: Mapping[str, GlobalTensor], same: Mapping[s
             )
             for key, tensor in everything.items()
         }
-        | {key: BytesStorageMetadata() for key in empty},
+        | {key: BytesStorageMetadata() for key in none_keys},
         storage_data={
             MetadataIndex(key, torch.Size(piece.offsets)): _StorageInfo(piece.file, piece.offset, piece.length)
             for key, tensor in everything.items()
             for piece in tensor.pieces
         }
-        | {MetadataIndex(key): place_of_nothing for key in empty},
+        | {MetadataIndex(key): none_info for key in none_keys},
     )
     torch.save({}, path / _COMMON)
     (path / _INDEX).write_bytes(pickle.dumps(metadata))

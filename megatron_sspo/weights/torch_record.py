@@ -31,12 +31,12 @@ _DATE = 0x21  # 1980-01-01, the first day of the zip format
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class RecordTensor:
     """A record's tensor: its dtype and shape, and where in the file its bytes start."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    payload: int
+    data_offset: int
 
     @property
     def num_bytes(self) -> int:
@@ -44,7 +44,7 @@ class Located:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RecordFrame:
     """The bytes of a record before and after the tensor's. Of the content they depend only on a checksum."""
 
     dtype: torch.dtype
@@ -107,14 +107,6 @@ def _entry(name: str, content: bytes) -> _Entry:
     return _Entry(f"{_ROOT}/{name}".encode(), zlib.crc32(content), len(content), b"", content)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, numel = [], 1
-    for size in reversed(shape):
-        strides.append(numel)
-        numel *= size
-    return tuple(reversed(strides))
-
-
 class _Storage:
     """Stands for the storage in a pickle."""
 
@@ -135,7 +127,7 @@ def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if not isinstance(obj, _Tensor):
                 return NotImplemented
-            arguments = (storage, 0, tuple(shape), _strides(shape), False, OrderedDict())
+            arguments = (storage, 0, tuple(shape), torch.empty(shape, device="meta").stride(), False, OrderedDict())
             return _rebuild_tensor_v2, arguments
 
     buffer = io.BytesIO()
@@ -143,7 +135,7 @@ def _pickled(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     return buffer.getvalue()
 
 
-def locate(descriptor: int, offset: int, length: int) -> Located:
+def locate(descriptor: int, offset: int, length: int) -> RecordTensor:
     """Parses the record at `offset` in a file.
 
     Raises:
@@ -154,23 +146,32 @@ def locate(descriptor: int, offset: int, length: int) -> Located:
         with zipfile.ZipFile(_Window(descriptor, offset, length)) as archive:
             [pickled] = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
             found = _Unpickler(io.BytesIO(archive.read(pickled))).load()
-            if not isinstance(found, _Found):
+            if not isinstance(found, _Rebuilt):
                 raise ValueError("the record is not a tensor")
+            strides = torch.empty(found.shape, device="meta").stride()
             data = archive.getinfo(pickled.filename.removesuffix("data.pkl") + f"data/{found.key}")
-    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+    except (
+        zipfile.BadZipFile,
+        pickle.PickleError,
+        EOFError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise ValueError(f"there is no tensor at byte {offset} ({error})") from error
-    if data.compress_type != zipfile.ZIP_STORED or found.strides != _strides(found.shape):
+    if data.compress_type != zipfile.ZIP_STORED or found.strides != strides:
         raise ValueError(f"the tensor at byte {offset} is compressed or not contiguous")
     numel = torch.Size(found.shape).numel()
     if data.file_size < (found.start + numel) * found.dtype.itemsize:
         raise ValueError(f"the tensor at byte {offset} is cut off")
     name_length, extra_length = struct.unpack("<HH", os.pread(descriptor, 4, offset + data.header_offset + 26))
-    payload = offset + data.header_offset + 30 + name_length + extra_length + found.start * found.dtype.itemsize
-    return Located(found.dtype, found.shape, payload)
+    data_offset = offset + data.header_offset + 30 + name_length + extra_length + found.start * found.dtype.itemsize
+    return RecordTensor(found.dtype, found.shape, data_offset)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Rebuilt:
     dtype: torch.dtype
     key: str
     start: int
@@ -183,7 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _found
+            return _rebuild
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch" and name in _DTYPES:
@@ -195,11 +196,11 @@ class _Unpickler(pickle.Unpickler):
         return dtype, key
 
 
-def _found(
+def _rebuild(
     storage: tuple[torch.dtype, str], start: int, shape: Sequence[int], strides: Sequence[int], *_: Any
-) -> _Found:
+) -> _Rebuilt:
     dtype, key = storage
-    return _Found(dtype, key, start, tuple(shape), tuple(strides))
+    return _Rebuilt(dtype, key, start, tuple(shape), tuple(strides))
 
 
 class _Window(io.RawIOBase):

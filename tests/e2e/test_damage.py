@@ -70,11 +70,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "the update is another one": (
         lambda run: edit_with_manifest(run / NEWEST, lambda state: state.update(update=999)),
-        "is of update 999: give the folder its name back",
+        "is of update 999: rename the folder to its former name",
     ),
     "the folder has another name": (
         lambda run: (run / NEWEST).rename(run / "checkpoints/update-000007"),
-        "update-000007 is of update 2: give the folder its name back",
+        "update-000007 is of update 2: rename the folder to its former name",
     ),
     "the manifest is gone": (lambda run: (run / NEWEST / "manifest.json").unlink(), "it has no manifest.json"),
     "the manifest is empty": (

@@ -41,7 +41,7 @@ def test_check_prints_what_each_rank_needs(tmp_path, capsys) -> None:
 def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
     assert main(arguments(tmp_path, "--check", "--memory", "0.2")) == 2
     error = capsys.readouterr().err
-    assert "GB and a GPU there has 0.2 GB; most of it" in error and error.count("\n") == 1
+    assert "GB, but a GPU there has 0.2 GB; most of it" in error and error.count("\n") == 1
 
 
 def test_dry_run_here(tmp_path, capsys) -> None:

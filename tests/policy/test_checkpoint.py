@@ -18,7 +18,7 @@ from tiny_policy import read_batch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy import saving as saving_module
-from megatron_sspo.policy.saving import Results
+from megatron_sspo.policy.saving import ResultQueue
 from megatron_sspo.run import Model
 
 
@@ -52,8 +52,8 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
     resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
 
 
-def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
-    monkeypatch.setattr(Results, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
+def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
+    monkeypatch.setattr(ResultQueue, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
@@ -62,7 +62,7 @@ def test_a_writer_in_the_background_that_is_killed_is_one_sentence(make, folders
         saving.wait()
 
 
-def test_a_worker_of_the_writer_that_is_killed_is_one_sentence(make, folders, batches, tmp_path, monkeypatch):
+def test_killed_worker_of_the_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
     """Kills a worker as the kernel does when memory runs out; Megatron's writer would wait for it forever."""
     monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", lambda *_, **__: time.sleep(600))
     policy = make(folders["dense"])
@@ -97,12 +97,12 @@ def test_a_writer_that_deadlocks_as_it_is_forked_is_forked_again(make, folders, 
     make(folders["dense"]).load(tmp_path / "checkpoint")
 
 
-def test_a_writer_that_is_killed_while_it_tells_what_it_has_written():
-    results = Results()
+def test_writer_killed_while_sending_its_result():
+    results = ResultQueue()
     if not (writer := os.fork()):
         results.put(bytes(1_000_000))  # a pipe takes some 65,000
         os._exit(0)
-    results.come_from_elsewhere()
+    results.close_writer()
     until_it_blocks = time.monotonic() + 60
     while not results._reader.poll() and time.monotonic() < until_it_blocks:
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def test_a_writer_that_is_killed_while_it_tells_what_it_has_written():
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_a_file_that_cannot_be_written_is_one_sentence(make, folders, batches, tmp_path, in_background):
+def test_unwritable_file_raises_a_user_error(make, folders, batches, tmp_path, in_background):
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -166,7 +166,7 @@ def damage(path, kind):
         "with a cut .metadata",
     ],
 )
-def test_a_damaged_checkpoint_is_one_sentence(saved, make, folders, kind):
+def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, kind):
     path = saved("moe")
     damage(path, kind)
     with pytest.raises(UserError) as raised:
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     ("change", "rate"),
     [({}, 1e-3), ({"lr": 3e-4}, 3e-4), ({"warmup_updates": 0, "schedule": "constant", "lr": 5e-4}, 5e-4)],
 )
-def test_the_schedule_goes_on_as_the_run_says(saved, make, folders, batches, change, rate):
+def test_resumed_schedule_follows_the_configuration(saved, make, folders, batches, change, rate):
     # after a loss that is not finite, users resume with a lower learning rate
     path, batch = saved("dense", updates=2), read_batch(batches["dense"])
     policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, **change))

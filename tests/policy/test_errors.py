@@ -10,10 +10,10 @@ from tiny_policy import make_run, read_batch, with_first
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective import sspo
-from megatron_sspo.policy.distributed import initialize, meet
+from megatron_sspo.policy.distributed import initialize, rendezvous_store
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.weights import check_cuts
+from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.ports import free_port
 from megatron_sspo.run import Optimizer, Parallel
 from megatron_sspo.weights.family import load_family
@@ -40,7 +40,7 @@ def configure(folder, parallel=Parallel(), **options):
             {"calculate_per_token_loss": True},
             "calculate_per_token_loss is True, and must stay off: it weights every sequence",
         ),
-        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model at hand has no experts"),
+        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model has no experts"),
         ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
         ("moe", Parallel(data=3, expert=3), {}, "parallel.expert is 3, which does not divide the model's 8 experts"),
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
@@ -63,30 +63,30 @@ def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, wor
         ("moe", Parallel(tensor=2, data=5, expert_tensor=5), "moe_intermediate_size 48 cannot be cut into 5 expert"),
     ],
 )
-def test_weights_that_cannot_be_cut(folders, kind, parallel, words):
+def test_weights_that_cannot_be_sharded(folders, kind, parallel, words):
     config = HFFolder(folders[kind]).config
     rows = load_family(config).rows(config, padded_vocab_size(config["vocab_size"], parallel.tensor))
     with pytest.raises(UserError, match=words):
-        check_cuts(rows, parallel)
+        check_shards(rows, parallel)
 
 
-def test_a_policy_checks_the_cuts_before_it_builds(folders, device):
+def test_policy_checks_shards_before_it_builds_the_model(folders, device):
     with pytest.raises(UserError, match="moe_intermediate_size 48 cannot be cut"):
         Policy(make_run(Parallel(tensor=2, sequence=True, expert_tensor=5)), folders["moe"], device)
 
 
-def test_processes_that_do_not_come(monkeypatch):
+def test_processes_that_do_not_join(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    with pytest.raises(UserError, match=r"the 2 processes did not all meet at 127.0.0.1:\d+ within 1 s"):
-        meet(0, 2, 1.0)
+    with pytest.raises(UserError, match=r"the 2 processes did not all connect to 127.0.0.1:\d+ within 1 s"):
+        rendezvous_store(0, 2, 1.0)
 
 
-def test_options_of_megatron_win(folders):
+def test_megatron_options_override_defaults(folders):
     assert configure(folders["dense"], layernorm_epsilon=0.125).layernorm_epsilon == 0.125
 
 
-def test_a_world_of_another_size(monkeypatch):
+def test_wrong_number_of_processes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UserError, match="needs 4 processes, and 1 were started"):
         initialize(Parallel(data=2, tensor=2), seed=0)
@@ -116,12 +116,12 @@ def test_a_loss_that_is_not_finite_takes_no_step(folders, batches, device, chang
 def test_a_gradient_that_is_not_finite_is_reported(folders, batches, device):
     policy, batch = Policy(make_run(), folders["dense"], device), read_batch(batches["dense"])
 
-    def spoilt(log_probs, *others):
+    def with_infinite_gradient(log_probs, *others):
         sums = sspo()(log_probs, *others)
         return replace(sums, loss=sums.loss + (log_probs - log_probs.detach()).abs().sqrt().sum())
 
     with pytest.raises(UserError, match="the gradient norm is nan"):
-        policy.update(batch, spoilt)
+        policy.update(batch, with_infinite_gradient)
 
 
 @pytest.mark.parametrize("kind", ["moe", "dense"])

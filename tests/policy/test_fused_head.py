@@ -28,7 +28,7 @@ every_mode = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 def blocks(request, monkeypatch):
     """Sets the width of blocks, so that the vocabulary needs several blocks or one."""
     monkeypatch.setitem(fused_head.BLOCK, "cpu", 1)
-    monkeypatch.setattr(fused_head, "FEWEST_COLUMNS", request.param)
+    monkeypatch.setattr(fused_head, "MIN_COLUMNS", request.param)
 
 
 def head(hidden, weight, labels, budget=0):
@@ -65,7 +65,7 @@ def test_kept_logits_serve_one_backward_pass():
         log_probs.sum().backward()
 
 
-def test_no_logits_are_kept_where_no_backward_pass_follows(monkeypatch):
+def test_no_logits_are_kept_without_a_backward_pass(monkeypatch):
     seen = []
     apply = fused_head._FusedHead.apply
     monkeypatch.setattr(fused_head._FusedHead, "apply", lambda *args: seen.append(args[-2]) or apply(*args))
@@ -97,10 +97,10 @@ def test_bfloat16_operands(blocks, budget):
         assert difference < 0.01, difference  # logits of up to 15, rounded to 8 bits
 
 
-def test_where_products_have_no_wider_output_operands_are_converted(blocks, monkeypatch):
+def test_operands_are_converted_without_out_dtype_of_mm(blocks, monkeypatch):
     """Simulates CUDA before torch 2.8, where logits are not rounded either."""
-    monkeypatch.setattr(fused_head, "_HAS_WIDE_OUTPUT", False)
-    monkeypatch.setattr(fused_head, "_product_dtype", lambda operand: torch.float32)
+    monkeypatch.setattr(fused_head, "_HAS_OUT_DTYPE", False)
+    monkeypatch.setattr(fused_head, "_matmul_dtype", lambda operand: torch.float32)
     given = inputs(37, torch.bfloat16)
     operands = [given[name].detach().bfloat16().requires_grad_() for name in ("hidden", "weight")]
     found = head(operands[0], operands[1][:98], given["labels"])
@@ -149,7 +149,7 @@ class FromLogits(ForwardStep):
             patch.setattr(forward_step, "forward_without_head", lambda model, chunk, **inputs: model(**inputs))
             return super().__call__(microbatches, model)
 
-    def _loss_of_hidden(self, microbatch, chunk, hidden):
+    def _loss_from_hidden(self, microbatch, chunk, hidden):
         logits = hidden[0][microbatch.response_rows]
         labels = microbatch.response_tokens
         return self.loss(microbatch, *naive(logits[:, : self.vocab_size], labels, self.temperature))

@@ -75,7 +75,7 @@ def test_a_second_backward_is_refused():
 
 
 @pytest.mark.parametrize("fill", [1e4, -1e4, float("inf"), float("nan")])
-def test_columns_of_padding_count_for_nothing(fill):
+def test_padding_columns_are_ignored(fill):
     logits, labels, upstream = example(width=104)
     options = {"temperature": TEMPERATURE, "vocab_size": 97}
     expected = gradient(log_probs_and_entropy, logits[:, :97], labels, upstream, **options)

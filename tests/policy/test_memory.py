@@ -13,7 +13,7 @@ from tiny_policy import make_run
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.estimate import checkpoint_bytes, estimate
-from megatron_sspo.memory.parameters import layers_of_stages
+from megatron_sspo.memory.parameters import layers_per_stage
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import Parallel, Rollouts, Run
 from megatron_sspo.weights.random import write_random_weights
@@ -46,7 +46,7 @@ def served(run: Run) -> Run:
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_is_near_what_is_measured(measured, layout, rank) -> None:
+def test_estimate_is_close_to_measurement(measured, layout, rank) -> None:
     found = measured(layout, rank)
     stages = estimate(served(LAYOUTS[layout]), CONFIG.to_dict(), on_cuda=False)
     stage = stages[rank] if len(stages) > 1 else stages[0]
@@ -66,7 +66,7 @@ def test_the_size_of_a_checkpoint(model, device, tmp_path) -> None:
     assert checkpoint_bytes(run, CONFIG.to_dict()) == pytest.approx(size, rel=0.15)
 
 
-def test_qwen3_30b_a3b_is_as_large_as_it_is() -> None:
+def test_estimate_of_qwen3_30b_a3b() -> None:
     run = served(make_run(Parallel(data=16, expert=8), dtype="bfloat16"))
     (found,) = estimate(run, QWEN3_30B_A3B, on_cuda=True)
     dense, experts = 1_541_093_376, 28_991_029_248
@@ -83,7 +83,7 @@ def test_stages_share_the_layers_and_the_first_keeps_most_microbatches() -> None
     whole = estimate(served(make_run(Parallel(data=4, expert=4), dtype="bfloat16")), QWEN3_30B_A3B, on_cuda=True)
     assert sum(stage.weights for stage in stages) == whole[0].weights
     uneven = {"num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 1}
-    assert layers_of_stages(10, Parallel(pipeline=4), uneven) == [3, 3, 3, 1]
+    assert layers_per_stage(10, Parallel(pipeline=4), uneven) == [3, 3, 3, 1]
 
 
 def test_an_engine_within_the_trainer_has_weights_and_a_cache_of_its_own() -> None:
@@ -100,6 +100,6 @@ def test_an_engine_within_the_trainer_has_weights_and_a_cache_of_its_own() -> No
         (Parallel(tensor=3, sequence=True), "cannot be cut into 3 tensor-parallel shards"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(parallel, message) -> None:
+def test_layouts_that_do_not_divide_the_model_are_refused(parallel, message) -> None:
     with pytest.raises(UserError, match=message):
         estimate(make_run(parallel), CONFIG.to_dict(), on_cuda=False)

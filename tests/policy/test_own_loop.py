@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
 
 
 @pytest.mark.slow
-def test_the_examples_first_gradient_is_the_loops(folders, tmp_path):
+def test_first_gradient_of_the_example_equals_ours(folders, tmp_path):
     launch(Path(own_loop.__file__), 2, folders["moe"], tmp_path / "result.pt")
     found = torch.load(tmp_path / "result.pt")
     theirs, ours = found["losses"]
@@ -80,7 +80,7 @@ def make_hook(**options):
     return policy_step(sspo(), num_sequences=1, num_microbatches=1, vocab_size=VOCAB_SIZE, **options)
 
 
-def test_a_microbatch_goes_to_where_the_model_is(make_chunk, monkeypatch):
+def test_microbatch_is_moved_to_the_device_of_the_model(make_chunk, monkeypatch):
     monkeypatch.setattr(forward_step, "forward_without_head", lambda model, chunk, **inputs: inputs["input_ids"])
     tokens, _ = make_hook()(iter([pack_rollouts([ROLLOUT])]), make_chunk("dense").module.to("meta"))
     assert tokens.is_meta
@@ -127,7 +127,7 @@ def test_padding_does_not_count_in_the_losses_of_routers(make_chunk):
         ("expert", "moe", {}, "set moe_token_dispatcher_type to 'alltoall'"),
     ],
 )
-def test_layouts_that_want_rows_of_one_length_are_refused(make_chunk, monkeypatch, sizes, kind, options, message):
+def test_layouts_that_need_rows_of_one_length_are_refused(make_chunk, monkeypatch, sizes, kind, options, message):
     from megatron.core import parallel_state
 
     chunk = make_chunk(kind, moe_token_dispatcher_type="allgather")  # Megatron's default, as are rows of one length
@@ -136,7 +136,7 @@ def test_layouts_that_want_rows_of_one_length_are_refused(make_chunk, monkeypatc
         make_hook()(iter([pack_rollouts([ROLLOUT])]), chunk)
 
 
-def test_groups_have_to_be_there_first(monkeypatch):
+def test_process_groups_must_be_initialized_first(monkeypatch):
     from megatron.core import parallel_state
 
     monkeypatch.setattr(parallel_state, "model_parallel_is_initialized", lambda: False)

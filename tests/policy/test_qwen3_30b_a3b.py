@@ -10,7 +10,7 @@ from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.places import Places
+from megatron_sspo.weights.places import CheckpointKeys
 from tests.weights.test_families import QWEN3_30B_A3B
 
 
@@ -40,13 +40,13 @@ def test_the_checkpoint_has_the_keys_that_megatron_asks_for(chunks):
     state = chunks[0].sharded_state_dict()
     apply_factories(state)
     asked = list(nested_values(state))
-    places = Places(row.name for row in rows)
-    leading = places.leading_sizes()
+    keys = CheckpointKeys(row.name for row in rows)
+    leading = keys.leading_sizes()
     written = {}
     for row in rows:
-        place = places.of(row.name)[0]
-        written[place.key] = (*leading[place.key], *row.shape(1))
+        location = keys.locations(row.name)[0]
+        written[location.key] = (*leading[location.key], *row.shape(1))
     tensors = {item.key: tuple(item.global_shape) for item in asked if isinstance(item, ShardedTensor)}
     assert tensors == written
     objects = {item.unique_key for item in asked if isinstance(item, ShardedObject)}
-    assert objects and objects <= set(places.extra_states())
+    assert objects and objects <= set(keys.extra_state_keys())

@@ -53,12 +53,12 @@ def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, devi
             torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
 
 
-def test_other_experts_are_another_policy(folders, device, routed):
+def test_other_routes_change_the_log_probs(folders, device, routed):
     with_routes, without = (make(folders, device, replay).old_log_probs(routed) for replay in ("R3", "none"))
     assert (all_old_log_probs(with_routes) - all_old_log_probs(without)).abs().max() > 0.01
 
 
-def test_replaying_ones_own_routes_changes_nothing(folders, device, batches):
+def test_replaying_recorded_routes_keeps_the_log_probs(folders, device, batches):
     """R2 records the routes of π_old: as long as the policy has not changed, ρ is 1 to the bit."""
     policy = make(folders, device, "R2")
     noted = policy.old_log_probs(read_batch(batches["moe"]))
@@ -104,5 +104,5 @@ def test_routes_that_cannot_be_are_refused(folders, device, routed):
 
 
 def test_a_model_without_experts_has_nothing_to_replay(folders, device):
-    with pytest.raises(UserError, match="routing_replay is on, and the model at hand has no experts"):
+    with pytest.raises(UserError, match="routing_replay is on, and the model has no experts"):
         Policy(make_run(routing_replay="R2"), folders["dense"], device)

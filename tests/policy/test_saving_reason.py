@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_sspo.policy.saving import reason
+from megatron_sspo.policy.saving import ResultQueue, describe_error
 
 
-class Acting:
+class CodeOnLoad:
     """An object whose unpickling would run a command."""
 
     def __init__(self, command: str) -> None:
@@ -19,11 +19,18 @@ class Acting:
         return os.system, (self.command,)
 
 
-def test_a_file_that_acts_is_not_loaded_and_nobody_is_told_to_load_it_all_the_same(tmp_path: Path) -> None:
-    torch.save({"a": Acting(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
+def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path: Path) -> None:
+    torch.save({"a": CodeOnLoad(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
     (tmp_path / "garbage.pt").write_bytes(b"garbage")
     for name in ("common.pt", "garbage.pt"):
         with pytest.raises(Exception, match="weights_only") as raised:
             torch.load(tmp_path / name)
-        assert "weights_only" not in reason(raised.value) and "\n" not in reason(raised.value)
+        assert "weights_only" not in describe_error(raised.value) and "\n" not in describe_error(raised.value)
     assert not (tmp_path / "hacked").exists()
+
+
+def test_an_empty_result_of_the_writer_is_not_an_error() -> None:
+    results = ResultQueue()
+    results.put({})
+    results.collect()
+    assert results.get_nowait() == {}

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
-def test_the_name_is_there(has_gpu):
+def test_name_is_defined(has_gpu):
     program = (
         f"import torch; torch.cuda.is_available = lambda: {has_gpu}\n"
         "import megatron_sspo.policy, megatron.core.transformer.moe.moe_utils as utils; utils.te_general_gemm"

@@ -112,7 +112,7 @@ def test_the_papers_formula_written_naively():
     torch.testing.assert_close(gradient, torch.autograd.grad(naive, log_probs)[0], rtol=1e-5, atol=1e-7)
 
 
-def test_what_stands_at_observations_changes_nothing():
+def test_values_at_observations_are_ignored():
     group = acting()
     changed = [
         replace(
@@ -131,7 +131,7 @@ def test_what_stands_at_observations_changes_nothing():
         assert torch.equal(getattr(before, name), getattr(after, name))
 
 
-def test_a_batch_for_a_loop_of_ones_own(device):
+def test_pack_rollouts_with_observations(device):
     group = acting()
     names = {"old": "old_log_probs", "engine": "rollout_log_probs", "reference": "reference_log_probs"}
     given = [

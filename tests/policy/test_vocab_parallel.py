@@ -50,7 +50,7 @@ def test_float32_logits_of_a_large_vocabulary(shift, temperature):
         close(found, exact, 5e-6)
 
 
-def test_all_logits_negative_beside_a_ragged_end():
+def test_padding_columns_beside_negative_logits():
     # if columns beyond V were read as 0, they would have all the probability
     logits = torch.full((3, 130), -100.0)
     logits[:, 97:] = 0
@@ -59,7 +59,7 @@ def test_all_logits_negative_beside_a_ragged_end():
     close(entropy, torch.full((3,), 97.0).log(), 1e-6)
 
 
-def test_the_gradient_lies_where_the_logits_were():
+def test_gradient_overwrites_the_logits():
     logits = torch.randn(4, 20, requires_grad=True)
     copy = logits.clone()
     log_probs, _ = values(copy, torch.arange(4))
@@ -67,7 +67,7 @@ def test_the_gradient_lies_where_the_logits_were():
     assert gradient.data_ptr() == copy.data_ptr()
 
 
-def test_a_gradient_of_zero_for_the_entropy_is_as_none():
+def test_zero_entropy_gradient_equals_none():
     found = []
     for coefficient in (None, 0.0):
         logits = torch.randn(8, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()

@@ -153,7 +153,7 @@ def main(results: Path) -> None:
     from megatron_sspo.policy import fused_head
 
     join()
-    fused_head.BLOCK["cpu"], fused_head.FEWEST_COLUMNS = 1, 16  # several blocks
+    fused_head.BLOCK["cpu"], fused_head.MIN_COLUMNS = 1, 16  # several blocks
     rank, group = dist.get_rank(), dist.group.WORLD
     found = {}
     for rows, width in SHAPES:

@@ -121,7 +121,7 @@ def test_the_cache_is_flushed_despite_requests_of_other_clients(attach):
     answer = engine._submit(server.client._exchange("POST", "/generate", question, 60))
     until(lambda: num_running(engine), 30)
     session = engine._new_session()
-    session.flush(put_back=False)
+    session.flush(has_retracted=False)
     assert not session.failures
     status, text = answer.result(60)
     assert status == 200, text

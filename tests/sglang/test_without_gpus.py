@@ -11,7 +11,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.servers import find_python
 from megatron_sspo.weights.sync.checksums import digest_on_gpu
-from megatron_sspo.weights.sync.ipc import handles_of, payload
+from megatron_sspo.weights.sync.ipc import handles_of, ipc_message
 from megatron_sspo.weights.sync.tensor import flatten
 
 
@@ -76,7 +76,7 @@ def test_an_ipc_handle_is_opened_on_the_named_device(tmp_path: Path):
     """Checks that the request passes SGLang's restricted unpickler, and that each tensor has the right bytes."""
     sent = [("a", torch.arange(3, dtype=torch.float32)), ("b", torch.arange(5).to(torch.bfloat16))]
     flat, metadata = flatten(sent)
-    text = payload(flat, metadata, lambda tensor: (None, (*range(6), "0", *range(7, 15))))
+    text = ipc_message(flat, metadata, lambda tensor: (None, (*range(6), "0", *range(7, 15))))
     (tmp_path / "payload").write_text(text)
     torch.save(flat, tmp_path / "flat.pt")
     opened, tensors = json.loads(in_sglang(RECEIVER, str(tmp_path / "payload"), str(tmp_path / "flat.pt")))
@@ -87,7 +87,7 @@ def test_an_ipc_handle_is_opened_on_the_named_device(tmp_path: Path):
 def test_each_server_rank_receives_the_handle_of_its_gpu():
     handles = {"GPU-a": "1", "GPU-b": "2", "GPU-c": "3"}
     assert handles_of("url", ["GPU-c", "GPU-a"], handles) == ["3", "1"]
-    with pytest.raises(UserError, match="no trainer process is on the GPU GPU-x of the server url"):
+    with pytest.raises(UserError, match=r"the server url is on GPUs without a trainer process \(GPU-x\)"):
         handles_of("url", ["GPU-a", "GPU-x"], handles)
 
 

@@ -96,7 +96,9 @@ def test_a_run_that_fails_is_resumed_once_and_the_others_go_on(tmp_path, drive) 
     log = tmp_path / "logs" / f"{NAMES[0]}.txt"
     assert f"{NAMES[0]}: ended with exit code 2: megatron-sspo: the moon is in the wrong place; log: {log}" in said
     assert f"{NAMES[1]}: finished" in said and f"{NAMES[3]}: finished" in said
-    assert len(attempts(tmp_path, NAMES[2])) == 1 and f"{NAMES[2]}: was stopped by its file `stop`" in said
+    assert (
+        len(attempts(tmp_path, NAMES[2])) == 1 and f"{NAMES[2]}: was stopped by the file `stop` in its folder" in said
+    )
     assert said[-1] == "2 of 4 runs finished, 2 failed; update 4 of 8"
 
 

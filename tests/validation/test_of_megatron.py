@@ -5,7 +5,7 @@ import pytest
 from megatron_sspo.recipe import load_recipe
 from tests.validation.recipes import sentence, write
 
-MINE = "and a recipe cannot set it: it comes from"
+MINE = "which a recipe cannot set: it comes from"
 
 REFUSED = {
     "megatron={'hidden_dropuot': .1}": "megatron.hidden_dropuot is not a field of this megatron-core's "

@@ -19,7 +19,7 @@ from tests.weights.tiny_checkpoints import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back_to_the_bit(checkpoint, tmp_path, kind):
+def test_round_trip_is_bitwise_equal(checkpoint, tmp_path, kind):
     there = convert(checkpoint(kind), tmp_path / "megatron")
     back = convert(tmp_path / "megatron", tmp_path / "hf")
     assert (there.direction, back.direction) == ("megatron", "hf")
@@ -30,7 +30,7 @@ def test_there_and_back_to_the_bit(checkpoint, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
+def test_round_trip_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
     convert(checkpoint(kind), tmp_path / "megatron")
     assert max(len(tensor.pieces) for tensor in read_index(tmp_path / "megatron").values()) >= 10
     assert len(list((tmp_path / "megatron").glob("__0_*.distcp"))) > 1
@@ -39,7 +39,7 @@ def test_there_and_back_in_small_blocks(checkpoint, tmp_path, small_blocks, kind
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
 
 
-def test_bits_that_are_not_numbers_survive(tmp_path, checkpoint):
+def test_nan_bits_survive(tmp_path, checkpoint):
     shutil.copytree(checkpoint("llama"), tmp_path / "hf")
     original = tensors(tmp_path / "hf")
     noise = {
@@ -54,7 +54,7 @@ def test_bits_that_are_not_numbers_survive(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("direction", ["there", "back"])
-def test_another_dtype_where_it_is_asked_for(checkpoint, tmp_path, direction):
+def test_cast_to_another_dtype(checkpoint, tmp_path, direction):
     there, back = (torch.bfloat16, None) if direction == "there" else (None, torch.bfloat16)
     convert(checkpoint("qwen2"), tmp_path / "megatron", dtype=there)
     convert(tmp_path / "megatron", tmp_path / "hf", dtype=back)
@@ -64,7 +64,7 @@ def test_another_dtype_where_it_is_asked_for(checkpoint, tmp_path, direction):
     assert HFFolder(tmp_path / "hf").config["dtype"] == "bfloat16"
 
 
-def test_tokenizer_and_template_come_along(checkpoint, tmp_path):
+def test_tokenizer_and_chat_template_are_copied(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "hf")
     names = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
     for name in names:
@@ -75,14 +75,14 @@ def test_tokenizer_and_template_come_along(checkpoint, tmp_path):
         assert (tmp_path / "back" / name).read_text() == f'{{"of": "{name}"}}'
 
 
-def test_config_from_elsewhere(pair, tmp_path):
+def test_config_from_another_folder(pair, tmp_path):
     (pair[1] / "config.json").unlink()
-    convert(pair[1], tmp_path / "out", companions=pair[0])
+    convert(pair[1], tmp_path / "out", config_folder=pair[0])
     assert_same_bits(pair[0], tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["qwen3_moe", "llama_tied"])
-def test_the_manifest_says_what_is_where(checkpoint, tmp_path, small_blocks, kind):
+def test_manifest_lists_files_and_checksums(checkpoint, tmp_path, small_blocks, kind):
     convert(checkpoint(kind), tmp_path / "megatron")
     convert(tmp_path / "megatron", tmp_path / "hf")
     manifest = json.loads((tmp_path / "hf" / "manifest.json").read_text())
@@ -102,7 +102,7 @@ def test_the_manifest_says_what_is_where(checkpoint, tmp_path, small_blocks, kin
     assert whole[0]["crc32"] == f"{zlib.crc32(found['model.norm.weight'].numpy().tobytes()):08x}"
 
 
-def test_a_copy_of_a_tied_embedding_may_be_there_if_it_is_one(checkpoint, tmp_path):
+def test_stored_copy_of_a_tied_embedding_must_be_equal(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama_tied"), tmp_path / "hf")
     found = tensors(tmp_path / "hf")
     found["lm_head.weight"] = found["model.embed_tokens.weight"].clone()

@@ -30,7 +30,7 @@ def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
         return write(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UserError, match=r"cannot write .*__0_0.distcp: No space left on device; what is done is kept"):
+    with pytest.raises(UserError, match=r"cannot write .*__0_0.distcp: No space left on device; finished work is kept"):
         convert(pair[0], tmp_path / "out", num_threads=1)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(os, "pwrite", write)
@@ -44,7 +44,7 @@ def test_another_conversion_in_the_same_place(pair, tmp_path, monkeypatch):
         raise UserError("stopped")
 
     with monkeypatch.context() as patched, pytest.raises(UserError, match="stopped"):
-        patched.setattr(copy_module.Copy, "run", fail)
+        patched.setattr(copy_module.TensorCopier, "run", fail)
         convert(pair[0], tmp_path / "out")
     with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
         convert(pair[0], tmp_path / "out", dtype=torch.bfloat16)
@@ -54,16 +54,16 @@ def test_another_conversion_in_the_same_place(pair, tmp_path, monkeypatch):
         convert(pair[0], tmp_path / "out")
 
 
-def test_two_at_once(pair, tmp_path, monkeypatch):
-    run = copy_module.Copy.run
+def test_two_conversions_at_once(pair, tmp_path, monkeypatch):
+    run = copy_module.TensorCopier.run
 
     def while_another_starts(self, num_threads):
         with pytest.raises(UserError, match=r"another conversion writes .*out\.partial at this moment"):
             convert(pair[0], tmp_path / "out")
-        monkeypatch.setattr(copy_module.Copy, "run", run)
+        monkeypatch.setattr(copy_module.TensorCopier, "run", run)
         return run(self, num_threads)
 
-    monkeypatch.setattr(copy_module.Copy, "run", while_another_starts)
+    monkeypatch.setattr(copy_module.TensorCopier, "run", while_another_starts)
     convert(pair[0], tmp_path / "out")
     assert verify(pair[0], tmp_path / "out").differences == []
 
@@ -74,7 +74,7 @@ def notes(partial):
     return [line for line in lines if '"tensor"' in line]
 
 
-def test_what_was_done_is_not_done_again(pair, tmp_path, monkeypatch, small_blocks):
+def test_noted_steps_are_not_repeated(pair, tmp_path, monkeypatch, small_blocks):
     """Stops after different numbers of writes: the next attempt reads and writes nothing that was noted."""
     write = os.pwrite
     for allowed in range(1, 200, 13):
@@ -142,7 +142,7 @@ def kill_when_noted(command, partial, num_notes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["hf", "megatron"])
-def test_killed_anywhere_it_goes_on_and_the_result_is_the_same(large, tmp_path, source):
+def test_killed_conversion_continues_to_the_same_result(large, tmp_path, source):
     partial, out = tmp_path / "out.partial", tmp_path / "out"
     command = [sys.executable, "-m", "megatron_sspo", "convert", str(large / source), str(out), "--threads", "2"]
     kills = 0

@@ -129,7 +129,7 @@ def test_fields_of_qwen3_30b_a3b():
     }
 
 
-def test_old_and_new_spelling_of_a_config_are_one(checkpoint):
+def test_old_and_new_config_fields_are_equivalent(checkpoint):
     """Transformers 5 writes num_local_experts and rope_parameters, earlier versions num_experts and rope_theta."""
     new = json.loads((checkpoint("qwen3_moe") / "config.json").read_text())
     old = {name: value for name, value in new.items() if name not in ("num_local_experts", "rope_parameters")}
@@ -200,7 +200,7 @@ def test_head_dim_and_groups_may_be_absent():
         ("quantization_config", {"quant_method": "fp8"}),
     ],
 )
-def test_fields_that_no_family_expresses(base, field, value):
+def test_fields_that_every_family_refuses(base, field, value):
     with pytest.raises(UserError) as error:
         load_family(base | {field: value})
     assert f"config.json has {field} {value!r}" in str(error.value)
@@ -222,7 +222,7 @@ def test_fields_that_no_family_expresses(base, field, value):
         (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
     ],
 )
-def test_fields_that_one_family_does_not_express(base, changes, message):
+def test_fields_that_one_family_refuses(base, changes, message):
     with pytest.raises(UserError, match=message):
         load_family(base | changes)
 
@@ -235,7 +235,7 @@ def test_fields_that_one_family_does_not_express(base, changes, message):
         ({"num_key_value_heads": 5}, "num_attention_heads 32, not a multiple of num_key_value_heads 5"),
     ],
 )
-def test_sizes_that_make_no_model(changes, message):
+def test_invalid_sizes_are_refused(changes, message):
     config = LLAMA | changes
     with pytest.raises(UserError, match=message):
         load_family(config).transformer_fields(config)

@@ -1,5 +1,6 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
+import os
 import shutil
 
 import pytest
@@ -60,7 +61,7 @@ def test_no_config(sharded):
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
-def test_config_that_is_no_config(sharded, text, message):
+def test_invalid_config(sharded, text, message):
     (sharded / "config.json").write_text(text)
     with pytest.raises(UserError, match=message):
         HFFolder(sharded)
@@ -151,14 +152,15 @@ def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
     assert torch.equal(written.read("c"), whole.t()[1:])
 
 
-def test_written_weights_can_be_read_by_whoever_can_read_the_config(checkpoint, tmp_path):
+def test_written_weights_have_the_permissions_of_the_config(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "umask")  # to read the process's umask is to change it, for all threads
     with HFFolder(checkpoint("llama")) as folder:
         write_folder(tmp_path / "out", stream(folder), source=folder)
     modes = {(tmp_path / "out" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
     assert len(modes) == 1
 
 
-def test_companions_and_dtype(checkpoint, tmp_path):
+def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "source")
     kept = [
         "tokenizer.json",
@@ -209,7 +211,7 @@ def test_destination_is_not_empty(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_stream_that_breaks_leaves_nothing(checkpoint, tmp_path, error):
+def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
     source = HFFolder(checkpoint("llama"))
 
     def broken():
@@ -225,8 +227,8 @@ def test_a_stream_that_breaks_leaves_nothing(checkpoint, tmp_path, error):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a comes twice"), ([], "no tensors")])
-def test_streams_that_are_no_checkpoint(checkpoint, tmp_path, names, message):
+@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a occurs twice"), ([], "no tensors")])
+def test_invalid_streams_are_refused(checkpoint, tmp_path, names, message):
     with pytest.raises(ValueError, match=message):
         write_folder(tmp_path / "new", [(n, torch.zeros(1)) for n in names], source=HFFolder(checkpoint("llama")))
     assert not (tmp_path / "new").exists()

@@ -29,7 +29,7 @@ def killed(journal):
     journal.close()
 
 
-def test_a_killed_copy_goes_on_where_it_was(tmp_path, boot):
+def test_killed_copy_continues(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
     first.note(3, Progress(10, 77), 1)
@@ -41,7 +41,7 @@ def test_a_killed_copy_goes_on_where_it_was(tmp_path, boot):
     second.close()
 
 
-def test_a_line_cut_in_two_is_a_step_that_was_not_done(tmp_path, boot):
+def test_truncated_line_is_dropped(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
     first.note(1, Progress(10, 77), 1)
@@ -54,20 +54,20 @@ def test_a_line_cut_in_two_is_a_step_that_was_not_done(tmp_path, boot):
 
 
 @pytest.mark.parametrize(
-    "spoilt", [b"\0" * 30, b"\xff\xfe", b"7", b"[]", b'{"tensor": 2}', b'{"flushed": null}', b"[" * 10_000]
+    "invalid", [b"\0" * 30, b"\xff\xfe", b"7", b"[]", b'{"tensor": 2}', b'{"flushed": null}', b"[" * 10_000]
 )
-def test_what_follows_a_spoilt_line_was_not_done(tmp_path, boot, spoilt):
+def test_lines_after_an_invalid_line_are_dropped(tmp_path, boot, invalid):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
     first.note(1, Progress(10, 77), 1)
     killed(first)
-    path.write_bytes(path.read_bytes() + spoilt + b"\n" + b'{"tensor": 1, "rows": 20, "crc": 5, "finished": false}\n')
+    path.write_bytes(path.read_bytes() + invalid + b"\n" + b'{"tensor": 1, "rows": 20, "crc": 5, "finished": false}\n')
     second = Journal(path, lambda: None)
     assert second.done == {1: Progress(10, 77)}
     second.close()
 
 
-def test_after_a_crash_only_what_was_flushed_is_believed(tmp_path, boot):
+def test_after_a_reboot_only_flushed_steps_count(tmp_path, boot):
     path = tmp_path / "journal"
     flushed = threading.Event()
     first = Journal(path, flushed.set, every=100)
@@ -87,7 +87,7 @@ def test_after_a_crash_only_what_was_flushed_is_believed(tmp_path, boot):
     third.close()
 
 
-def test_without_a_flush_a_crash_leaves_nothing(tmp_path, boot):
+def test_after_a_reboot_unflushed_steps_are_dropped(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
     first.note(1, Progress(10, 77, finished=True), 5)
@@ -98,7 +98,7 @@ def test_without_a_flush_a_crash_leaves_nothing(tmp_path, boot):
     second.close()
 
 
-def test_what_is_closed_is_flushed(tmp_path, boot):
+def test_close_flushes(tmp_path, boot):
     path = tmp_path / "journal"
     flushes = []
     first = Journal(path, lambda: flushes.append(1))

@@ -21,7 +21,7 @@ class Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def test_a_bucket_is_bytes_and_where_each_tensor_is_in_them():
+def test_bucket_has_bytes_and_the_offsets_of_tensors():
     tensors = [("a", torch.randn(3, 4)), ("b", torch.randn(5).bfloat16()), ("c", torch.randn(2, 2, 2))]
     found = Unpickler(io.BytesIO(serialize(tensors))).load()
     flat = found["flattened_tensor"]

@@ -6,7 +6,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.hf_folder import HFFolder
-from megatron_sspo.weights.table import Block, check_copies, check_coverage, gate_up, qkv, row_parallel, vocab, whole
+from megatron_sspo.weights.table import Block, check_coverage, check_tied, gate_up, qkv, replicated, row_parallel, vocab
 from tests.weights.tiny_checkpoints import DIVISIBLE, KINDS
 
 PADDED = {1: 97, 2: 98, 4: 100}
@@ -26,8 +26,8 @@ def shards_of(row, tensors, num_shards):
 
 
 ROWS = [
-    whole("norm", "a", (7,)),
-    whole("router", "a", (6, 5)),
+    replicated("norm", "a", (7,)),
+    replicated("router", "a", (6, 5)),
     row_parallel("fc2", "a", (5, 8), "intermediate_size"),
     gate_up("fc1", ("gate", "up"), (8, 5), "intermediate_size"),
     qkv("qkv", ("q", "k", "v"), num_heads=8, num_groups=4, head_dim=3, inputs=(5,)),
@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.mark.parametrize("num_shards", [1, 2, 4])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_shards_put_together_are_the_tensors(row, num_shards):
+def test_shards_join_to_the_tensors(row, num_shards):
     tensors = tensors_of(row)
     shards = shards_of(row, tensors, num_shards)
     assert {tuple(shard.shape) for shard in shards} == {row.shape(num_shards)}
@@ -160,7 +160,7 @@ def test_checkpoint_to_shards_and_back_is_bitwise(checkpoint, kind, num_shards):
 
 
 def test_coverage_lists_what_does_not_match():
-    rows = [whole(f"row {i}", f"hf.{i}", (3,)) for i in range(15)]
+    rows = [replicated(f"row {i}", f"hf.{i}", (3,)) for i in range(15)]
     shapes = {row.hf[0]: (3,) for row in rows}
     check_coverage(rows, shapes, "here")
     with pytest.raises(UserError) as error:
@@ -174,19 +174,19 @@ def test_coverage_lists_what_does_not_match():
 
 def test_coverage_refuses_a_tensor_with_two_rows():
     with pytest.raises(UserError, match="1 in two rows of the weight table: a"):
-        check_coverage([whole("x", "a", (3,)), whole("y", "a", (3,))], {"a": (3,)}, "here")
+        check_coverage([replicated("x", "a", (3,)), replicated("y", "a", (3,))], {"a": (3,)}, "here")
 
 
 def test_a_tied_copy_is_accepted_where_it_is_a_copy():
     rows = [vocab("embedding", "a", (9, 5), 9, copies=("lm_head.weight",))]
     tensors = {"a": torch.rand(9, 5)}
     check_coverage(rows, {"a": (9, 5)}, "here")
-    check_copies(rows, tensors, reader(tensors), "here")
+    check_tied(rows, tensors, reader(tensors), "here")
     tensors["lm_head.weight"] = tensors["a"].clone()
     check_coverage(rows, {"a": (9, 5), "lm_head.weight": (9, 5)}, "here")
-    check_copies(rows, tensors, reader(tensors), "here")
+    check_tied(rows, tensors, reader(tensors), "here")
     tensors["lm_head.weight"][8, 4] += 1
     with pytest.raises(UserError, match=r"here ties lm_head.weight to a .* but their values differ"):
-        check_copies(rows, tensors, reader(tensors), "here")
+        check_tied(rows, tensors, reader(tensors), "here")
     with pytest.raises(UserError, match=r"lm_head.weight \[8, 5\] instead of \[9, 5\]"):
         check_coverage(rows, {"a": (9, 5), "lm_head.weight": (8, 5)}, "here")

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.stored import Files, Part, Stored
-from megatron_sspo.weights.torch_record import Frame, locate
+from megatron_sspo.weights.stored import Files, StoredPart, StoredTensor
+from megatron_sspo.weights.torch_record import RecordFrame, locate
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-SHAPES = [(), (9,), (3, 5), (1, 1, 7, 4), (0, 3)]
+SHAPES = [(), (9,), (3, 5), (1, 1, 7, 4), (0, 3), (3, 0)]
 
 
 def raw(tensor):
@@ -35,7 +35,7 @@ def located(tmp_path, record, before=13, after=7):
     descriptor = os.open(path, os.O_RDONLY)
     try:
         found = locate(descriptor, before, len(record))
-        return found, os.pread(descriptor, found.num_bytes, found.payload)
+        return found, os.pread(descriptor, found.num_bytes, found.data_offset)
     finally:
         os.close(descriptor)
 
@@ -44,7 +44,7 @@ def located(tmp_path, record, before=13, after=7):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_torch_loads_a_framed_tensor(tmp_path, dtype, shape):
     tensor = torch.randn(shape).to(dtype)
-    frame, crc = Frame(dtype, shape), zlib.crc32(raw(tensor))
+    frame, crc = RecordFrame(dtype, shape), zlib.crc32(raw(tensor))
     record = frame.head(crc) + raw(tensor) + frame.tail(crc)
     loaded = torch.load(io.BytesIO(record), weights_only=True)
     assert loaded.dtype == dtype and loaded.shape == shape and torch.equal(loaded, tensor)
@@ -94,7 +94,7 @@ def cut_off():
     ],
     ids=["empty", "no zip", "cut off", "transposed", "integers", "list", "dict", "evil", "evil pickle"],
 )
-def test_what_is_no_tensor_is_refused(tmp_path, record):
+def test_records_without_a_tensor_are_refused(tmp_path, record):
     with pytest.raises(ValueError):
         located(tmp_path, record)
     assert not os.path.exists("/tmp/megatron_sspo_was_here")
@@ -105,8 +105,8 @@ def test_a_record_that_is_smaller_than_its_entry_is_refused(tmp_path):
     record, path = saved(torch.ones(2, 3)), tmp_path / "file"
     path.write_bytes(record * 3)
     for num_rows, is_right in ((2, True), (3, False)):
-        part = Part(path, 0, 0, num_rows, 0, 12, (0, len(record)))
+        part = StoredPart(path, 0, 0, num_rows, 0, 12, (0, len(record)))
         into = np.empty((num_rows, 12), dtype=np.uint8)
         refusal = contextlib.nullcontext() if is_right else pytest.raises(UserError, match=r"the shape \[2, 3\]")
         with refusal:
-            Files().read(Stored("a.weight", (num_rows, 3), torch.float32, (part,)), 0, num_rows, into)
+            Files().read(StoredTensor("a.weight", (num_rows, 3), torch.float32, (part,)), 0, num_rows, into)

@@ -10,7 +10,7 @@ from megatron_sspo.weights.verify import verify
 from tests.weights.folders import change, edit_json
 
 
-def test_verify_says_what_differs(pair):
+def test_verify_reports_differing_bytes(pair):
     name = "model.layers.1.mlp.experts.3.up_proj.weight"
     file = pair[0] / HFFolder(pair[0]).index[name]
     content = load_file(file)
@@ -19,7 +19,7 @@ def test_verify_says_what_differs(pair):
     assert verify(*pair).differences == [f"{name} differs in 1 of 768 bytes"]
 
 
-def test_verify_says_what_is_of_another_dtype_or_missing(pair, tmp_path):
+def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(pair[0], other)
     file = HFFolder(other).index["model.norm.weight"]

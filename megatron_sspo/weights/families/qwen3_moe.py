@@ -13,7 +13,7 @@ from megatron_sspo.weights.decoder import (
     require_decoder,
 )
 from megatron_sspo.weights.family import Config, Family, flag, size
-from megatron_sspo.weights.table import Row
+from megatron_sspo.weights.table import ParameterMap
 
 # Every layer must be a mixture of experts with full attention.
 _UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False, None)}
@@ -38,12 +38,12 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     return {**decoder_fields(config, qk_layernorm=True), **experts}
 
 
-def rows(config: Config, padded_vocab_size: int) -> list[Row]:
+def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
     """Returns one row per parameter of the model."""
     return decoder_rows(config, padded_vocab_size, _layer_rows)
 
 
-def _layer_rows(config: Config, layer: int) -> list[Row]:
+def _layer_rows(config: Config, layer: int) -> list[ParameterMap]:
     experts = expert_rows(
         config,
         layer,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.sync.session import Named, Session
+from megatron_sspo.weights.sync.session import NamedTensor, Session
 
 # SGLang fuses some tensors of a checkpoint into one, in this order, and shards each of them over tensor-parallel ranks
 # along a dimension: (name in the checkpoint, name in SGLang, place in the fused tensor, dimension)
@@ -25,7 +25,7 @@ _RULES: tuple[tuple[str, str, int, int | None], ...] = (
     (r"\.(o_proj|down_proj)\.weight$", r".\1.weight", 0, 1),
     (r"^(model\.embed_tokens|lm_head)\.weight$", r"\1.weight", 0, 0),
 )
-_PARTS = {".qkv_proj.": 3, ".gate_up_proj.": 2, ".experts.w13_weight": 2}
+_NUM_PARTS = {".qkv_proj.": 3, ".gate_up_proj.": 2, ".experts.w13_weight": 2}
 # SGLang pads with zeros to these multiples: the rows of embeddings; on a CPU also the width of an MLP per rank
 _VOCABULARY_MULTIPLE, _CPU_MLP_MULTIPLE = 64, 32
 _SHOWN = 3  # names in a message
@@ -59,7 +59,7 @@ class Checksums:
         self._parts: dict[str, dict[int, Tensor]] = {}  # incomplete fused tensors: name -> place -> part
         self._found: list[dict[str, str]] = [{} for _ in range(tp_size)]
 
-    def read(self, tensors: Iterable[Named]) -> Iterator[Named]:
+    def observe(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         """Yields the stream unchanged and computes its checksums."""
         for name, tensor in tensors:
             self._add(name, tensor.detach())
@@ -76,14 +76,14 @@ class Checksums:
             for rank in answer["ranks"]:
                 self._compare(session.servers[key].url, rank["checksums"], rank["parallelism_info"][0])
 
-    def _compare(self, url: str, theirs: Mapping[str, str], place: Mapping[str, int]) -> None:
-        if place["tp_size"] != self._tp_size or place["pp_size"] != 1 or place["dp_size"] != 1:
+    def _compare(self, url: str, theirs: Mapping[str, str], parallelism: Mapping[str, int]) -> None:
+        if parallelism["tp_size"] != self._tp_size or parallelism["pp_size"] != 1 or parallelism["dp_size"] != 1:
             raise UserError(
-                f"the weights of {url} cannot be compared: it has tp_size {place['tp_size']}, pp_size "
-                f"{place['pp_size']} and dp_size {place['dp_size']}, and only tp_size={self._tp_size} is known of: "
-                "set rollouts.options.server.tp_size, or rollouts.options.verify_every=0"
+                f"the weights of {url} cannot be compared: it has tp_size {parallelism['tp_size']}, pp_size "
+                f"{parallelism['pp_size']} and dp_size {parallelism['dp_size']}, and the trainer computed checksums "
+                f"for tp_size={self._tp_size}: set rollouts.options.server.tp_size, or rollouts.options.verify_every=0"
             )
-        ours = self._found[place["tp_rank"]]
+        ours = self._found[parallelism["tp_rank"]]
         wrong = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if wrong:
             raise UserError(
@@ -96,9 +96,9 @@ class Checksums:
         if self._dtype is not None:
             tensor = tensor.to(self._dtype)
         fused, place, dimension = name, 0, None
-        for pattern, replacement, order, cut in _RULES:
+        for pattern, replacement, order, shard_dim in _RULES:
             if match := re.search(pattern, name):
-                fused, place, dimension = re.sub(pattern, replacement, name), order, cut
+                fused, place, dimension = re.sub(pattern, replacement, name), order, shard_dim
                 if "experts" in pattern:
                     place += int(match[1]) * _num_parts(fused)
                 break
@@ -108,41 +108,41 @@ class Checksums:
         if len(parts) == count:
             del self._parts[fused]
             for rank in range(self._tp_size):
-                self._found[rank][fused] = self._digest(self._whole(fused, parts, dimension, rank))
+                self._found[rank][fused] = self._digest(self._shard_fused(fused, parts, dimension, rank))
 
-    def _whole(self, name: str, parts: Mapping[int, Tensor], dimension: int | None, rank: int) -> Tensor:
+    def _shard_fused(self, name: str, parts: Mapping[int, Tensor], dimension: int | None, rank: int) -> Tensor:
         """Returns a rank's shard of one of SGLang's tensors."""
-        shares = [self._cut(name, place, parts[place], dimension, rank) for place in sorted(parts)]
+        shards = [self._shard(name, place, parts[place], dimension, rank) for place in sorted(parts)]
         if ".experts.w" not in name:
-            return torch.cat(shares) if len(shares) > 1 else shares[0]
+            return torch.cat(shards) if len(shards) > 1 else shards[0]
         per_expert = _num_parts(name)
-        experts = [torch.cat(shares[start : start + per_expert]) for start in range(0, len(shares), per_expert)]
+        experts = [torch.cat(shards[start : start + per_expert]) for start in range(0, len(shards), per_expert)]
         return torch.stack(experts)
 
-    def _cut(self, name: str, place: int, part: Tensor, dimension: int | None, rank: int) -> Tensor:
+    def _shard(self, name: str, place: int, part: Tensor, dimension: int | None, rank: int) -> Tensor:
         size = self._tp_size
         if dimension is None:
             return part
         if name in ("model.embed_tokens.weight", "lm_head.weight"):
-            part = _filled_up(part, dimension, _VOCABULARY_MULTIPLE)
+            part = _pad(part, dimension, _VOCABULARY_MULTIPLE)
         if ".qkv_proj." in name and place > 0 and self._num_key_value_heads < size:
             heads, copies = self._num_key_value_heads, size // self._num_key_value_heads
             return part.chunk(heads, dimension)[rank // copies]
         if ".experts.w" in name:  # SGLang shards experts before it pads them
-            return _filled_up(part.chunk(size, dimension)[rank], dimension, self._mlp_multiple)
+            return _pad(part.chunk(size, dimension)[rank], dimension, self._mlp_multiple)
         if ".gate_up_proj." in name or ".down_proj." in name:
-            part = _filled_up(part, dimension, self._mlp_multiple * size)
+            part = _pad(part, dimension, self._mlp_multiple * size)
         return part.chunk(size, dimension)[rank]
 
 
-def _filled_up(part: Tensor, dimension: int, multiple: int) -> Tensor:
+def _pad(part: Tensor, dimension: int, multiple: int) -> Tensor:
     missing = list(part.shape)
     missing[dimension] = -part.shape[dimension] % multiple
     return torch.cat([part, part.new_zeros(missing)], dimension)
 
 
 def _num_parts(name: str) -> int:
-    return next((count for part, count in _PARTS.items() if part in name), 1)
+    return next((count for part, count in _NUM_PARTS.items() if part in name), 1)
 
 
 def digest_on_cpu(tensor: Tensor) -> str:

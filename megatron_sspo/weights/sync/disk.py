@@ -7,7 +7,7 @@ from pathlib import Path
 from megatron_sspo.reading import read_json
 from megatron_sspo.weights.hf_folder import write_folder
 from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.sync.session import Named, Session, consume
+from megatron_sspo.weights.sync.session import NamedTensor, Session, consume
 
 
 class DiskTransport:
@@ -21,13 +21,13 @@ class DiskTransport:
     def __init__(self, folder: Path, model_path: Path) -> None:
         self._folder = folder.resolve()
         self._source = ModelFolder()
-        self._source.companions = model_path
+        self._source.config_folder = model_path
         self._source.config = read_json(model_path / "config.json")
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers."""
 
-        def counted() -> Iterable[Named]:
+        def counted() -> Iterable[NamedTensor]:
             for name, tensor in tensors:
                 session.num_bytes += tensor.nbytes
                 yield name, tensor.detach().cpu().clone()
@@ -44,7 +44,7 @@ class DiskTransport:
         session.post("/update_weights_from_disk", content)
         shutil.rmtree(path)
 
-    def follow(self, tensors: Iterable[Named]) -> None:
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Consumes the stream."""
         consume(tensors)
 

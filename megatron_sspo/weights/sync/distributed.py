@@ -11,7 +11,7 @@ from torch.distributed import Backend
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
 from megatron_sspo.ports import free_port
-from megatron_sspo.weights.sync.session import Named, Session, buckets, consume
+from megatron_sspo.weights.sync.session import NamedTensor, Session, buckets, consume
 
 _TIMEOUT = timedelta(seconds=300)
 
@@ -37,7 +37,7 @@ class DistributedTransport:
         self._name = ""
         self._members: list[Any] = []  # the clients that are in the group
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
         if session.servers and self._members != list(session.servers.values()):
@@ -48,7 +48,7 @@ class DistributedTransport:
                 self._broadcast(session, bucket)
         session.end(version)
 
-    def follow(self, tensors: Iterable[Named]) -> None:
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Consumes the stream."""
         consume(tensors)
 
@@ -58,7 +58,7 @@ class DistributedTransport:
             dist.destroy_process_group(self._group)
         self._group, self._members = None, []
 
-    def _broadcast(self, session: Session, bucket: list[Named]) -> None:
+    def _broadcast(self, session: Session, bucket: list[NamedTensor]) -> None:
         # sorted by element size: the receiver lays the tensors out without gaps, and each must be aligned
         bucket = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in bucket]).to(self._device)
@@ -107,7 +107,7 @@ class DistributedTransport:
     def _check_members(self, session: Session) -> None:
         if self._members != list(session.servers.values()):
             self.close()
-            session.break_off()
+            session.abort_update()
 
 
 def _join(address: str, port: int, size: int, name: str, backend: str) -> Any:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.weights.sync.session import Named, Session, buckets
-from megatron_sspo.weights.sync.tensor import flatten, in_sglangs_names
+from megatron_sspo.weights.sync.session import NamedTensor, Session, buckets
+from megatron_sspo.weights.sync.tensor import flatten, with_sglang_class_name
 
 
 class IpcTransport:
@@ -26,7 +26,7 @@ class IpcTransport:
     def __init__(self, *, bucket_bytes: int) -> None:
         self._bucket_bytes = bucket_bytes
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers, whose keys in the session have the GPU ids of their ranks.
 
         Raises:
@@ -48,7 +48,7 @@ class IpcTransport:
             _release(flat)
         session.end(version)
 
-    def follow(self, tensors: Iterable[Named]) -> None:
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Shares this process's copy of each bucket while rank 0 sends. A collective."""
         for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
             flat, _ = self._share(bucket)
@@ -57,27 +57,27 @@ class IpcTransport:
     def close(self) -> None:
         """Does nothing; this transport holds no resources."""
 
-    def _share(self, bucket: Sequence[Named]) -> tuple[torch.Tensor, dict[str, str]]:
+    def _share(self, bucket: Sequence[NamedTensor]) -> tuple[torch.Tensor, dict[str, str]]:
         """Returns the bucket in this GPU's memory, and the handles of all GPUs by GPU id. A collective."""
         flat, metadata = flatten(bucket)
         uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
         torch.cuda.synchronize()
-        mine = (uuid, payload(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
+        mine = (uuid, ipc_message(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
         return flat, dict(agree.all_gather_objects(mine))
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
     """Returns the handles for the ranks of a server, one per GPU."""
-    strange = [device for device in devices if device not in handles]
-    if strange or not devices:
+    missing = [device for device in devices if device not in handles]
+    if missing or not devices:
         raise UserError(
-            f"no trainer process is on the GPU {', '.join(strange) or 'of no name'} of the server {url}: the transport "
-            '"ipc" is for servers on the trainer\'s own GPUs, so choose another'
+            f"the server {url} is on GPUs without a trainer process ({', '.join(missing) or 'it reports no GPU ids'}): "
+            'the transport "ipc" needs servers on the trainer\'s own GPUs, so choose another'
         )
     return [handles[device] for device in devices]
 
 
-def payload(flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
+def ipc_message(flat: torch.Tensor, metadata: list[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
     """Returns the body of SGLang's `FlattenedTensorBucket`, with a handle in place of the bytes.
 
     SGLang finds the device by its id, because its number differs between processes that see different GPUs.
@@ -88,8 +88,8 @@ def payload(flat: torch.Tensor, metadata: Sequence[Any], reduce: Callable[[torch
     _, arguments = reduce(flat)
     device = str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
     shared = _Shared((*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :]))
-    pickled = pickle.dumps({"metadata": list(metadata), "flattened_tensor": shared}, protocol=2)
-    return base64.b64encode(in_sglangs_names(pickled).replace(_OURS, _THEIRS, 1)).decode()
+    pickled = pickle.dumps({"metadata": metadata, "flattened_tensor": shared}, protocol=2)
+    return base64.b64encode(with_sglang_class_name(pickled).replace(_OURS, _THEIRS, 1)).decode()
 
 
 _DEVICE = 6  # the position of the device among the arguments of torch's rebuild_cuda_tensor

@@ -9,28 +9,28 @@ import torch
 
 from megatron_sspo.rollout.sglang_client import Client, ServerError
 
-Named = tuple[str, torch.Tensor]
+NamedTensor = tuple[str, torch.Tensor]
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
 
 Answers = dict[Any, dict[str, Any] | ServerError]
 _SECONDS = 600.0  # timeout of a request
-_FIRST_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
+_CONTROL_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
 _FLUSH_SECONDS = 60  # for which a server waits for running requests
-_FIRST = ("/pause_generation", "/begin_weight_update")
+_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
     """A way to move weights to servers."""
 
-    def send(self, session: "Session", tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: "Session", tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
 
-        The stream is always consumed, because it is a collective with the other ranks.
+        The stream is consumed unless an error ends the run, because it is a collective with the other ranks.
         """
         ...
 
-    def follow(self, tensors: Iterable[Named]) -> None:
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
         ...
 
@@ -67,7 +67,7 @@ class Session:
         self.post("/end_weight_update", {})
         self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
 
-    def break_off(self) -> None:
+    def abort_update(self) -> None:
         """Ends an incomplete update. The stream cannot be repeated, so servers that missed a part need another sync.
 
         All servers leave the session. They abort the requests that they have retracted, so that nothing is generated
@@ -78,13 +78,13 @@ class Session:
         self.post("/continue_generation", {})
         self.servers.clear()
 
-    def flush(self, *, put_back: bool) -> None:
+    def flush(self, *, has_retracted: bool) -> None:
         """Flushes the servers' prefix cache, which was computed with the old weights.
 
         SGLang flushes when no request is running, so it waits for running ones, such as a health check. It would wait
-        in vain for requests that it has retracted itself (`put_back`), so no wait is requested then.
+        in vain for requests that it has retracted itself (`has_retracted`), so no wait is requested then.
         """
-        self.post("/flush_cache" if put_back else f"/flush_cache?timeout={_FLUSH_SECONDS}", {})
+        self.post("/flush_cache" if has_retracted else f"/flush_cache?timeout={_FLUSH_SECONDS}", {})
 
     def post(
         self, path: str, content: Mapping[str, Any], *, to: Iterable[Any] | None = None
@@ -118,7 +118,7 @@ class Session:
 
 async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]) -> Answers:
     """Sends one request to each server that has an entry in `contents`."""
-    seconds = _FIRST_SECONDS if path in _FIRST else _SECONDS
+    seconds = _CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS
 
     async def post(key: Any) -> dict[str, Any] | ServerError:
         try:
@@ -130,15 +130,17 @@ async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[
     return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
 
 
-def consume(tensors: Iterable[Named]) -> None:
+def consume(tensors: Iterable[NamedTensor]) -> None:
     """Takes part in a stream without using its tensors."""
     for _ in tensors:
         pass
 
 
-def buckets(tensors: Iterable[Named], num_bytes: int, *, device: torch.device | str = "cpu") -> Iterator[list[Named]]:
+def buckets(
+    tensors: Iterable[NamedTensor], num_bytes: int, *, device: torch.device | str = "cpu"
+) -> Iterator[list[NamedTensor]]:
     """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`."""
-    bucket: list[Named] = []
+    bucket: list[NamedTensor] = []
     filled = 0
     for name, tensor in tensors:
         moved = tensor.detach().to(device)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from megatron_sspo.weights.sync.session import Named, Session, buckets, consume
+from megatron_sspo.weights.sync.session import NamedTensor, Session, buckets, consume
 
 _ALIGNMENT = 16  # bytes
 
@@ -22,7 +22,7 @@ class TensorTransport:
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
 
-    def send(self, session: Session, tensors: Iterable[Named], version: int) -> None:
+    def send(self, session: Session, tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
         request = None
@@ -41,7 +41,7 @@ class TensorTransport:
             session.finish(request)
         session.end(version)
 
-    def follow(self, tensors: Iterable[Named]) -> None:
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Consumes the stream."""
         consume(tensors)
 
@@ -49,16 +49,16 @@ class TensorTransport:
         """Does nothing; this transport holds no resources."""
 
 
-def serialize(bucket: Sequence[Named]) -> bytes:
+def serialize(bucket: Sequence[NamedTensor]) -> bytes:
     """Returns the body of SGLang's `FlattenedTensorBucket`: a pickle of the bytes and of each tensor's metadata.
 
     SGLang's class of the metadata is named in the pickle and not imported, because the trainer has no SGLang.
     """
     flat, metadata = flatten(bucket)
-    return in_sglangs_names(pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2))
+    return with_sglang_class_name(pickle.dumps({"metadata": metadata, "flattened_tensor": flat}, protocol=2))
 
 
-def flatten(bucket: Sequence[Named]) -> tuple[torch.Tensor, "list[_Metadata]"]:
+def flatten(bucket: Sequence[NamedTensor]) -> tuple[torch.Tensor, "list[_Metadata]"]:
     """Returns the bytes of the tensors, concatenated on their device, and where each tensor is in them."""
     metadata, size = [], 0
     for name, tensor in bucket:
@@ -71,7 +71,7 @@ def flatten(bucket: Sequence[Named]) -> tuple[torch.Tensor, "list[_Metadata]"]:
     return flat, metadata
 
 
-def in_sglangs_names(pickled: bytes) -> bytes:
+def with_sglang_class_name(pickled: bytes) -> bytes:
     """Replaces our class by SGLang's in a pickle; protocol 2 writes a class name as text at its first use."""
     return pickled.replace(_OURS, _THEIRS, 1)
 
