@@ -81,8 +81,8 @@ class HFFolder(ModelFolder):
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
-                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is not a file in this folder; "
-                    "download it again"
+                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is not a file in this "
+                    "folder; download it again"
                 )
         for file_name in sorted(set(weight_map.values())):
             if not (self.path / file_name).is_file():
