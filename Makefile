@@ -68,9 +68,8 @@ check: install
 	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
-# Two processes of pytest, which share the files of tests out: many tests wait for others most of their time.
 test: install sandbox-there
-	$(TEST) -n 2 --dist loadfile -m "not sglang and not cluster and not nemo_run and not long"
+	$(TEST) -m "not sglang and not cluster and not nemo_run and not long"
 
 test-fast: install sandbox-there
 	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run and not long"
