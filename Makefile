@@ -68,9 +68,8 @@ check: install
 	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
-# Runs two pytest processes, each with a part of the test files: many tests mostly wait for other processes.
 test: install check-sandbox
-	$(TEST) -n 2 --dist loadfile -m "not sglang and not cluster and not nemo_run and not long"
+	$(TEST) -m "not sglang and not cluster and not nemo_run and not long"
 
 test-fast: install check-sandbox
 	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run and not long"

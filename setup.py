@@ -36,7 +36,6 @@ setup(
         "dev": [
             "pytest",
             "pytest-timeout",
-            "pytest-xdist",
             "hypothesis",
             "ruff==0.17.6",
             "pyright==1.1.414",

@@ -101,7 +101,7 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
         ),
         (evaluate(trained, output, *short, "--set", "seed=5"), "with seed 0, and this evaluation has 5"),
         (evaluate(trained, output, *short, "--set", "evaluation.sets.short.prompts.options.size=5"), "prompts"),
-        (evaluate(trained, trained.folder), "is no folder of an evaluation: choose another --output"),
+        (evaluate(trained, trained.folder), "is not the folder of an evaluation: choose another --output"),
     ):
         assert main(arguments) == 2
         assert message in one_line(capsys)
@@ -155,4 +155,4 @@ def test_what_holds_no_model(trained, tmp_path, capsys) -> None:
         assert main(["evaluate", str(model), "--recipe", trained.recipe, "--output", str(tmp_path / "x")]) == 2
         assert message in one_line(capsys)
     assert main(["table", str(tmp_path)]) == 2
-    assert "no folder of an evaluation" in one_line(capsys)
+    assert "it is not an evaluation's folder" in one_line(capsys)

@@ -91,9 +91,9 @@ def test_one_of_two_servers_fails_during_generation(two, folders, how):
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
+    until(lambda: num_up(two) == 2, 120)  # it gets weights at the next sync
     assert first.num_restarts == restarts + 1 and first.process.pid != pid
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    until(lambda: num_up(two) == 2, 120)  # it gets weights at the next sync
     two.load_weights(weights(folders["dense"], 1.02), 1)
     assert [server.version for server in two.pool.servers] == [1, 1]
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=1)

@@ -12,7 +12,7 @@ from megatron_sspo.rollout import server_pool, sglang
 from megatron_sspo.rollout.engine import NeedsWeights
 from megatron_sspo.rollout.sglang_client import Client
 from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
-from tests.sglang.test_recovery import in_the_middle, signal_all
+from tests.sglang.test_recovery import in_the_middle, num_up, signal_all
 
 
 def num_answers(server):
@@ -43,7 +43,7 @@ def test_a_router_with_two_servers(start, folders):
     until(lambda: urls_of(engine._router) == {second.client.url}, 20)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
-    engine._run(engine.pool.await_all())
+    until(lambda: num_up(engine) == 2, 120)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
     before = num_answers(first)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=2)
