@@ -17,6 +17,7 @@ from megatron_sspo.sandbox.inside.trees import (
     only_logs,
     record_call,
     statement,
+    walk,
 )
 
 
@@ -163,7 +164,7 @@ class Rewriter(ItemCounter):
         lists = {
             part.value.id: part.value
             for statement in node.body
-            for part in ast.walk(statement)
+            for part in walk(statement)
             if isinstance(part, ast.Subscript)
             and isinstance(part.value, ast.Name)
             and isinstance(part.slice, ast.Name)

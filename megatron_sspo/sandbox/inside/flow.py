@@ -4,6 +4,8 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator
 
+from megatron_sspo.sandbox.inside.trees import walk
+
 _ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension)
 _ASSIGNING += (ast.withitem,)
 _BINDING = (ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.ExceptHandler, ast.MatchAs)
@@ -23,7 +25,7 @@ class Flow:
     """
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
-        self.nodes = [node for tree in trees for node in ast.walk(tree)]
+        self.nodes = [node for tree in trees for node in walk(tree)]
         self._assigning = [node for node in self.nodes if isinstance(node, _ASSIGNING)]
         self._calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self._statements = [n.value for n in self.nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
@@ -58,9 +60,7 @@ class Flow:
 
     def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         decorated = any(map(self.uses_results, function.decorator_list))
-        return decorated or any(
-            isinstance(part, ast.Call) and self.uses_results(part.func) for part in ast.walk(function)
-        )
+        return decorated or any(isinstance(part, ast.Call) and self.uses_results(part.func) for part in walk(function))
 
     def _propagate_call(self, call: ast.Call) -> None:
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -99,7 +99,7 @@ def names_of(node: ast.AST) -> frozenset[str]:
     """Returns the names in a node of a syntax tree."""
     found = _names.get(node)
     if found is None:
-        found = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        found = frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
         _names[node] = found
     return found
 

@@ -31,6 +31,12 @@ class ItemCounter(ast.NodeTransformer):
     _flow: Flow
     _check: Site | None  # the check whose condition is being rewritten
 
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return node  # at once, since most nodes are names and constants
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = last_name(node.func)
         if name == "zip" and isinstance(node.func, ast.Name) and not node.keywords and len(node.args) > 1:

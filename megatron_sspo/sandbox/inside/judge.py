@@ -21,6 +21,7 @@ from megatron_sspo.sandbox.inside.subject import ProgramSide
 def judge(job: int, channel: int) -> None:
     """Runs a job's tests and writes the verdict, with the job's nonce, to the channel."""
     gc.disable()  # until the tests run, since objects made before are kept anyway
+    gc.freeze()  # the program's collections leave them alone, so that both processes share their memory
     to_program, from_judge = os.pipe()
     to_judge, from_program = os.pipe()
     program = os.fork()

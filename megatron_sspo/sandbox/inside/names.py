@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside.client import JudgeSide
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
+from megatron_sspo.sandbox.inside.trees import walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -164,8 +165,8 @@ class _Uses:
             return False  # its statements are examined one by one
         parts = list(_own_expressions(statement))
         for part in parts:
-            called = {id(node.func) for node in ast.walk(part) if isinstance(node, ast.Call)}
-            bare = [node for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == name]
+            called = {id(node.func) for node in walk(part) if isinstance(node, ast.Call)}
+            bare = [node for node in walk(part) if isinstance(node, ast.Name) and node.id == name]
             if any(id(node) not in called for node in bare) and not _is_type_test(part, name):
                 return True  # passed on, as in `check(gcd)`
             for call in _calls_of(part, name):
@@ -184,7 +185,7 @@ def _targets(statement: ast.stmt) -> set[str]:
 
 
 def _calls_of(node: ast.AST, name: str) -> Iterator[ast.Call]:
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == name:
             yield part
 
@@ -193,12 +194,12 @@ def _is_type_test(node: ast.AST, name: str) -> bool:
     """Returns whether a name is used as a type in `isinstance(value, NAME)` or `issubclass(value, NAME)`."""
     inside = [
         part
-        for call in ast.walk(node)
+        for call in walk(node)
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
         and call.func.id in ("isinstance", "issubclass")
         for argument in call.args[1:]
-        for part in ast.walk(argument)
+        for part in walk(argument)
         if isinstance(part, ast.Name) and part.id == name
     ]
     return bool(inside)

@@ -43,15 +43,26 @@ def execute(source: str, name: str) -> dict[str, Any]:
     sys.path.insert(0, os.getcwd())
     module = types.ModuleType(name)
     module.__file__ = NAME
+    module.__loader__ = _Loader(source)  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules[name] = module
-    remember_lines(NAME, source)
     exec(compile(source, NAME, "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
 
+class _Loader:
+    """A module's loader, from which `linecache` gets the program's lines; importing `linecache` itself is slow."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def get_source(self, name: str) -> str:
+        """Returns the source of the program."""
+        return self._source
+
+
 def remember_lines(name: str, source: str) -> None:
     """Stores the lines of a source in `linecache`, so that a traceback can show them."""
-    import linecache  # slow to import, and the judge needs it only if a test fails
+    import linecache  # slow to import, and only needed for a test that fails or a cell of a session
 
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
@@ -62,12 +73,9 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: type
 
 
 def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
-    """Formats an exception from the program's first frame on, and without frames if the program did not compile."""
-    import linecache
+    """Formats an exception from the program's first frame on; there is none if the program did not compile."""
     import traceback  # slow to import, and right programs do not need it
 
-    if isinstance(error, SyntaxError) and error.filename in linecache.cache:
-        trace = None
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE_FOLDER, "<string>")):
         trace = trace.tb_next
     return "".join(traceback.format_exception(kind, error, trace))

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Set
 
 from megatron_sspo.sandbox.inside.flow import Flow, names_of
-from megatron_sspo.sandbox.inside.trees import COMPREHENSIONS, TYPE_TESTS, is_empty, last_name
+from megatron_sspo.sandbox.inside.trees import COMPREHENSIONS, TYPE_TESTS, is_empty, last_name, walk
 
 
 class Site:
@@ -71,7 +71,7 @@ class Sites(list[Site]):
         names = names_of(expression) & (self._flow.results | self._flow.passed) - self._flow.functions
         calls = {
             ast.unparse(part)
-            for part in ast.walk(expression)
+            for part in walk(expression)
             if isinstance(part, ast.Call) and self._flow.uses_results(part.func)
         }
         return names | calls
@@ -107,5 +107,5 @@ class Sites(list[Site]):
             and self._flow.uses_results(part.func)
             and part.args
             and all(map(is_empty, part.args))
-            for part in ast.walk(expression)
+            for part in walk(expression)
         )

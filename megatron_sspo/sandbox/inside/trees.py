@@ -8,6 +8,19 @@ COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 TYPE_TESTS = ("isinstance", "type", "hasattr", "callable", "issubclass")
 
 
+def walk(root: ast.AST) -> list[ast.AST]:
+    """Returns the nodes of a syntax tree, in the order of `ast.walk` but several times faster and without contexts."""
+    nodes = [root]
+    for node in nodes:  # the list grows while it is read
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                nodes.extend([part for part in value if isinstance(part, ast.AST)])
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                nodes.append(value)
+    return nodes
+
+
 def is_empty(node: ast.AST) -> bool:
     """Returns whether an argument is written as an empty value or as zero."""
     match node:
@@ -43,7 +56,7 @@ def can_be_delayed(node: ast.AST) -> bool:
         isinstance(part, forbidden)
         or (isinstance(part, ast.comprehension) and part.is_async)
         or (isinstance(part, ast.Name) and part.id in names)
-        for part in ast.walk(node)
+        for part in walk(node)
     )
 
 
