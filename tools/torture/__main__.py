@@ -21,14 +21,13 @@ from tools.torture.plan import Plan
 from tools.torture.processes import Processes, send
 from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.report import Findings
-from tools.torture.servers import Servers
+from tools.torture.servers import START_SECONDS, Servers
 
 _SHORT = 400.0  # with fewer seconds, there is time for two runs only
 _UPDATES = {"embedded": 40, "outside": 40, "router": 30, "own": 20}
 _UPDATES_OF_SHORT = {"embedded": 16, "outside": 16}
 _ORDER = ("embedded", "outside", "embedded", "router", "own")
 _ATTEMPTS = 3  # attempts at the run without faults
-_SERVER_SECONDS = 300.0  # timeout for the start of servers on a busy machine
 
 
 def main() -> int:
@@ -128,7 +127,7 @@ def _updates(options: argparse.Namespace, kind: str) -> int:
 def _phase(torture: Torture, number: int, kind: str, num_updates: int, until: float) -> PhaseRecord:
     if kind in ("outside", "router"):
         assert torture.servers is not None
-        if not torture.servers.await_ready(_SERVER_SECONDS):
+        if not torture.servers.await_ready(START_SECONDS):
             raise SystemExit(f"the servers do not answer: see {torture.servers.folder}")
     record = Phase(torture, number, kind, num_updates).run(until)
     seconds = time.monotonic() - torture.began

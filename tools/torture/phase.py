@@ -22,7 +22,7 @@ from tools.torture.plan import Plan
 from tools.torture.processes import Processes, send
 from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.scene import FaultContext, NotNow
-from tools.torture.servers import Servers
+from tools.torture.servers import START_SECONDS, Servers
 
 HANG_SECONDS = 120.0  # a run without output, update or end for so long hangs
 _STOP_SECONDS = 45.0  # a run that hangs has to end within this time after a stop signal
@@ -232,7 +232,8 @@ class Phase:
         record.exit_codes.append(code)
         text = attempt.text()
         record.tracebacks += "Traceback (most recent call last)" in text
-        if (error := attempt.error()) and code not in stop.EXIT_CODES:
+        error = attempt.error()
+        if error and code not in stop.EXIT_CODES:
             record.sentences.append(error.replace(str(context.run), "RUN"))
         self._check_processes(record.processes_left)
         if context.listener is not None:
@@ -244,6 +245,9 @@ class Phase:
         if (damaged := attempt.damaged_checkpoint()) and damaged.exists():
             shutil.rmtree(damaged)
             record.remarks.append(f"deleted {damaged.name}, which the sentence names")
+        if context.servers is not None and "does not answer" in error:
+            context.servers.await_answers(START_SECONDS)
+            record.remarks.append("waited for the server, which the sentence names")
         context.attempt = None
         return False
 

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from tools.torture.life import ROOT
 
 NUM_SERVERS = 2
+START_SECONDS = 300.0  # timeout for the start of servers on a busy machine
 
 
 class Servers:
@@ -66,6 +68,21 @@ class Servers:
                 return False
             time.sleep(0.5)
         return True
+
+    def await_answers(self, seconds: float) -> None:
+        """Waits until every server answers, for at most `seconds`: `serve` may be restarting one."""
+        deadline = time.monotonic() + seconds
+        while not all(map(self._answers, self.urls)) and time.monotonic() < deadline:
+            self.ensure_running()
+            time.sleep(0.5)
+
+    def _answers(self, url: str) -> bool:
+        request = urllib.request.Request(f"{url}/get_model_info", headers={"Authorization": f"Bearer {self.key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Kills the process and with it the servers."""
