@@ -6,10 +6,12 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 DISK_BYTES = 256 * 1024**2
+_BUSY_SECONDS = 10.0  # timeout for the files of a folder to be closed
 _INSIDE = "TORTURE_NAMESPACE"  # set in the process that has its own mount namespace
 
 
@@ -58,7 +60,15 @@ class Disk:
     def refuse_writes(self, folder: Path) -> None:
         """Makes a folder read-only, for root too: files can be neither made nor changed."""
         _run("mount", "--bind", str(folder), str(folder))
-        _run("mount", "-o", "remount,bind,ro", str(folder))
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return _run("mount", "-o", "remount,bind,ro", str(folder))
+            except RuntimeError:  # a file was opened for writing after the line above, and is still open
+                if time.monotonic() > deadline:
+                    self.allow_writes(folder)
+                    raise
+            time.sleep(0.01)
 
     def allow_writes(self, folder: Path) -> None:
         """Makes the folder writable again."""
