@@ -85,7 +85,7 @@ def cp(source: Path, destination: Path) -> None:
 
 
 def ours(source: Path, destination: Path) -> None:
-    from megatron_sspo.weights.convert import convert
+    from megatron_sspo.weights.conversion.convert import convert
 
     convert(source, destination)
 

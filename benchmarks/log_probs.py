@@ -24,7 +24,7 @@ Values = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def ours(logits: torch.Tensor, labels: torch.Tensor) -> Values:
-    from megatron_sspo.policy.log_probs import log_probs_and_entropy
+    from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
 
     return log_probs_and_entropy(logits, labels, temperature=1.0, vocab_size=VOCABULARY)
 
@@ -52,7 +52,7 @@ def trl(logits: torch.Tensor, labels: torch.Tensor) -> Values:
 
 
 def ours_recompute(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, budget: int = 0) -> Values:
-    from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
+    from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
     options = {"temperature": 1.0, "vocab_size": VOCABULARY, "memory_budget_bytes": budget}
     return fused_log_probs_and_entropy(hidden, weight, labels, **options)  # pyright: ignore

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.weights.family import load_family
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"

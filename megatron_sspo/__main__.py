@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except UserError as error:
-        from megatron_sspo.launch import local
+        from megatron_sspo.processes import local
 
         local.report(str(error))  # does not return if `launch` started this process
         rank = os.environ.get("RANK", "0")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatron_sspo.job import Job
+from megatron_sspo.job.job import Job
 from megatron_sspo.rollout.collect import with_advantages
 from megatron_sspo.run import Run
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from megatron_sspo.data.template import CODEACT_INSTRUCTION, THINK_ANSWER_INSTRUCTION
 from megatron_sspo.objective import AtanLog, sspo
-from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.types import Sampling
 
 # Full recomputation keeps only each layer's input and computes the layer again in the backward pass. Without it, the
 # activations of a microbatch of 16,384 tokens take more memory than an 80 GB GPU has left (slurm/README.md).

@@ -6,12 +6,12 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.naming import describe_value, shorten
+from megatron_sspo.config.overrides import override
+from megatron_sspo.config.resolve import check_options, load_file, resolve
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
-from megatron_sspo.overrides import override
-from megatron_sspo.resolve import check_options, load_file, resolve
 from megatron_sspo.run import Run, check
-from megatron_sspo.validation.naming import describe_value, shorten
-from megatron_sspo.validation.user_code import user_code_errors
 
 _FORMS = "name a Python file, file.py:function or package.module:function"
 

@@ -1,7 +1,7 @@
 """`Run`: the whole configuration of a training run, as frozen dataclasses.
 
 A recipe is a Python function that returns a `Run`. A field's annotation gives its kind and range: see
-`validation/kinds.py`. `check` compares every value with it. Nothing here imports Megatron or SGLang, so a recipe loads
+`config/kinds.py`. `check` compares every value with it. Nothing here imports Megatron or SGLang, so a recipe loads
 fast and a wrong value is found before a GPU is touched.
 """
 
@@ -11,10 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.objective import Correction, Penalties, sspo
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.validation.kinds import (
+from megatron_sspo.config.kinds import (
     Amount,
     AtLeastOne,
     Count,
@@ -32,9 +29,12 @@ from megatron_sspo.validation.kinds import (
     SetName,
     Text,
 )
-from megatron_sspo.validation.naming import describe_value
-from megatron_sspo.validation.objectives import CheckedObjective
-from megatron_sspo.validation.tree import validate
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.objectives import CheckedObjective
+from megatron_sspo.config.tree import validate
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Correction, Penalties, sspo
+from megatron_sspo.types import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)

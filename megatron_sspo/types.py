@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from megatron_sspo.config.kinds import Count, NotNegative, Probability, StopString
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -74,3 +76,13 @@ class RolloutGroup:
 
     prompt: Prompt
     rollouts: Sequence[Rollout]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Sampling parameters. `temperature` 0 is greedy decoding."""
+
+    max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
+    temperature: NotNegative = 1.0
+    top_p: Probability = 1.0
+    stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string

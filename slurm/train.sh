@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
 . "${PROJECT:-$SLURM_SUBMIT_DIR}/slurm/job.sh"
 
-STOPPED_BY_SIGNAL=85 # megatron_sspo/stop.py: saved, to be requeued
+STOPPED_BY_SIGNAL=85 # megatron_sspo/processes/stop.py: saved, to be requeued
 STOPPED_BY_FILE=86   # saved, and a user wanted it to end
 
 recipe=${1:-}

@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import megatron_sspo
 
 PACKAGE = Path(megatron_sspo.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+ROOT = PACKAGE.name
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -28,6 +30,10 @@ def within(name: str, module: str) -> bool:
     return name == module or name.startswith(module + ".")
 
 
+def module_name(path: Path) -> str:
+    return ".".join((ROOT, *path.relative_to(PACKAGE).with_suffix("").parts))
+
+
 def place(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
@@ -42,21 +48,85 @@ def under(*places: str) -> list[Path]:
     return found
 
 
-def outside(place: str) -> list[Path]:
-    return [path for path in FILES if path not in under(place)]
+def outside(*places: str) -> list[Path]:
+    return [path for path in FILES if path not in under(*places)]
 
 
-def test_megatron_is_the_policys_affair() -> None:
-    assert offenders("megatron", outside("policy")) == []
+def test_only_the_policy_and_its_checkpoints_import_megatron() -> None:
+    assert offenders("megatron", outside("policy", "checkpoint")) == []
     assert offenders("megatron", under("policy")), "the rule would hold for an empty folder too"
 
 
-def test_nemo_run_is_the_launchers_affair() -> None:
+def test_only_launch_imports_nemo_run() -> None:
     assert offenders("nemo_run", outside("launch")) == []
 
 
-def test_http_is_the_clients_affair() -> None:
-    assert offenders("aiohttp", outside("rollout/sglang_client.py")) == []
+def test_only_the_client_sends_http_requests() -> None:
+    assert offenders("aiohttp", outside("rollout/servers/client.py")) == []
+
+
+def folder_graph(modules: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Returns the imports between folders and modules of the root; `modules` maps each module to what it imports."""
+    packages = {module.rpartition(".")[0] for module in modules}
+
+    def node(module: str) -> str:
+        parent = module.rpartition(".")[0]
+        return module if parent == ROOT or module in packages else parent
+
+    graph: dict[str, set[str]] = {node(module): set() for module in modules}
+    for module, names in modules.items():
+        for name in names:
+            target = name if name in modules or name in packages else name.rpartition(".")[0]
+            if target in modules or target in packages:
+                graph[node(module)] |= {node(target)} - {node(module), ROOT}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Returns the sets of nodes that import one another, directly or by way of others."""
+
+    def reachable(start: str) -> set[str]:
+        found, waiting = set(), [start]
+        while waiting:
+            for target in graph.get(waiting.pop(), set()) - found:
+                found.add(target)
+                waiting.append(target)
+        return found
+
+    reached = {name: reachable(name) for name in graph}
+    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return [set(group) for group in groups if len(group) > 1]
+
+
+def imports_of_modules() -> dict[str, list[str]]:
+    return {module_name(path): list(imports(path)) for path in FILES if path.name != "__init__.py"}
+
+
+def test_no_circle_between_folders() -> None:
+    assert circles(folder_graph(imports_of_modules())) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("run", "rollout.engine.RolloutEngine"),
+        ("environment.open", "rollout.cycles.RolloutCycles"),
+        ("data.tokenizer", "preflight.preflight.preflight"),
+        ("rollout.servers.client", "rollout.weight_sync.session.Session"),
+        ("run_folder.resuming", "launch.command.launch"),
+        ("checkpoint.writer", "policy.policy.Policy"),
+    ],
+)
+def test_a_circle_between_folders_is_found(importer: str, imported: str) -> None:
+    modules = imports_of_modules()
+    modules[f"{ROOT}.{importer}"].append(f"{ROOT}.{imported}")
+    assert circles(folder_graph(modules)) != []
+
+
+def test_folders_are_small() -> None:
+    sizes = Counter(path.parent for path in FILES)
+    assert sizes[PACKAGE] <= 8
+    assert {place(folder): size for folder, size in sizes.items() if size > 17} == {}  # __init__.py and 16 more
 
 
 @pytest.mark.parametrize("module", ["megatron", "torch.distributed", "torch.multiprocessing"])

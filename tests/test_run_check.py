@@ -2,9 +2,9 @@
 
 import pytest
 
+from megatron_sspo.config.overrides import override
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
-from megatron_sspo.overrides import override
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
 
 PROMPTS = Prompts(source="x.jsonl")

@@ -55,7 +55,7 @@ def compare(model: Path, hf: Path, text: str, dtype: str, max_tokens: int) -> to
         UserError: a folder cannot be loaded, or the text is too short.
     """
     warnings.filterwarnings("ignore", module=r"megatron\.core")
-    from megatron_sspo.tokenizer import load_tokenizer
+    from megatron_sspo.data.tokenizer import load_tokenizer
 
     tokens = load_tokenizer(hf)(text)["input_ids"][:max_tokens]
     if len(tokens) < 2:
@@ -66,9 +66,8 @@ def compare(model: Path, hf: Path, text: str, dtype: str, max_tokens: int) -> to
 def _by_megatron(model: Path, tokens: list[int], dtype: Any) -> tuple[float, ...]:
     from megatron_sspo.policy.distributed import initialize, shutdown
     from megatron_sspo.policy.policy import Policy
-    from megatron_sspo.rollout.engine import Sampling
     from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
-    from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+    from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
     run = Run(
         name="compare",

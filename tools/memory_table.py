@@ -8,7 +8,7 @@ For your own model, `megatron-sspo launch RECIPE --check` prints the same number
 from collections.abc import Mapping
 from typing import Any
 
-from megatron_sspo.memory.estimate import Estimate, estimate
+from megatron_sspo.memory.estimate import MemoryEstimate, estimate
 from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.paper import RECOMPUTE
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
@@ -54,7 +54,7 @@ ROWS: list[tuple[str, Parallel, bool, str]] = [
 ]
 
 
-def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -> Estimate:
+def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -> MemoryEstimate:
     """Returns the estimate of the largest pipeline stage on GPUs, with the paper's microbatches of 16,384 tokens."""
     run = Run(
         name="table",

@@ -17,8 +17,8 @@ from typing import Any
 
 from examples.study.grid import SWEEPS
 from examples.study.run import folder_name
-from megatron_sspo import sinks
-from megatron_sspo.reading import read_json
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
 from megatron_sspo.sweep.results import area
 

@@ -21,16 +21,16 @@ import torch
 from examples.study.collect import RESULTS, read_rows, write_rows
 from examples.study.grid import CORE, NO_GATE, OTHER_GATES
 from examples.study.recipes import sums
+from megatron_sspo.config.overrides import override
 from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective import Objective, Segments
-from megatron_sspo.overrides import override
-from megatron_sspo.reading import read_json
 from megatron_sspo.reward.math import reward as math_reward
 from megatron_sspo.rollout.collect import score, with_advantages
-from megatron_sspo.rollout.embedded import engine
-from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.rollout.engines.embedded import engine
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
-from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.conversion.convert import convert
 
 _FRESH_SEED = 1_000_003  # fresh responses have other random numbers than those of the start of the cycle
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 
 from megatron_sspo.batching.context import gather_order, zigzag
+from megatron_sspo.batching.routes import RouterShape, unpack_routes
 from megatron_sspo.objective import Segments
-from megatron_sspo.routes import RouterShape, unpack_routes
 from megatron_sspo.types import Rollout
 
 Tokens = tuple[int, ...]

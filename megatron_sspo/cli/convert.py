@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     """Converts the folder, and prints what was made."""
     import torch
 
-    from megatron_sspo.weights.convert import convert
+    from megatron_sspo.weights.conversion.convert import convert
 
     summary = convert(
         options.source,

@@ -28,8 +28,8 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Starts the servers and runs until it is stopped."""
+    from megatron_sspo.launch.serve import serve
     from megatron_sspo.recipe import load_recipe
-    from megatron_sspo.rollout.serving import serve
 
     run = load_recipe(options.recipe, options.set)
     serve(run, address=options.address, first_port=options.port, folder=options.folder)

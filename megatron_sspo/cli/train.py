@@ -17,8 +17,8 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, and trains in this process, or starts the run's processes if it has several."""
-    from megatron_sspo.launch import local
-    from megatron_sspo.preflight import preflight
+    from megatron_sspo.preflight.preflight import preflight
+    from megatron_sspo.processes import local
     from megatron_sspo.processes.output import survive_full_disk
     from megatron_sspo.recipe import load_recipe
 

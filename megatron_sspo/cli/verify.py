@@ -16,7 +16,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Prints each tensor that differs; returns exit code 1 if there is one."""
-    from megatron_sspo.weights.verify import verify
+    from megatron_sspo.weights.conversion.verify import verify
 
     found = verify(options.first, options.second, config_folder=options.config)
     for difference in found.differences:

@@ -3,9 +3,9 @@
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.resolve import call_with_options, check_options, resolve
-from megatron_sspo.rollout.turns import TurnTemplate
+from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.run import Rollouts
 
 

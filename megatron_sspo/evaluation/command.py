@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_sspo.console import Display
 from megatron_sspo.data.row import count_dropped
+from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.evaluate import evaluate
 from megatron_sspo.evaluation.model import fingerprint, open_model
-from megatron_sspo.evaluation.record import AnswerFiles, Record, read_result
+from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
 from megatron_sspo.evaluation.sets import (
     check_environments,
     check_held_out,
@@ -24,12 +24,12 @@ from megatron_sspo.evaluation.sets import (
     settings_of,
 )
 from megatron_sspo.evaluation.table import Result, markdown, paper_table
+from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.paper import HELD_OUT
+from megatron_sspo.processes.console import Display
 from megatron_sspo.rollout.open_engine import check_engine, open_engine
 from megatron_sspo.run import Evaluation, Run, check
-from megatron_sspo.state import write_atomically
-from megatron_sspo.tokenizer import load_tokenizer
-from megatron_sspo.weights.model_folder import ModelFolder
+from megatron_sspo.weights.formats.model_folder import ModelFolder
 
 FOLDER = Path("evaluations")  # parent of the folders that are not named on the command line
 
@@ -51,7 +51,7 @@ def evaluate_model(
         path: the model; see `open_model`.
         names: names of sets, of the run or else of the paper; empty takes all sets of the run.
         samples: k, the number of sampled answers per prompt; None takes the run's.
-        output: the folder, see `Record`; None takes one in `evaluations/`, named after the path.
+        output: the folder, see `EvaluationRecord`; None takes one in `evaluations/`, named after the path.
         label: the model's name in tables; "" takes the path.
         config_folder: see `open_model`.
 
@@ -72,7 +72,7 @@ def evaluate_model(
         prompts = {name: stream.prompts for name, stream in streams.items()}
         check_held_out(run, prompts)
         check_environments(run, tokenizer)
-        with Record(output, model=label, weights=fingerprint(folder)) as record:
+        with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
             display.log(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
             for name, stream in streams.items():
                 if stream.dropped:
@@ -137,7 +137,7 @@ def _generate_answers(
     folder: ModelFolder,
     prompts: dict[str, list],
     stores: dict[str, AnswerFiles],
-    record: Record,
+    record: EvaluationRecord,
     display: Display,
 ) -> None:
     """Generates the missing answers, set by set."""

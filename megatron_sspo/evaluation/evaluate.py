@@ -8,8 +8,8 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.answers import Answers, compute_metrics
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import collect
-from megatron_sspo.rollout.engine import RolloutEngine, Sampling
-from megatron_sspo.types import Prompt, RolloutGroup
+from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 Kind = Literal["greedy", "sampled"]
 

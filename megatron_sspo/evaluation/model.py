@@ -4,11 +4,11 @@ import hashlib
 import json
 from pathlib import Path
 
+from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
-from megatron_sspo.reading import read_json
-from megatron_sspo.state import list_checkpoints
-from megatron_sspo.weights.model_folder import ModelFolder
-from megatron_sspo.weights.open_folder import open_folder
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.open_folder import open_folder
 
 
 @os_errors_as_user_errors()

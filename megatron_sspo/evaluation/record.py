@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.console import Display
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import MEASURE, Result
-from megatron_sspo.reading import parse_json, read_bytes, read_json
-from megatron_sspo.state import write_atomically, write_rows
+from megatron_sspo.files.reading import parse_json, read_bytes, read_json
+from megatron_sspo.files.writing import write_atomically, write_rows
+from megatron_sspo.processes.console import Display
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
 _MAX_BYTES = 64 * 1024**3  # bytes
 
 
-class Record:
+class EvaluationRecord:
     """A context manager for the folder, which holds answers of one model, with fixed settings for each set.
 
     ```
@@ -60,7 +60,7 @@ class Record:
             raise
         self._results: dict[str, dict[str, Any]] = {}
 
-    def __enter__(self) -> "Record":
+    def __enter__(self) -> "EvaluationRecord":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -6,16 +6,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import check_environment, open_environment
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import call_with_options, check_options, resolve
 from megatron_sspo.reward.protocol import Reward, check_prompts
-from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import HeldOut, Rollouts, Run
-from megatron_sspo.types import Prompt
+from megatron_sspo.types import Prompt, Sampling
 
 
 def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch import local, slurm
+from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
+from megatron_sspo.processes import local
 from megatron_sspo.run import Run
 
 
@@ -83,8 +84,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     import torch
 
     from megatron_sspo.launch.report import report
-    from megatron_sspo.preflight import preflight
-    from megatron_sspo.resources import check_memory, memory_of_rank, read_model_config
+    from megatron_sspo.preflight.preflight import preflight
+    from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
 
     if job is not None:
         slurm.check_size(job, run.parallel.num_processes)

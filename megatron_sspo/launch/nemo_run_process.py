@@ -10,7 +10,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
-from megatron_sspo.parent import exit_with_parent
+from megatron_sspo.processes.parent import exit_with_parent
 
 
 def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, executor: str, dry_run: bool) -> int:

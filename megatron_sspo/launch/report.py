@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.memory.estimate import Estimate, checkpoint_bytes, estimate, server_memory
+from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, server_memory
 from megatron_sspo.run import Run
 
 _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
@@ -31,7 +31,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     return "\n".join(lines)
 
 
-def table(stages: Sequence[Estimate]) -> list[str]:
+def table(stages: Sequence[MemoryEstimate]) -> list[str]:
     """Returns a line per pipeline stage. The sum has the larger of `layer` and `logits`, which do not exist at once."""
     used = [name for name in _COLUMNS if any(getattr(stage, name) for stage in stages)]
     heads = ["GB a rank", *used, "sum"]

@@ -16,7 +16,7 @@ CUDA_ALLOWANCE = 6 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes on a rank of one pipeline stage.
 
     Attributes:
@@ -51,7 +51,7 @@ class ServerMemory:
     cache_per_token: int
 
 
-def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Estimate]:
+def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[MemoryEstimate]:
     """Estimates the memory of a rank of each pipeline stage.
 
     Microbatches are assumed to be full, of response tokens only, and experts to be used equally. "Selective"
@@ -80,7 +80,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Esti
             columns = padded_vocab_size(int(config["vocab_size"]), parallel.tensor) // parallel.tensor
             logits = head_bytes(sizes.inner_rows, columns, sizes.hidden, itemsize, on_cuda=on_cuda)
         found.append(
-            Estimate(
+            MemoryEstimate(
                 weights=itemsize * count.total,
                 gradients=_gradient_bytes(run, itemsize) * count.total,
                 optimizer=_optimizer_bytes(run, count, itemsize),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo import sinks
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
-from megatron_sspo.reading import read_json
+from megatron_sspo.run_folder import sinks
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 INK, FAINT = "#333333", "#dddddd"

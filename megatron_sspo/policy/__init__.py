@@ -1,14 +1,14 @@
 """Training of the policy with Megatron: microbatches -> new weights. The only folder that imports megatron.core.
 
 On a machine without CUDA, importing this package first patches torch so that Megatron-Core runs on CPU and gloo
-(`cpu.py`). With CUDA, torch is not patched.
+(`without_cuda/`). With CUDA, torch is not patched.
 """
 
 import torch
 
-from megatron_sspo.policy import adam, cpu, te_general_gemm
+from megatron_sspo.policy.without_cuda import adam, patches, te_general_gemm
 
 if not torch.cuda.is_available():
-    cpu.install()
+    patches.install()
 adam.install_without_apex_or_te()
 te_general_gemm.define_without_te()

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from torch.distributed.rendezvous import rendezvous
 
-from megatron_sspo import stop
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes import agree
+from megatron_sspo.processes import agree, stop
 from megatron_sspo.processes.board import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run

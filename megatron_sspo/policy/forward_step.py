@@ -15,7 +15,7 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.policy.context import gather_responses
-from megatron_sspo.policy.head import forward_without_head, response_log_probs
+from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
 from megatron_sspo.policy.routing_replay import RoutingReplay
 
 Objective = Callable[..., Sums]

@@ -9,11 +9,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from megatron_sspo.config.hints import HintMismatch, convert_to_hint
+from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
+from megatron_sspo.config.naming import describe_value, one_line
+from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
-from megatron_sspo.validation.hints import HintMismatch, convert_to_hint
-from megatron_sspo.validation.kinds import Count, Decay, NotNegative, Positive
-from megatron_sspo.validation.naming import describe_value, one_line
-from megatron_sspo.validation.tree import describe_hint
 
 T = TypeVar("T")
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import torch
 
+from megatron_sspo.checkpoint import sharded
+from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
-from megatron_sspo.metrics import UpdateRecord, merge
-from megatron_sspo.policy import checkpoint
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
+from megatron_sspo.policy.metrics import UpdateRecord, merge
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
 from megatron_sspo.policy.routing_replay import RoutingReplay
-from megatron_sspo.policy.saving import AsyncSave
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
-from megatron_sspo.weights.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import write_folder
-from megatron_sspo.weights.open_folder import open_folder
+from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.hf_folder import write_folder
+from megatron_sspo.weights.formats.open_folder import open_folder
 
 Batch = Sequence[RolloutGroup]
 
@@ -39,7 +39,7 @@ class Policy:
     """
 
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
-        checkpoint.check_requirements()
+        sharded.check_requirements()
         self.run = run
         self.device = device
         self.folder = open_folder(model_path)
@@ -162,13 +162,13 @@ class Policy:
     def begin_save(self, path: Path) -> AsyncSave:
         """Begins to save the policy's current state in the background."""
         self._finish_step()
-        saving = checkpoint.begin_save(path, self.chunks, self.optimizer, self.scheduler)
+        saving = sharded.begin_save(path, self.chunks, self.optimizer, self.scheduler)
         self._write_model_files(path)
         return saving
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote, in the same layout."""
-        checkpoint.load(path, self.chunks, self.optimizer, self.scheduler)
+        sharded.load(path, self.chunks, self.optimizer, self.scheduler)
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

@@ -20,8 +20,8 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.context import zigzag
 from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.processes import agree
-from megatron_sspo.routes import RouterShape, pack_routes
 
 Mode = Literal["record", "replay"]
 

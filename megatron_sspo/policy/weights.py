@@ -9,8 +9,8 @@ from megatron.core import parallel_state
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
+from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.gather import Gather, Shard
-from megatron_sspo.weights.model_folder import ModelFolder
 from megatron_sspo.weights.table import ParameterMap, check_coverage
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.format import extract_answer, format_reward
@@ -10,7 +11,6 @@ from megatron_sspo.reward.number import read_number
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.verify import is_equivalent, prepare
 from megatron_sspo.types import Prompt
-from megatron_sspo.validation.kinds import Count, Positive
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
 _MAX_CACHED = 50_000  # the most verdicts of math-verify that are cached

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from megatron_sspo.parent import exit_with_parent
+from megatron_sspo.processes.parent import exit_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -222,7 +222,7 @@ class _Worker:
 
 def _files_of(*functions: Callable[..., Any] | None) -> list[str]:
     """Returns the files of functions that no import would find: those that a run names by their paths."""
-    from megatron_sspo.resolve import FILE_MODULE
+    from megatron_sspo.config.resolve import FILE_MODULE
 
     modules = [sys.modules.get(getattr(function, "__module__", "")) for function in functions]
     return [
@@ -243,7 +243,7 @@ def _worker_main() -> None:
     try:
         files, job = pickle.loads(connection.recv_bytes())
         if files:
-            from megatron_sspo.resolve import load_file
+            from megatron_sspo.config.resolve import load_file
 
             for file in files:
                 load_file(Path(file))

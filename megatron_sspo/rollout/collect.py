@@ -8,17 +8,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.resolve import resolve
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
-from megatron_sspo.resolve import resolve
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
-from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine, Sampling
-from megatron_sspo.types import Prompt, RolloutGroup
-from megatron_sspo.validation.naming import describe_value
-from megatron_sspo.validation.user_code import user_code_errors
+from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 
 @dataclass(frozen=True)

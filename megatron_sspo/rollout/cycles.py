@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from megatron_sspo.checkpoint.state import prompt_from_row, prompt_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
@@ -15,7 +16,6 @@ from megatron_sspo.rollout.collect import PendingGeneration, gather_groups, scor
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.rollout.open_engine import check_async_support, no_routes_message
 from megatron_sspo.run import Run
-from megatron_sspo.state import prompt_from_row, prompt_row
 from megatron_sspo.types import Prompt, RolloutGroup
 
 

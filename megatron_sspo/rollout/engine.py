@@ -1,24 +1,12 @@
 """The interface of a rollout engine, which generates the responses."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.types import Prompt, RolloutGroup
-from megatron_sspo.validation.kinds import Count, NotNegative, Probability, StopString
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """Sampling parameters. `temperature` 0 is greedy decoding."""
-
-    max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
-    temperature: NotNegative = 1.0
-    top_p: Probability = 1.0
-    stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 
 class NeedsWeights(Exception):

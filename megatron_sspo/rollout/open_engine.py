@@ -4,8 +4,8 @@ import inspect
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import call_with_options, check_options, resolve
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Rollouts, Run
 
@@ -74,7 +74,7 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
 
 
 def _builder(run: Run) -> Any:
-    return resolve("rollout", run.rollouts.engine, "engine")
+    return resolve("rollout/engines", run.rollouts.engine, "engine")
 
 
 def _description(run: Run) -> str:

@@ -3,18 +3,18 @@
 import argparse
 import shlex
 
-from megatron_sspo.console import Display, pluralize
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight import preflight
-from megatron_sspo.rollout.own_servers import visible_gpus
-from megatron_sspo.run_lock import RunLock
+from megatron_sspo.preflight.preflight import preflight
+from megatron_sspo.processes.console import Display, pluralize
+from megatron_sspo.rollout.servers.own import visible_gpus
+from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.sweep import jobs
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import LOGS, status, train_arguments, write_sweep
 from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.jobs import uses_slurm
 from megatron_sspo.sweep.prepare import Prepared, prepare
-from megatron_sspo.sweep.progress import Progress
+from megatron_sspo.sweep.progress import SweepProgress
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:
     folder = prepared.folder
     display = Display(silent=False)
     display.log_to(folder / LOGS / "sweep.txt")
-    progress = Progress(folder, {name: run.num_updates for name, run in prepared.runs.items()}, display)
+    progress = SweepProgress(folder, {name: run.num_updates for name, run in prepared.runs.items()}, display)
     all_runs = pluralize(len(prepared.runs), "run")
     progress.log(f"{all_runs}, {len(prepared.runs) - len(unfinished)} of them finished, in {folder}")
     gpus = visible_gpus()

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo import stop
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.parent import exit_with_parent
+from megatron_sspo.processes import stop
+from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
 from megatron_sspo.sweep.grid import Cell, Sweep
-from megatron_sspo.sweep.progress import Progress
+from megatron_sspo.sweep.progress import SweepProgress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the stop signals of a sweep
 _MOST_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
@@ -56,7 +56,7 @@ class Driver:
         folder: Path,
         sweep: Sweep,
         cells: Sequence[Cell],
-        progress: Progress,
+        progress: SweepProgress,
         *,
         at_once: int,
         environment_of: Callable[[int, Cell], Mapping[str, str]],

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from megatron_sspo import sinks
+from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
-from megatron_sspo.reading import read_json
-from megatron_sspo.state import list_checkpoints, write_atomically
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.values import Value
 
@@ -88,7 +89,7 @@ def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
         if (folder / "config.json").exists():
             raise UserError(f"{folder} is the folder of a run: choose another with --output")
         return new
-    from megatron_sspo.resuming import differences
+    from megatron_sspo.run_folder.resuming import differences
 
     known = read_sweep(folder)
     if lines := differences(_strip_addresses(known.run), _strip_addresses(new.run)):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
-from megatron_sspo.state import write_atomically
 from megatron_sspo.sweep.folder import LOGS
 from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.prepare import Prepared

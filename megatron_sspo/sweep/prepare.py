@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
-from megatron_sspo.overrides import config_to_json
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
 from megatron_sspo.sweep.folder import load_existing_or_new

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from megatron_sspo.console import Display, pluralize
+from megatron_sspo.processes.console import Display, pluralize
 from megatron_sspo.sweep.folder import status
 
 _CHECK_SECONDS = 1.0  # between two reads of the runs' folders
@@ -19,7 +19,7 @@ _LINE_SECONDS = 60.0
 _MOST_SHOWN = 20  # runs
 
 
-class Progress:
+class SweepProgress:
     """The progress of a sweep, which it counts and shows.
 
     Args:

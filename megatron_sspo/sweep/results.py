@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron_sspo import sinks
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.folder import read_sweep, status
 from megatron_sspo.sweep.grid import Cell, Sweep
 

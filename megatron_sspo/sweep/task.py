@@ -5,15 +5,15 @@ import os
 import sys
 from pathlib import Path
 
-from megatron_sspo.console import Display
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.surroundings import prepare_process
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rollout.own_servers import visible_gpus
+from megatron_sspo.rollout.servers.own import visible_gpus
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import read_sweep, status
 from megatron_sspo.sweep.grid import Cell
-from megatron_sspo.sweep.progress import Progress
+from megatron_sspo.sweep.progress import SweepProgress
 
 
 def run_one(folder: Path, name: str, *, slot: int, at_once: int) -> int:
@@ -39,7 +39,7 @@ def run_one(folder: Path, name: str, *, slot: int, at_once: int) -> int:
     def environment_of(_: int, __: Cell) -> dict[str, str]:
         return share_of_machine(slot, at_once=at_once, num_processes=num_processes, gpus=gpus)
 
-    progress = Progress(folder, {name: run.num_updates}, Display(silent=False))
+    progress = SweepProgress(folder, {name: run.num_updates}, Display(silent=False))
     cells = [] if status(folder / name).state == "finished" else [cell]
     driver = Driver(folder, sweep, cells, progress, at_once=1, environment_of=environment_of, parent=parent)
     try:

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from megatron_sspo.config.naming import one_line, shorten
 from megatron_sspo.errors import UserError
-from megatron_sspo.validation.naming import one_line, shorten
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _QUOTES = "\"'"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.weights.table import ParameterMap
 
 _FOLDER = "weights/families"

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from megatron_sspo.reading import read_json
+from megatron_sspo.files.reading import read_json
 
 
 def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:

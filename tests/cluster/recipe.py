@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
-from megatron_sspo.types import Prompt
+from megatron_sspo.types import Prompt, Sampling
 
 HERE = Path(__file__).parent
 _LONGEST_HOLD = 120  # seconds

@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 from tests.cluster.slurm import call, processes
 
 

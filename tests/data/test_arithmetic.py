@@ -1,6 +1,6 @@
 import pytest
 
-from megatron_sspo.data import arithmetic
+from megatron_sspo.data.sources import arithmetic
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import extract_answer
 from megatron_sspo.reward.math import reward

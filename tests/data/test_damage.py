@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from megatron_sspo.data import jsonl, parquet
+from megatron_sspo.data.sources import jsonl, parquet
 from megatron_sspo.errors import UserError
 
 LINE = '{"question": "é?", "answer": "1"}'

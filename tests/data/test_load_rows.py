@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from megatron_sspo.config.resolve import short_names
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import short_names
 
 
 def my_rows(size: int) -> list[Row]:
@@ -25,7 +25,7 @@ def test_a_path_a_short_name_and_a_module_attribute(tmp_path) -> None:
 def test_the_short_names_are_the_sources() -> None:
     forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym"}
     named = {"aime24", "aime25", "codeact", "dapo_math", "deepmath_103k", "gsm8k", "math_500"}
-    assert set(short_names("data", "rows")) == forms | named
+    assert set(short_names("data/sources", "rows")) == forms | named
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.data import mixture
 from megatron_sspo.data.row import Row
+from megatron_sspo.data.sources import mixture
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from tests.data.char_tokenizer import char_tokenizer

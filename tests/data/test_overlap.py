@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.run import Prompts
 from tests.data.char_tokenizer import char_tokenizer
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from megatron_sspo.data import arithmetic
 from megatron_sspo.data.row import Row
+from megatron_sspo.data.sources import arithmetic
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt

@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from megatron_sspo.data import huggingface, jsonl, parquet, reasoning_gym
 from megatron_sspo.data.row import Row
+from megatron_sspo.data.sources import huggingface, jsonl, parquet, reasoning_gym
 from megatron_sspo.errors import UserError
 
 GOOD = {"question": "1+1?", "answer": "2"}

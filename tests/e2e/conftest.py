@@ -20,7 +20,7 @@ _RECIPE = '''
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.types import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
 
 HERE = Path(__file__).parent

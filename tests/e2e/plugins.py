@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from megatron_sspo.rollout.engine import Sampling, SingleBatchGeneration
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.rollout.engine import SingleBatchGeneration
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
 class Scores:

@@ -134,7 +134,7 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
         (["--set", "evaluation.sets=long"], "names 'long': choose of sums, short"),
         (["--set", "evaluation.sets.long.max_tokens=4"], "there is no 'evaluation.sets.long.max_tokens'"),
         (["--set", "evaluation.sets.short.reward=nobody"], "there is no reward named 'nobody'"),
-        (["--set", "rollouts.engine=nobody"], "there is no rollout named 'nobody'"),
+        (["--set", "rollouts.engine=nobody"], "there is no engine named 'nobody'"),
         (["--samples", "-1"], "evaluation.samples is -1"),
     ],
 )

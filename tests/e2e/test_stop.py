@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from megatron_sspo import stop
-from megatron_sspo.sinks import EVALUATIONS, read
-from megatron_sspo.state import list_checkpoints
+from megatron_sspo.checkpoint.state import list_checkpoints
+from megatron_sspo.processes import stop
+from megatron_sspo.run_folder.sinks import EVALUATIONS, read
 from tests.e2e.test_resume import assert_same
 
 pytestmark = pytest.mark.slow

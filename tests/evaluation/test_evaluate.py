@@ -3,8 +3,8 @@
 import pytest
 
 from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
-from megatron_sspo.rollout.engine import Sampling, SingleBatchGeneration
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.rollout.engine import SingleBatchGeneration
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
 class Script:

@@ -11,7 +11,7 @@ import pytest
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answer, Answers
-from megatron_sspo.evaluation.record import AnswerFiles, Record
+from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord
 from megatron_sspo.evaluation.table import markdown
 
 SPECIAL = {
@@ -87,12 +87,12 @@ def test_results_that_are_not_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_records_that_are_not_a_file(tmp_path: Path, kind: str, name: str) -> None:
-    with Record(tmp_path / "a", model="m", weights="w"):
+    with EvaluationRecord(tmp_path / "a", model="m", weights="w"):
         pass
     (tmp_path / "a" / "set").mkdir()
     (tmp_path / "a" / name).unlink(missing_ok=True)
     SPECIAL[kind](tmp_path / "a" / name)
-    with pytest.raises(UserError) as raised, Record(tmp_path / "a", model="m", weights="w"):
+    with pytest.raises(UserError) as raised, EvaluationRecord(tmp_path / "a", model="m", weights="w"):
         AnswerFiles(tmp_path / "a" / "set", [], None, 0)
     assert_one_sentence(str(raised.value))
 
@@ -113,7 +113,7 @@ def test_damaged_settings(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a" / ".lock").touch()
     for _ in range(2):  # the lock is released after an error
         with pytest.raises(UserError, match=r"evaluation\.json") as raised:
-            Record(tmp_path / "a", model="m", weights="w")
+            EvaluationRecord(tmp_path / "a", model="m", weights="w")
         assert_one_sentence(str(raised.value))
 
 

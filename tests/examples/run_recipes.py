@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from megatron_sspo.__main__ import main
+from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.evaluation.sets import held_out_prompts
-from megatron_sspo.preflight import prompt_stream
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.types import Prompt
 from tests.examples import tiny_paper_models
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight_ranks import check_ranks
+from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.run import Model, Parallel, Prompts, Run
 from tests.policy.launcher import join
 from tests.weights.test_families import QWEN3_30B_A3B

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo import resources
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight import preflight
-from megatron_sspo.preflight_ranks import versions
+from megatron_sspo.preflight import resources
+from megatron_sspo.preflight.preflight import preflight
+from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rollout.serve import KEY
+from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
 from tests.weights.test_families import QWEN3_30B_A3B

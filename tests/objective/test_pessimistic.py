@@ -197,7 +197,7 @@ def test_what_is_refused(arguments, words):
 
 
 def test_by_the_command_line():
-    from megatron_sspo.overrides import override
+    from megatron_sspo.config.overrides import override
     from megatron_sspo.recipe import load_recipe
 
     run = load_recipe(str(Path(__file__).parents[2] / "examples" / "tiny_moe.py"))

@@ -198,8 +198,8 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     from megatron.core import parallel_state
     from tiny_policy import make_run, read_batch
 
-    from megatron_sspo.metrics import update_metrics
     from megatron_sspo.policy.distributed import initialize
+    from megatron_sspo.policy.metrics import update_metrics
     from megatron_sspo.policy.policy import Policy
 
     layout = LAYOUTS[name]

@@ -21,9 +21,8 @@ def main(folder: Path, result: Path) -> None:
     from megatron_sspo.objective import sspo
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.policy.policy import Policy
-    from megatron_sspo.rollout.engine import Sampling
     from megatron_sspo.run import Parallel, Rollouts
-    from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+    from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
     path = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
     spec = importlib.util.spec_from_file_location("plugin_own_loop", path)

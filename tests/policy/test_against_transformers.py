@@ -11,7 +11,7 @@ from megatron_sspo.objective import sspo
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import shard_of
-from megatron_sspo.rollout import embedded
+from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 

@@ -7,8 +7,8 @@ import converted
 import pytest
 from launcher import launch
 
-from megatron_sspo.weights.convert import convert
-from megatron_sspo.weights.verify import verify
+from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.conversion.verify import verify
 
 pytestmark = pytest.mark.slow
 

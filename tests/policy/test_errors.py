@@ -14,10 +14,10 @@ from megatron_sspo.policy.distributed import initialize, rendezvous_store
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import check_shards
-from megatron_sspo.ports import free_port
+from megatron_sspo.processes.ports import free_port
 from megatron_sspo.run import Optimizer, Parallel
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 
 
 def configure(folder, parallel=Parallel(), **options):

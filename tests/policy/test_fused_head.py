@@ -17,9 +17,10 @@ from vocab_parallel import (
 )
 
 from megatron_sspo.objective import Penalties, sspo
-from megatron_sspo.policy import forward_step, fused_head
+from megatron_sspo.policy import forward_step
 from megatron_sspo.policy.forward_step import ForwardStep
-from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
+from megatron_sspo.policy.head import fused as fused_head
+from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
 every_mode = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 
@@ -160,8 +161,8 @@ class FromLogits(ForwardStep):
 @pytest.mark.parametrize("penalty", [0.0, 0.01], ids=["", "entropy bonus"])
 @pytest.mark.parametrize("kind", ["tied", "moe"])
 def test_an_update_is_the_same_as_with_the_output_layer(device, folders, batches, monkeypatch, kind, penalty, budget):
-    from megatron_sspo.policy import head as head_module
     from megatron_sspo.policy import schedule
+    from megatron_sspo.policy.head import head as head_module
     from megatron_sspo.policy.policy import Policy
 
     batch, records, weights = read_batch(batches[kind]), [], []

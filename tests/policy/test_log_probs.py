@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from megatron_sspo.policy import log_probs as module
-from megatron_sspo.policy.log_probs import log_probs_and_entropy
+from megatron_sspo.policy.head import log_probs as module
+from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
 
 TEMPERATURE = 0.7
 

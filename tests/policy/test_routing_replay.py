@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from tiny_policy import log_probs, make_run, read_batch, reference, with_first
 
+from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.routes import RouterShape, pack_routes, unpack_routes
 
 SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
 

@@ -7,9 +7,9 @@ from tiny_policy import VOCAB_SIZE
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
-from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 
 
 @pytest.mark.parametrize("kind", ["moe", "moe_odd", "mixtral", "dense", "tied", "qwen3", "qwen2"])

@@ -7,11 +7,12 @@ import torch
 from layouts import cases
 
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.metrics import merge, reward_metrics, update_metrics
 from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.policy.metrics import merge, update_metrics
 from megatron_sspo.policy.own_loop import pack_rollouts
 from megatron_sspo.rollout.collect import with_advantages
+from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 CASES = cases() | {

@@ -8,8 +8,8 @@ import vocab_parallel
 from launcher import launch
 from vocab_parallel import BUDGETS, GRADIENTS, SHAPES, VOCAB_SIZE, expected, naive, run_logits
 
-from megatron_sspo.policy import log_probs as module
-from megatron_sspo.policy.log_probs import log_probs_and_entropy
+from megatron_sspo.policy.head import log_probs as module
+from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
 
 
 def values(logits, labels, *, temperature=1.0, vocab_size=None):

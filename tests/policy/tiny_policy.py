@@ -22,11 +22,10 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.routes import pack_routes
+from megatron_sspo.batching.routes import pack_routes
+from megatron_sspo.checkpoint.state import from_row, to_row
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
-from megatron_sspo.state import from_row, to_row
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it

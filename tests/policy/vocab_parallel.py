@@ -63,7 +63,7 @@ def run_fused(
     moves: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Runs the fused head on this rank's `width` rows of the weight, after adding `moves` to the tensors."""
-    from megatron_sspo.policy.fused_head import fused_log_probs_and_entropy
+    from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
     hidden = (given["hidden"] + (moves["hidden"] if moves else 0)).requires_grad_()
@@ -87,7 +87,7 @@ def run_logits(
     num_rows: int, width: int, which: str, rank: int, group: Any, move: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
     """Computes log-probs of this rank's `width` columns of the logits, after adding `move` to them."""
-    from megatron_sspo.policy.log_probs import log_probs_and_entropy
+    from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
     logits = (given["hidden"] @ given["weight"].t())[:, rank * width : (rank + 1) * width].clone()
@@ -150,7 +150,7 @@ def main(results: Path) -> None:
     import torch.distributed as dist
     from launcher import join
 
-    from megatron_sspo.policy import fused_head
+    from megatron_sspo.policy.head import fused as fused_head
 
     join()
     fused_head.BLOCK["cpu"], fused_head.MIN_COLUMNS = 1, 16  # several blocks

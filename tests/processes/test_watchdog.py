@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.ports import free_port
+from megatron_sspo.processes.ports import free_port
 from megatron_sspo.processes.watchdog import HUNG
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.reward.code import extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
 from megatron_sspo.types import Prompt

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.resolve import load_file
+from megatron_sspo.config.resolve import load_file
 from megatron_sspo.reward.pool import DeadlinePool
 from tests.reward import pool_jobs
 from tests.sandbox.conftest import wait_until

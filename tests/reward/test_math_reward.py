@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import resolve, short_names
 from megatron_sspo.reward import verify
 from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.math import reward

@@ -1,6 +1,6 @@
 import pytest
 
-from megatron_sspo.rollout import embedded
+from megatron_sspo.rollout.engines import embedded
 from tests.rollout import tiny_models
 
 

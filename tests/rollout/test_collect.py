@@ -8,11 +8,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.metrics import reward_metrics
 from megatron_sspo.rollout.collect import collect, resolve_advantage, with_advantages
-from megatron_sspo.rollout.engine import NeedsWeights, Sampling
-from megatron_sspo.rollout.scripted import ScriptedEngine
-from megatron_sspo.types import Prompt
+from megatron_sspo.rollout.engine import NeedsWeights
+from megatron_sspo.rollout.engines.scripted import ScriptedEngine
+from megatron_sspo.rollout.metrics import reward_metrics
+from megatron_sspo.types import Prompt, Sampling
 
 
 class Characters:

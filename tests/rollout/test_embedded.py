@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megatron_sspo.config.resolve import resolve
 from megatron_sspo.errors import UserError
-from megatron_sspo.resolve import resolve
-from megatron_sspo.rollout import embedded
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.rollout.sampling import log_distribution
+from megatron_sspo.rollout.embedded.sampling import log_distribution
+from megatron_sspo.rollout.engines import embedded
+from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 from tests.rollout.tiny_models import EOS, prompt
 
@@ -172,7 +172,7 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
         if file.suffix == ".json":
             (bare / file.name).write_bytes(file.read_bytes())
     before = torch.get_rng_state()
-    engine = resolve("rollout", "embedded", "engine")(bare)
+    engine = resolve("rollout/engines", "embedded", "engine")(bare)
     engine.load_weights(tiny_models.weights(folders["qwen3_moe"]).items(), 0)
     engine.generate(PROMPTS, Sampling(max_tokens=2), group_size=1, seed=0)
     torch.testing.assert_close(torch.get_rng_state(), before, rtol=0, atol=0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import embedded
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engines import embedded
+from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 
 EXPERT = "model.layers.1.mlp.experts.2.up_proj.weight"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sampling
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.embedded import sampling
+from megatron_sspo.types import Sampling
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 1.0, -3.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
 RECORDED = 0.0784464532351794

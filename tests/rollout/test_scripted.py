@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import scripted
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.rollout.engines import scripted
+from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 
 PROMPTS = [tiny_models.prompt("1+1="), tiny_models.prompt("2+2=")]

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import serve
-from megatron_sspo.rollout.own_servers import build_servers
-from megatron_sspo.rollout.servers import ServerProcess, command_line, find_python
-from megatron_sspo.rollout.sglang_options import Options
+from megatron_sspo.rollout.servers import server_program
+from megatron_sspo.rollout.servers.options import Options
+from megatron_sspo.rollout.servers.own import build_servers
+from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
 
 
 def test_options_become_arguments():
@@ -87,7 +87,7 @@ def test_a_process_that_cannot_be_killed_does_not_block_the_trainer(tmp_path, mo
     process = ServerProcess(python, "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret")
     process.start()
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    monkeypatch.setattr(serve, "KILL_SECONDS", 0.1)
+    monkeypatch.setattr(server_program, "KILL_SECONDS", 0.1)
     started = time.monotonic()
     process.stop()
     assert time.monotonic() - started < 3
@@ -130,17 +130,18 @@ def test_too_few_gpus(tmp_path, gpus):
         made(tmp_path, num_servers=2, server={"tp_size": 2})
 
 
-def test_modules_of_the_trainer_do_not_shadow_sglang(tmp_path):
-    """Checks sys.path: `rollout/`, the folder of the start script, contains a module called sglang."""
+def test_modules_of_the_trainer_do_not_shadow_packages(tmp_path):
+    """Checks sys.path: the folder of the start script has modules with names such as `client` and `router`."""
     program = "import runpy, sys; runpy.run_module = lambda name, **_: print(sys.path, sys.argv)\n"
-    program += f"sys.argv = ['serve.py', 'sglang.launch_server', '--x']; exec(open({serve.__file__!r}).read())"
+    program += "sys.argv = ['server_program.py', 'sglang.launch_server', '--x']; "
+    program += f"exec(open({server_program.__file__!r}).read())"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={serve.KEY: "-secret", serve.PARENT: str(os.getpid())},
+        env={server_program.KEY: "-secret", server_program.PARENT: str(os.getpid())},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert "'serve.py', '--x', '--api-key=-secret', '--admin-api-key=-secret'" in done.stdout
+    assert "'server_program.py', '--x', '--api-key=-secret', '--admin-api-key=-secret'" in done.stdout
     assert "megatron_sspo/rollout" not in done.stdout

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from megatron_sspo.rollout.sglang_client import Client, ServerError
+from megatron_sspo.rollout.servers.client import Client, ServerError
 
 
 async def served(answers, requests):

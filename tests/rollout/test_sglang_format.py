@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_sspo.rollout.sglang_format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 
 TOKENS = (5, 6, 7, 8)
 LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang_generation
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.rollout.server_pool import Server, ServerPool
-from megatron_sspo.rollout.sglang_client import Client
-from megatron_sspo.rollout.sglang_generation import Requests
-from megatron_sspo.types import Prompt
+from megatron_sspo.rollout.requests import generation as sglang_generation
+from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.pool import Server, ServerPool
+from megatron_sspo.types import Prompt, Sampling
 
 
 def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):

@@ -5,14 +5,14 @@ from itertools import pairwise
 import pytest
 import torch
 
+from megatron_sspo.checkpoint.state import from_row, to_row
 from megatron_sspo.environment.codeact import CodeAct
+from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import embedded
 from megatron_sspo.rollout.collect import collect
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.rollout.turns import TurnTemplate
+from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.state import from_row, to_row
+from megatron_sspo.types import Sampling
 from tests.rollout import acting_models, tiny_models
 from tests.rollout.test_embedded import teacher_forced
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of

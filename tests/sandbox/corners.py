@@ -118,7 +118,7 @@ CORNERS: list[tuple[str, list[str], int]] = [
     (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['module','os']])",["assert f(1).getpid() == 1"],0),
     (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['rebuilt','builtins.eval','1+1']])",["assert f(1) == 2"],0),
     (FORGE+"def f(x):\n  import os\n  os.write(s._sending if (s:=program_side()) else 1, b'\\xff'*50)",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  import megatron_sspo.sandbox.inside.wire as w\n  w.write(s._sending, [[],[[0,[1]],[99,['a']]],['ok',[['x']]]])",["assert f([1]) == 2"],0),
+    (FORGE+"def f(x):\n  s=program_side()\n  import megatron_sspo.sandbox.inside.common.wire as w\n  w.write(s._sending, [[],[[0,[1]],[99,['a']]],['ok',[['x']]]])",["assert f([1]) == 2"],0),
     # attack on callback: reach globals
     ("def f(cb):\n  try: return cb.__globals__['want']\n  except Exception: return 0",["want=5\ndef cb(): return want\nassert f(cb) == want"],0),
     ("def f(cb):\n  import inspect\n  try: return inspect.getclosurevars(cb).nonlocals['want']\n  except Exception: return 0",["def mk(want):\n  def cb(): return want\n  return cb\nassert f(mk(5)) == 5"],0),

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # for `tiny_policy`
 
-from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.run import Parallel
 from tests.policy import tiny_policy
 from tests.sglang.served import weights

@@ -4,9 +4,8 @@ import time
 
 import torch
 
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.types import Prompt
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.types import Prompt, Sampling
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 from tests.policy.tiny_policy import TEMPERATURE, log_probs, reference
 
 PROMPTS = [Prompt(id=str(n), tokens=(n + 2, n + 3, n + 4), answer="") for n in range(12)]

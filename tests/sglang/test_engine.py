@@ -9,8 +9,8 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.sglang_client import Client, ServerError
+from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 from tests.policy.tiny_policy import TEMPERATURE, make_run
@@ -98,7 +98,7 @@ def test_routes_are_those_that_the_trainer_takes(engines, policies):
 
 def choices(routes):
     """Returns the sorted experts of each token and layer."""
-    from megatron_sspo.routes import RouterShape, unpack_routes
+    from megatron_sspo.batching.routes import RouterShape, unpack_routes
 
     return unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)).sort(dim=-1).values.tolist()
 

@@ -7,7 +7,7 @@ from megatron_sspo.__main__ import main
 _RECIPE = """
 from pathlib import Path
 
-from megatron_sspo.rollout.engine import Sampling
+from megatron_sspo.types import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Prompts, Rollouts, Run
 
 

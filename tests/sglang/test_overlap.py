@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang, sglang_generation
+from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.requests import generation as sglang_generation
 from tests.policy.tiny_policy import log_probs
 from tests.sglang.served import (
     GROUP,

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang
+from megatron_sspo.rollout.engines import sglang
 from tests.sglang.served import until
 
 
@@ -44,7 +44,7 @@ def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, tempora
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
-        "import sys, time; from pathlib import Path; from megatron_sspo.rollout import sglang\n"
+        "import sys, time; from pathlib import Path; from megatron_sspo.rollout.engines import sglang\n"
         f"engine = sglang.engine(Path({str(model)!r}), run_folder=Path({str(tmp_path)!r}))\n"
         "print('up', flush=True); time.sleep(600)"
     )
@@ -88,7 +88,7 @@ def test_no_server_is_left_when_the_trainer_is_killed_during_startup(folders, tm
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
-        "from pathlib import Path; from megatron_sspo.rollout import sglang\n"
+        "from pathlib import Path; from megatron_sspo.rollout.engines import sglang\n"
         f"sglang.engine(Path({str(model)!r}), run_folder=Path({str(tmp_path)!r}))"
     )
     trainer = subprocess.Popen([sys.executable, "-c", program])

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang
 from megatron_sspo.rollout.engine import NeedsWeights
+from megatron_sspo.rollout.engines import sglang
 from tests.sglang.served import (
     GROUP,
     PROMPTS,

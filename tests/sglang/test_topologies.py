@@ -8,9 +8,10 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import server_pool, sglang
 from megatron_sspo.rollout.engine import NeedsWeights
-from megatron_sspo.rollout.sglang_client import Client
+from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.servers import pool as server_pool
+from megatron_sspo.rollout.servers.client import Client
 from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
 from tests.sglang.test_recovery import in_the_middle, num_up, signal_all
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.codeact import CodeAct, CodeActEpisode
+from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import Sampling
-from megatron_sspo.rollout.turns import TurnTemplate
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.tokenizer import load_tokenizer
+from megatron_sspo.types import Sampling
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
 from tests.sandbox.conftest import LIMITS, processes_of
 from tests.sglang.served import generate, scaled, until, until_in_the_middle, weights

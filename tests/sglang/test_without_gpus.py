@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout import sglang
-from megatron_sspo.rollout.servers import find_python
-from megatron_sspo.weights.sync.checksums import digest_on_gpu
-from megatron_sspo.weights.sync.ipc import handles_of, ipc_message
-from megatron_sspo.weights.sync.tensor import flatten
+from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.servers.process import find_python
+from megatron_sspo.rollout.weight_sync.checksums import digest_on_gpu
+from megatron_sspo.rollout.weight_sync.ipc import handles_of, ipc_message
+from megatron_sspo.rollout.weight_sync.tensor import flatten
 
 
 def in_sglang(program: str, *arguments: str) -> str:

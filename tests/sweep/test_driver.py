@@ -11,29 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.console import Display
+from megatron_sspo.processes.console import Display
 from megatron_sspo.sweep.driver import Driver, share_of_machine
-from megatron_sspo.sweep.progress import Progress, format_duration
+from megatron_sspo.sweep.progress import SweepProgress, format_duration
 from tests.sweep.folders import make_run, make_sweep
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 _PROGRAM = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
-from megatron_sspo.console import Display
+from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.surroundings import prepare_process
 from megatron_sspo.sweep.driver import Driver
 from megatron_sspo.sweep.folder import read_sweep
-from megatron_sspo.sweep.progress import Progress
+from megatron_sspo.sweep.progress import SweepProgress
 
 prepare_process()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
 folder = Path(sys.argv[1])
 parent = os.getppid() if sys.argv[3:] == ["--with-parent"] else None
 sys.executable = sys.argv[2]
 sweep = read_sweep(folder)
-progress = Progress(folder, {cell.name: 2 for cell in sweep.cells()}, Display(silent=False))
+progress = SweepProgress(folder, {cell.name: 2 for cell in sweep.cells()}, Display(silent=False))
 driver = Driver(
     folder, sweep, sweep.cells(), progress, at_once=2, environment_of=lambda *_: {}, parent=parent
 )
@@ -61,7 +62,7 @@ def drive(tmp_path, trainer, monkeypatch):
         sweep = make_sweep(tmp_path, "updates_per_sync=[2, 8]", seeds=2)
         (tmp_path / "behaviour").write_text("".join(f"{name} {words}\n" for name, words in behaviour.items()))
         monkeypatch.setattr(sys, "executable", trainer)
-        progress = Progress(tmp_path, dict.fromkeys(sweep.order, 2), Display(silent=True))
+        progress = SweepProgress(tmp_path, dict.fromkeys(sweep.order, 2), Display(silent=True))
         said: list[str] = []
         monkeypatch.setattr(progress, "log", said.append)
         environment_of = more.pop("environment_of", lambda *_: {})
@@ -259,7 +260,7 @@ def test_a_terminal_shows_what_runs_and_may_be_closed(tmp_path, trainer) -> None
 def test_progress_counts_what_was_there_before(tmp_path) -> None:
     make_run(tmp_path / "a", [0.0, 0.1, 0.2, 0.3, 0.4])
     make_run(tmp_path / "b", [0.0, 0.1], num_updates=4, has_model=False)
-    progress = Progress(tmp_path, {"a": 4, "b": 4, "c": 4}, Display(silent=True))
+    progress = SweepProgress(tmp_path, {"a": 4, "b": 4, "c": 4}, Display(silent=True))
     assert progress.summary_line() == "1 of 3 runs finished; update 5 of 12, time left unknown"
     progress._began -= 10
     make_run(tmp_path / "c", [0.0, 0.1, 0.2], num_updates=4, has_model=False)

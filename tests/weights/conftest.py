@@ -1,8 +1,8 @@
 import pytest
 
-from megatron_sspo.weights import copy as copy_module
-from megatron_sspo.weights import plan as plan_module
-from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.conversion import copy as copy_module
+from megatron_sspo.weights.conversion import plan as plan_module
+from megatron_sspo.weights.conversion.convert import convert
 from tests.weights.tiny_checkpoints import KINDS, save
 
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.convert import convert
-from megatron_sspo.weights.hf_folder import HFFolder
-from megatron_sspo.weights.torch_dist import read_index
-from megatron_sspo.weights.verify import verify
+from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats.hf_folder import HFFolder
+from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import assert_same_bits, tensors
 from tests.weights.tiny_checkpoints import KINDS
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights import convert as convert_module
-from megatron_sspo.weights.convert import convert
-from megatron_sspo.weights.hf_folder import HFFolder
-from megatron_sspo.weights.torch_dist import read_index
-from megatron_sspo.weights.verify import verify
+from megatron_sspo.weights.conversion import convert as convert_module
+from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats.hf_folder import HFFolder
+from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import change, edit_json
 
 
@@ -203,8 +203,9 @@ def test_a_destination_that_is_not_empty(pair, tmp_path):
 def run_as_nobody(*arguments):
     """Runs the command line as a user without rights, because root may write anywhere."""
     program = (
-        "import os, sys; from megatron_sspo.__main__ import main; import torch, megatron_sspo.weights.convert\n"
-        "from megatron_sspo.cli.parser import parser; from megatron_sspo.launch import local; parser()\n"
+        "import os, sys; from megatron_sspo.__main__ import main; import torch\n"
+        "import megatron_sspo.weights.conversion.convert\n"
+        "from megatron_sspo.cli.parser import parser; from megatron_sspo.processes import local; parser()\n"
         "if os.getuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
         "sys.exit(main(sys.argv[1:]))"
     )

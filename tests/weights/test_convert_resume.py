@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights import copy as copy_module
-from megatron_sspo.weights.convert import convert
-from megatron_sspo.weights.open_folder import open_folder
-from megatron_sspo.weights.plan import make_plan
-from megatron_sspo.weights.verify import verify
+from megatron_sspo.weights.conversion import copy as copy_module
+from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.conversion.plan import make_plan
+from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats.open_folder import open_folder
 
 
 def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from megatron_sspo.__main__ import main
-from megatron_sspo.weights.convert import convert
+from megatron_sspo.weights.conversion.convert import convert
 from tests.weights import damage
 from tests.weights.tiny_checkpoints import save
 

@@ -8,7 +8,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.hf_folder import HFFolder
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.table import check_coverage
 from tests.weights.tiny_checkpoints import KINDS
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.hf_folder import HFFolder, write_folder
+from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 

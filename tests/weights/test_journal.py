@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from megatron_sspo.weights import journal as journal_module
-from megatron_sspo.weights.journal import Journal, Progress
+from megatron_sspo.weights.conversion import journal as journal_module
+from megatron_sspo.weights.conversion.journal import ConversionProgress, Journal
 
 
 @pytest.fixture
@@ -32,24 +32,24 @@ def killed(journal):
 def test_killed_copy_continues(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
-    first.note(3, Progress(10, 77), 1)
-    first.note(3, Progress(20, 78), 1)
-    first.note(5, Progress(4, 79, finished=True), 1)
+    first.note(3, ConversionProgress(10, 77), 1)
+    first.note(3, ConversionProgress(20, 78), 1)
+    first.note(5, ConversionProgress(4, 79, finished=True), 1)
     killed(first)
     second = Journal(path, lambda: None)
-    assert second.done == {3: Progress(20, 78), 5: Progress(4, 79, finished=True)}
+    assert second.done == {3: ConversionProgress(20, 78), 5: ConversionProgress(4, 79, finished=True)}
     second.close()
 
 
 def test_truncated_line_is_dropped(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
-    first.note(1, Progress(10, 77), 1)
-    first.note(1, Progress(20, 78), 1)
+    first.note(1, ConversionProgress(10, 77), 1)
+    first.note(1, ConversionProgress(20, 78), 1)
     killed(first)
     path.write_bytes(path.read_bytes()[:-9])
     second = Journal(path, lambda: None)
-    assert second.done == {1: Progress(10, 77)}
+    assert second.done == {1: ConversionProgress(10, 77)}
     second.close()
 
 
@@ -59,11 +59,11 @@ def test_truncated_line_is_dropped(tmp_path, boot):
 def test_lines_after_an_invalid_line_are_dropped(tmp_path, boot, invalid):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
-    first.note(1, Progress(10, 77), 1)
+    first.note(1, ConversionProgress(10, 77), 1)
     killed(first)
     path.write_bytes(path.read_bytes() + invalid + b"\n" + b'{"tensor": 1, "rows": 20, "crc": 5, "finished": false}\n')
     second = Journal(path, lambda: None)
-    assert second.done == {1: Progress(10, 77)}
+    assert second.done == {1: ConversionProgress(10, 77)}
     second.close()
 
 
@@ -71,26 +71,26 @@ def test_after_a_reboot_only_flushed_steps_count(tmp_path, boot):
     path = tmp_path / "journal"
     flushed = threading.Event()
     first = Journal(path, flushed.set, every=100)
-    first.note(1, Progress(10, 77), 100)
+    first.note(1, ConversionProgress(10, 77), 100)
     assert flushed.wait(10)
     while '"flushed"' not in path.read_text():
         pass
-    first.note(1, Progress(20, 78), 99)
+    first.note(1, ConversionProgress(20, 78), 99)
     killed(first)
     boot("second")
     second = Journal(path, lambda: None)
-    assert second.done == {1: Progress(10, 77)}
-    second.note(1, Progress(15, 80), 1)
+    assert second.done == {1: ConversionProgress(10, 77)}
+    second.note(1, ConversionProgress(15, 80), 1)
     killed(second)
     third = Journal(path, lambda: None)
-    assert third.done == {1: Progress(15, 80)}, "what was not believed once must not come back"
+    assert third.done == {1: ConversionProgress(15, 80)}, "what was not believed once must not come back"
     third.close()
 
 
 def test_after_a_reboot_unflushed_steps_are_dropped(tmp_path, boot):
     path = tmp_path / "journal"
     first = Journal(path, lambda: None)
-    first.note(1, Progress(10, 77, finished=True), 5)
+    first.note(1, ConversionProgress(10, 77, finished=True), 5)
     killed(first)
     boot("second")
     second = Journal(path, lambda: None)
@@ -102,11 +102,11 @@ def test_close_flushes(tmp_path, boot):
     path = tmp_path / "journal"
     flushes = []
     first = Journal(path, lambda: flushes.append(1))
-    first.note(1, Progress(10, 77, finished=True), 5)
+    first.note(1, ConversionProgress(10, 77, finished=True), 5)
     first.close()
     first.close()
     assert flushes == [1]
     boot("second")
     second = Journal(path, lambda: None)
-    assert second.done == {1: Progress(10, 77, finished=True)}
+    assert second.done == {1: ConversionProgress(10, 77, finished=True)}
     second.close()

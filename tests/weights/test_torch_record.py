@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.stored import Files, StoredPart, StoredTensor
-from megatron_sspo.weights.torch_record import RecordFrame, locate
+from megatron_sspo.weights.formats.stored import Files, StoredPart, StoredTensor
+from megatron_sspo.weights.formats.torch_record import RecordFrame, locate
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 SHAPES = [(), (9,), (3, 5), (1, 1, 7, 4), (0, 3), (3, 0)]

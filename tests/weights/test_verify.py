@@ -5,8 +5,8 @@ import shutil
 import torch
 from safetensors.torch import load_file, save_file
 
-from megatron_sspo.weights.hf_folder import HFFolder
-from megatron_sspo.weights.verify import verify
+from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 from tests.weights.folders import change, edit_json
 
 

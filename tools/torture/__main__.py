@@ -182,9 +182,9 @@ def _finishes(attempt: Attempt, torture: Torture, folder: Path) -> bool:
 def expected_prompts(folder: Path, recipe: str, num_updates: int) -> Sequence[Sequence[str]]:
     """Returns the prompts that each update must train on: those of the stream, in its order, without gaps."""
     os.environ["TORTURE_FOLDER"] = str(folder)
-    from megatron_sspo.preflight import prompt_stream
+    from megatron_sspo.data.open import prompt_stream
+    from megatron_sspo.data.tokenizer import load_tokenizer
     from megatron_sspo.recipe import load_recipe
-    from megatron_sspo.tokenizer import load_tokenizer
 
     run = load_recipe(f"{ROOT}/tools/torture/recipe.py:{recipe}", [])
     stream = prompt_stream(run.prompts, load_tokenizer(Path(run.model.path)), seed=run.seed, shuffle=True)

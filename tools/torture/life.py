@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from megatron_sspo import stop
+from megatron_sspo.processes import stop
 
 ROOT = Path(__file__).parents[2]
 _DAMAGED = re.compile(r"(\S*/checkpoints/update-\d{6,})")

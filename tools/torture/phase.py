@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from megatron_sspo import stop
+from megatron_sspo.processes import stop
 from tools.torture import books, leftovers
 from tools.torture.faults import Kind, Moment
 from tools.torture.hang import stacks

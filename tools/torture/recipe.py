@@ -6,8 +6,8 @@ Environment variables of the harness name the folder of the model and prompts, a
 import os
 from pathlib import Path
 
-from megatron_sspo.rollout.engine import Sampling
 from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.types import Sampling
 
 FOLDER = Path(os.environ["TORTURE_FOLDER"])
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -73,7 +73,7 @@ def _write_journal() -> None:
 
     with warnings.catch_warnings():  # Megatron warns of optional packages; the trainer silences this only later
         warnings.simplefilter("ignore")
-        from megatron_sspo.job import Job
+        from megatron_sspo.job.job import Job
 
     journal, attempt = Path(os.environ["TORTURE_JOURNAL"]), int(os.environ["TORTURE_LIFE"])
     after_update = Job.after_update

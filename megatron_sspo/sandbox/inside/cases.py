@@ -10,9 +10,9 @@ import select
 import signal
 import sys
 
-from megatron_sspo.sandbox.inside import wire
-from megatron_sspo.sandbox.inside.program import execute, print_exception, read_job
-from megatron_sspo.sandbox.inside.signals import prepare_for_program
+from megatron_sspo.sandbox.inside.common import wire
+from megatron_sspo.sandbox.inside.common.program import execute, print_exception, read_job
+from megatron_sspo.sandbox.inside.common.signals import prepare_for_program
 
 
 def run_cases(job: int, channel: int) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import types
 
-from megatron_sspo.sandbox.inside.program import format_exception, read_job, remember_lines, write_files
+from megatron_sspo.sandbox.inside.common.program import format_exception, read_job, remember_lines, write_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import

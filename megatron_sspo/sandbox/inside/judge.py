@@ -11,11 +11,11 @@ import os
 import signal
 import time
 
-from megatron_sspo.sandbox.inside import wire
-from megatron_sspo.sandbox.inside.client import JudgeSide
-from megatron_sspo.sandbox.inside.program import read_job
-from megatron_sspo.sandbox.inside.signals import prepare_for_program
-from megatron_sspo.sandbox.inside.subject import ProgramSide
+from megatron_sspo.sandbox.inside.common import wire
+from megatron_sspo.sandbox.inside.common.program import read_job
+from megatron_sspo.sandbox.inside.common.signals import prepare_for_program
+from megatron_sspo.sandbox.inside.proxies.client import JudgeSide
+from megatron_sspo.sandbox.inside.proxies.subject import ProgramSide
 
 
 def judge(job: int, channel: int) -> None:
@@ -37,7 +37,7 @@ def judge(job: int, channel: int) -> None:
     reported: list[str] = []
     judge_side = JudgeSide(to_judge, from_judge, reported.append)
     judge_side.send_program(work["program"])
-    from megatron_sspo.sandbox.inside.verdict import find_verdict  # imported while the program is loaded
+    from megatron_sspo.sandbox.inside.verdict.verdict import find_verdict  # imported while the program is loaded
 
     reason, detail = find_verdict(judge_side, work["tests"], reported)
     if judge_side.is_broken and _exceeded_cpu_limit(program):

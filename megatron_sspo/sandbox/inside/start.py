@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 
-from megatron_sspo.sandbox.inside.signals import prepare_for_program
+from megatron_sspo.sandbox.inside.common.signals import prepare_for_program
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     else:
         _continue_in_child()
         if mode == "run":
-            from megatron_sspo.sandbox.inside.program import run
+            from megatron_sspo.sandbox.inside.common.program import run
 
             prepare_for_program()
             run(job, channel)

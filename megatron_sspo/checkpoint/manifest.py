@@ -1,0 +1,133 @@
+"""The list of a checkpoint's files with sizes and checksums, to find damage before anything is loaded."""
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isal.isal_zlib import crc32
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.files.writing import write_atomically
+
+NAME = "manifest.json"
+_PIECE = 16 * 1024**2  # bytes per read
+_THREADS = 8  # a shared file system is faster with several readers
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a checkpoint.
+
+    Attributes:
+        size: the size in bytes.
+        crc32: the CRC-32 of the content.
+    """
+
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a checkpoint, and the run that wrote it.
+
+    Attributes:
+        files: the files, by their paths relative to the checkpoint.
+        run: the configuration as `config_to_json` returns it.
+    """
+
+    files: Mapping[str, Entry]
+    run: Mapping[str, Any]
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Reads a checkpoint's manifest.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = checkpoint / NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
+        return Manifest(files, dict(content["run"]))
+    except FileNotFoundError as error:
+        raise _damaged_error(checkpoint, f"it has no {NAME}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged_error(checkpoint, f"{NAME} cannot be read: {error!r}") from error
+
+
+def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+    """Writes the manifest, as the last file, into a checkpoint that does not have its final name yet."""
+    content = {"run": manifest.run, "files": {name: [e.size, e.crc32] for name, e in manifest.files.items()}}
+    write_atomically(checkpoint / NAME, json.dumps(content, indent=1))
+
+
+def files_of(checkpoint: Path) -> list[str]:
+    """Returns the files that belong in a manifest, as sorted paths relative to the checkpoint."""
+    names = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+    return sorted(name for name in names if name != NAME)
+
+
+def checksums_of_rank(rank: int, trainer: Path) -> dict[str, Entry]:
+    """Returns the checksums of the tensor files that a rank wrote into the folder `trainer` of a checkpoint.
+
+    Each rank reads its own files: their pages are in its host's page cache, and another host may not see new files of
+    a shared folder for some seconds.
+    """
+    return checksums(trainer, sorted(path.name for path in trainer.glob(f"__{rank}_*.distcp")))
+
+
+def checksums(checkpoint: Path, names: Iterable[str]) -> dict[str, Entry]:
+    """Returns sizes and checksums of these files of a checkpoint; several files are read in parallel."""
+    ordered = list(names)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name), ordered), strict=True))
+
+
+def check_sizes(checkpoint: Path, manifest: Manifest) -> None:
+    """Compares names and sizes, which is fast.
+
+    Raises:
+        UserError: a file is missing, is not in the manifest, or has another size.
+    """
+    found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
+    for name, entry in manifest.files.items():
+        if name not in found:
+            raise _damaged_error(checkpoint, f"{name} is missing")
+        if found[name] != entry.size:
+            raise _damaged_error(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
+    if left := sorted(found.keys() - manifest.files.keys()):
+        raise _damaged_error(checkpoint, f"{left[0]} does not belong to it")
+
+
+def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ranks: int = 1) -> None:
+    """Compares the checksums of this rank's share of the files.
+
+    Raises:
+        UserError: the content of a file is not what was written, or it cannot be read.
+    """
+    names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))[rank::num_ranks]
+    try:
+        found = checksums(checkpoint, names)
+    except OSError as error:
+        raise _damaged_error(checkpoint, f"{error.filename} cannot be read: {error.strerror}") from error
+    for name in names:
+        if found[name] != manifest.files[name]:
+            raise _damaged_error(checkpoint, f"the content of {name} is not what was written")
+
+
+def _entry(path: Path) -> Entry:
+    size = checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            size += len(piece)
+            checksum = crc32(piece, checksum)
+    return Entry(size, checksum)
+
+
+def _damaged_error(checkpoint: Path, what: str) -> UserError:
+    return UserError(f"the checkpoint {checkpoint} is damaged ({what}): delete that folder to resume from an older one")

@@ -1,0 +1,152 @@
+"""Sharded save and load of Megatron's state: model, optimizer, schedule, random states."""
+
+import importlib.util
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.validation import StrictHandling
+from torch.distributed.checkpoint.api import CheckpointException
+
+from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
+from megatron_sspo.errors import UserError
+
+# newer releases would write with another package
+_MCORE_WRITERS: dict[str, Any] = (
+    {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
+)
+
+
+def check_requirements() -> None:
+    """Checks that psutil is installed; called before a run starts.
+
+    Raises:
+        UserError: psutil is missing. megatron-core does not declare it as a requirement. Without it the process that
+            writes a checkpoint dies, and the process that started it waits forever (0.16 to 0.19).
+    """
+    if importlib.util.find_spec("psutil") is None:
+        raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
+
+
+def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> AsyncSave:
+    """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
+
+    Separate processes write it, even if the trainer waits for them.
+
+    Raises:
+        UserError: the checkpoint cannot be written.
+    """
+    results = ResultQueue()
+    with report_save_errors(path), _replace_results_queue(results):
+        state = _state(chunks, optimizer, scheduler, is_loading=False)
+        request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_MCORE_WRITERS)
+    return AsyncSave(request, results, path)
+
+
+@contextmanager
+def _replace_results_queue(results: Any) -> Iterator[None]:
+    """Replaces the `multiprocessing.Manager` through which Megatron-Core (0.16) passes the writer's results.
+
+    That manager is a server process, which would survive a kill of this one.
+    """
+    if not hasattr(filesystem_async, "_results_queue"):
+        raise RuntimeError("megatron-core has no filesystem_async._results_queue: update _replace_results_queue")
+    filesystem_async._results_queue = results
+    try:
+        yield
+    finally:
+        filesystem_async._results_queue = None
+
+
+def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
+    """Restores the whole state exactly. A collective.
+
+    Raises:
+        UserError: the folder is damaged, or was written by another model or layout.
+    """
+    try:
+        state: Any = dist_checkpointing.load(
+            _state(chunks, optimizer, scheduler, is_loading=True), str(path), strict=StrictHandling.RAISE_ALL
+        )
+    except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
+        raise UserError(
+            f"the checkpoint {path} cannot be loaded ({describe_error(error)}): it is damaged, or of another model or "
+            "layout; resume from an older checkpoint of the same run"
+        ) from error
+    for number, chunk in enumerate(chunks):
+        _load_strictly(chunk, state[f"model{number}"], path)
+    for group in _param_groups(state["optimizer"]):  # this run's rates, which may differ from the saved ones
+        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.num_steps = 0  # load_state_dict adds to it
+    scheduler.load_state_dict(state["scheduler"])
+    random = state["random"]
+    torch.set_rng_state(random["torch"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    _rng_tracker().set_states(random["tracker"])
+
+
+def _param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the parameter groups of an optimizer's state, or of the states of a chain of optimizers."""
+    for key, value in state.items():
+        if key == "param_groups":
+            yield from value
+        elif isinstance(value, Mapping):
+            yield from _param_groups(value)
+
+
+def _rng_tracker() -> Any:
+    """Returns Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers."""
+    return tensor_parallel.get_cuda_rng_tracker()
+
+
+def _unwrap(chunk: Any) -> Any:
+    """Returns the model itself, without Megatron's wrappers, which add to its names and drop the result of loading."""
+    while hasattr(chunk, "module"):
+        chunk = chunk.module
+    return chunk
+
+
+def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
+    result = _unwrap(chunk).load_state_dict(state, strict=False)
+    missing = [name for name in result.missing_keys if "_extra_state" not in name]
+    if missing or result.unexpected_keys:
+        raise UserError(
+            f"the checkpoint {path} does not fit the model: missing {missing[:10]}, "
+            f"unexpected {result.unexpected_keys[:10]}"
+        )
+
+
+def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
+    metadata = {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "chained_optim_avoid_prefix": True,
+        "singleton_local_shards": False,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+    state: dict[str, Any] = {
+        f"model{number}": {
+            name: tensor
+            for name, tensor in _unwrap(chunk).sharded_state_dict(metadata=metadata).items()
+            if "_extra_state" not in name  # Transformer Engine's FP8 scales, which bf16 and fp32 do not have
+        }
+        for number, chunk in enumerate(chunks)
+    }
+    model = state["model0"] if len(chunks) == 1 else dict(state)
+    state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
+    state["scheduler"] = scheduler.state_dict()
+    random = {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "tracker": _rng_tracker().get_states(),
+    }
+    state["random"] = ShardedObject("random", random, (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
+    return state

@@ -1,0 +1,151 @@
+"""The kinds of configuration values. A field's annotation names its kind, which includes the range.
+
+The description of a kind completes the sentence "<field> is <value>: it must be ...".
+"""
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from annotated_types import Predicate
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from megatron_sspo.config.naming import describe_value
+
+LARGEST = 2**31 - 1  # the largest int32, the type that torch, NCCL and the servers count with
+NOT_JSON = "not_json"  # the type of an error within options; its context has the texts `place`, `value` and `what`
+_DEEPEST = 20  # levels of nested mappings and lists
+
+_OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
+
+
+def _as_int(value: Any) -> Any:
+    """Converts NumPy's integers to int; booleans, arrays and tensors stay as they are, and fail the check."""
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
+
+
+def _as_float(value: Any) -> float:
+    """Converts any real number to float; booleans, arrays and tensors are errors."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise PydanticCustomError("number", "not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def is_utf8_without_nul(text: str) -> bool:
+    """Returns whether a text can be encoded as UTF-8 and contains no NUL, so that programs in C can read it."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_line(text: str) -> bool:
+    return text.isprintable() and text == text.strip() and len(text) <= 1000
+
+
+def _is_path(text: str) -> bool:
+    fits = _is_line(text) and len(text.encode()) < 4096
+    return text != "" and fits and all(len(part.encode()) < 256 for part in text.split("/"))
+
+
+def _is_folder_name(text: str) -> bool:
+    begins_well = text[:1].isalnum() or text[:1] == "_"
+    return begins_well and _is_line(text) and "/" not in text and len(text.encode()) <= 200
+
+
+def _is_set_name(text: str) -> bool:
+    return _is_folder_name(text) and all(character.isalnum() or character in "-_" for character in text)
+
+
+_Int = Annotated[int, BeforeValidator(_as_int)]
+_Float = Annotated[float, BeforeValidator(_as_float)]
+_Str = Annotated[str, BeforeValidator(_as_text)]
+
+Count = Annotated[_Int, Field(ge=1, le=LARGEST, description="a whole number of 1 or more")]
+Amount = Annotated[_Int, Field(ge=0, le=LARGEST, description="a whole number of 0 or more")]
+GroupSize = Annotated[
+    _Int, Field(ge=2, le=LARGEST, description="at least 2, a whole number: an advantage compares responses of a group")
+]
+Positive = Annotated[_Float, Field(gt=0, le=LARGEST, allow_inf_nan=False, description="a finite number above 0")]
+NotNegative = Annotated[
+    _Float, Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a finite number of 0 or more")
+]
+AtLeastOne = Annotated[_Float, Field(ge=1, le=LARGEST, allow_inf_nan=False, description="a finite number of 1 or more")]
+Decay = Annotated[_Float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number of 0 or more and below 1")]
+Probability = Annotated[_Float, Field(gt=0, le=1, allow_inf_nan=False, description="a number above 0 and at most 1")]
+Text = Annotated[
+    str, Predicate(is_utf8_without_nul), Field(description="a string without NUL characters and lone surrogates")
+]
+Line = Annotated[str, Predicate(_is_line), Field(description='a string of one line without spaces around it, or ""')]
+FilePath = Annotated[
+    _Str, Predicate(_is_path), Field(description="a path, as a string of one line with names below 256 bytes")
+]
+Plugin = Annotated[
+    _Str, Predicate(_is_path), Field(description="a name, file.py:attribute or package.module:attribute, as a string")
+]
+MaybePlugin = Annotated[
+    _Str,
+    Predicate(lambda text: text == "" or _is_path(text)),
+    Field(description='a name, file.py:attribute or package.module:attribute, as a string, or ""'),
+]
+FolderName = Annotated[
+    str,
+    Predicate(_is_folder_name),
+    Field(
+        description="the plain name of a folder, which is made in `output`: one line that begins with a letter, a "
+        "digit or _, without /, of at most 200 bytes"
+    ),
+]
+SetName = Annotated[
+    str, Predicate(_is_set_name), Field(description="a name of letters, digits, - and _ that does not begin with -")
+]
+StopString = Annotated[
+    str,
+    Predicate(lambda text: text != "" and is_utf8_without_nul(text)),
+    Field(description="a string that is not empty"),
+]
+
+
+def _find_non_json(value: Any, place: list[str], depth: int) -> Iterator[tuple[list[str], Any]]:
+    """Yields each part of an option that JSON cannot represent, with its place."""
+    if depth > _DEEPEST:
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str) or not is_utf8_without_nul(key) or not key:
+                yield place, value
+            else:
+                yield from _find_non_json(item, [*place, key], depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _find_non_json(item, [*place, f"[{index}]"], depth + 1)
+    elif isinstance(value, str):
+        if not is_utf8_without_nul(value):
+            yield place, value
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield place, value
+    elif value is not None and not isinstance(value, (bool, int, PurePath)):
+        yield place, value
+
+
+def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    for place, value in _find_non_json(options, [], 0):
+        deep = f", in at most {_DEEPEST} levels" if len(place) > _DEEPEST else ""
+        raise PydanticCustomError(
+            NOT_JSON, "not JSON", {"place": place, "value": describe_value(value), "what": _OPTION + deep}
+        )
+    return options
+
+
+# options of a plug-in: they are compared with the parameters of its function when it is resolved
+Options = Annotated[Mapping[str, Any], AfterValidator(_check_options), Field(description="a dict, {option: value}")]
+# fields of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
+Fields = Annotated[Mapping[str, Any], Field(description="a dict, {field: value}")]

@@ -1,0 +1,43 @@
+"""Checks that an object can be a run's objective by calling it on a batch of three tokens."""
+
+import inspect
+from typing import Annotated, Any, NoReturn
+
+import torch
+from pydantic import Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from megatron_sspo.config.naming import one_line
+from megatron_sspo.objective import Objective, Segments, Sums
+
+_WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
+
+
+def _check_objective(value: Any) -> Any:
+    if isinstance(value, type) or not callable(value):
+        _reject(_WHAT)
+    segments = Segments.from_lengths([2, 1])
+    log_probs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
+    try:
+        inspect.signature(value).bind(*arguments)
+    except (TypeError, ValueError):  # for example a function such as sspo that was not called
+        _reject(_WHAT)
+    try:
+        sums = value(*arguments)
+        is_sound = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
+    except Exception as error:
+        _reject(
+            "an objective that takes log_probs, old_log_probs, advantages and segments; on three tokens it raised "
+            f"{type(error).__name__}: {one_line(str(error))}"
+        )
+    if not is_sound:
+        _reject("an objective that returns Sums, whose loss is a finite scalar")
+    return value
+
+
+def _reject(what: str) -> NoReturn:
+    raise PydanticCustomError("objective", "objective", {"what": what})
+
+
+CheckedObjective = Annotated[Objective, PlainValidator(_check_objective), Field(description=_WHAT)]

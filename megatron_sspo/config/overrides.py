@@ -1,0 +1,167 @@
+"""`--set objective.token_gate.tau_pos=0.5`: rebuilds the frozen configuration with one value changed."""
+
+import ast
+import contextlib
+import dataclasses
+import difflib
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from megatron_sspo import objective
+from megatron_sspo.config.naming import one_line, shorten
+from megatron_sspo.config.resolve import resolve
+from megatron_sspo.errors import UserError
+
+T = TypeVar("T")
+
+_DEEPEST = 30  # names in a path
+_ATTRIBUTE_PATH = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
+
+
+def override(config: T, assignments: Sequence[str]) -> T:
+    """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
+
+    A value is parsed by the type of its field; if that fails, it stays a string, which `check` rejects later. For a
+    field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
+    or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
+
+    Raises:
+        UserError: a field is unknown (the message names the valid ones), or an expression cannot be parsed.
+    """
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set {shorten(assignment)!r} has no '=': write it as field.field=value")
+        parts = path.strip().split(".")
+        if len(parts) > _DEEPEST:
+            raise UserError(f"--set {shorten(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
+        config = _replace(config, parts, text.strip(), path.strip())
+    return config
+
+
+def config_to_json(value: Any) -> Any:
+    """Returns the configuration as JSON values, with classes and functions by name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: config_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {key: config_to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [config_to_json(item) for item in value]
+    if callable(value):
+        return getattr(value, "__qualname__", repr(value))
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
+    name, rest = path[0], path[1:]
+    if isinstance(config, Mapping):
+        if not name or (any(map(dataclasses.is_dataclass, config.values())) and name not in config):
+            raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(config))}")
+        return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
+    is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    fields = [f.name for f in dataclasses.fields(config)] if is_group else []
+    if name not in fields:
+        before = full_path.removesuffix("." + ".".join(path))
+        missing = f"{before} is None, so the recipe must set its other fields first"
+        hint = missing if config is None else _suggest(name, fields)
+        raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
+    if rest:
+        value = _replace(getattr(config, name), rest, text, full_path)
+    else:
+        value = _parse(text, typing.get_type_hints(type(config))[name], getattr(config, name), full_path)
+    replace: Any = dataclasses.replace
+    try:
+        return replace(config, **{name: value})
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{full_path}={shorten(text)} is not valid: {one_line(str(error))}") from error
+
+
+def _suggest(name: str, fields: list[str]) -> str:
+    if not fields:
+        return "the value before it has no fields"
+    close = difflib.get_close_matches(name, fields, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}the fields here are {', '.join(fields)}"
+
+
+def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
+    """Returns the text as a value of the annotated type, or unchanged if it is not one."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() in ("none", "null") and type(None) in arguments:
+            return None
+        return _parse(text, next(a for a in arguments if a is not type(None)), current, path)
+    if hint is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if hint in (int, float):
+        with contextlib.suppress(ValueError):
+            return hint(text)
+        return text
+    if hint is str or origin is typing.Literal:
+        return text
+    if origin is tuple:
+        value = _literal(text) if text.startswith("[") else [text] if text else []
+        return tuple(value) if isinstance(value, list) else value
+    if origin is not None and isinstance(current, Mapping):
+        is_group = any(map(dataclasses.is_dataclass, current.values()))
+        return _select_parts(text, current, path) if is_group else _literal(text)
+    if not _is_of_objective(hint, origin):
+        parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
+        raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
+    return resolve("objective", text, "") if _ATTRIBUTE_PATH.fullmatch(text) else _expression(text, path)
+
+
+def _is_of_objective(hint: Any, origin: Any) -> bool:
+    """Returns whether a field is part of the objective: an object of that package, or a pooling function."""
+    return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
+
+
+def _select_parts(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Returns the parts that a list such as `gsm8k,math-500` names."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in parts]:
+        raise UserError(
+            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose of {', '.join(map(str, parts))}, with "
+            "commas between them"
+        )
+    return {name: parts[name] for name in names}
+
+
+def _literal(text: str) -> Any:
+    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(*_UNREADABLE):
+            return read(text)
+    return text
+
+
+_UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError)
+
+
+def _expression(text: str, path: str) -> Any:
+    """Evaluates a call of a public name of `megatron_sspo.objective`, with literals or such calls as arguments."""
+
+    def build(node: ast.expr) -> Any:
+        if isinstance(node, ast.Name) and node.id in objective.__all__:
+            return getattr(objective, node.id)
+        if isinstance(node, ast.Call):
+            keywords = {str(k.arg): build(k.value) for k in node.keywords}
+            return build(node.func)(*[build(a) for a in node.args], **keywords)
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise ValueError(f"{shorten(ast.unparse(node))} is neither a literal nor a known name") from None
+
+    try:
+        return build(ast.parse(text, mode="eval").body)
+    except _UNREADABLE as error:
+        why = one_line(str(error)) or "it is nested too deeply"
+        raise UserError(
+            f"{path}={shorten(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)), built "
+            f"from {', '.join(objective.__all__)}"
+        ) from error

@@ -1,0 +1,84 @@
+"""Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
+
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megatron_sspo.config.naming import one_line
+from megatron_sspo.errors import UserError
+
+_PACKAGE = f"{Path(__file__).parents[1]}/"
+_PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+
+
+@contextmanager
+def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
+    """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
+
+    Args:
+        what: the name of the code for the message: "the recipe x.py".
+        always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
+            because it comes from this package.
+
+    Raises:
+        UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
+            the user's calls another, it has both lines.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
+            raise syntax_user_error(error) from error
+        places = _user_lines(error)
+        if not places and (not always or isinstance(error, UserError)):
+            raise
+        raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
+
+
+def syntax_user_error(error: SyntaxError) -> UserError:
+    """Returns a UserError for a syntax error, with its line."""
+    line = f", line {error.lineno}" if error.lineno else ""
+    text = f" (`{one_line(error.text)}`)" if error.text and error.text.strip() else ""
+    return UserError(f"{_relative_path(error.filename or 'a file')}{line} is not Python: {one_line(error.msg)}{text}")
+
+
+def _describe_error(error: BaseException) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r}): a recipe or plug-in must return instead"
+    try:
+        text = one_line(str(error))
+    except Exception:  # a user's exception whose __str__ fails
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _user_lines(error: BaseException) -> list[str]:
+    """Returns the first and last line of the user's code in the traceback, or else of an installed package."""
+    others = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
+    frames = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
+    ends = frames[:1] + frames[-1:] if len(frames) > 1 else frames
+    found = []
+    for frame in ends:
+        linecache.checkcache(frame.filename)
+        text = f" (`{one_line(frame.line)}`)" if frame.line else ""
+        found.append(f"{_relative_path(frame.filename)}, line {frame.lineno}{text}")
+    return list(dict.fromkeys(found))
+
+
+def _is_user_file(file: str) -> bool:
+    """Returns whether a file belongs neither to this package nor to Python itself."""
+    installed = file.startswith(_INSTALLED)
+    return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))
+
+
+def _relative_path(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -1,0 +1,1 @@
+"""Sources of prompts, one file for each: `rows` is what `Prompts.source` names."""

@@ -1,0 +1,30 @@
+"""AIME 2025: both papers of the American Invitational Mathematics Examination; answers are integers 0 to 999."""
+
+from pathlib import Path
+
+from megatron_sspo.data.row import Fields, Row, row_from_record
+from megatron_sspo.data.sources.published import Published
+
+_SET = Published(
+    name="aime25",
+    repository="math-ai/aime25",
+    splits=("test",),
+    columns=("problem", "answer"),
+    metadata=("id",),
+)
+_FIELDS = Fields(question="problem", answer="answer")
+
+
+def rows(split: str = "test", path: str | Path = "") -> list[Row]:
+    """Returns the thirty problems with their answers.
+
+    Published as math-ai/aime25: test (30 rows). Columns: `problem`, `answer` (text), `id`.
+
+    Args:
+        split: "test", the only split.
+        path: files to read in place of the hub; see `Published.records`.
+
+    Raises:
+        UserError: see `Published.records`.
+    """
+    return [row_from_record(record, _FIELDS) for record in _SET.records(split, path)]

@@ -1,0 +1,60 @@
+"""DAPO-Math-17k: competition problems with integer answers (Yu et al., arXiv 2503.14476)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.sources.published import Published
+
+_SET = Published(
+    name="dapo_math",
+    repository="BytedTsinghua-SIA/DAPO-Math-17k",
+    splits=("train",),
+    columns=("prompt", "reward_model"),
+)
+_FIELDS = Fields(question="prompt", answer="reward_model.ground_truth")
+_PREFIX = "Solve the following math problem step by step."
+_SUFFIX = "Remember to put your answer on its own line after"
+
+
+def rows(split: str = "train", path: str | Path = "") -> list[Row]:
+    """Returns each problem once, without the published instruction to end in "Answer: ...".
+
+    Published as BytedTsinghua-SIA/DAPO-Math-17k: train, about 1.79 million rows, in which 17 thousand problems are
+    repeated a hundred times; a row that repeats an earlier problem and answer is skipped. Columns: `prompt`, a list
+    with one user message; `reward_model`, whose `ground_truth` is the answer; `data_source`, `ability`, `extra_info`.
+    Copies with the bare problem as text in `prompt`, such as open-r1/DAPO-Math-17k-Processed, are read from files with
+    the same column names. It was not checked that every instruction of the dataset has the form that is removed here;
+    a prompt of another form is left unchanged.
+
+    Args:
+        split: "train", the only split.
+        path: files to read in place of the hub; see `Published.records`.
+
+    Raises:
+        UserError: see `Published.records`.
+    """
+    return [row_from_record(record, _FIELDS) for record in _deduplicate(_SET.records(split, path))]
+
+
+def _deduplicate(records: Iterator[Record]) -> Iterator[Record]:
+    seen: set[str] = set()
+    for record in records:
+        values = {**record.values, "prompt": extract_problem(record.values["prompt"])}
+        key = repr(values)
+        if key not in seen:
+            seen.add(key)
+            yield replace(record, values=values)
+
+
+def extract_problem(prompt: Any) -> Any:
+    """Removes the published instruction around a problem; a prompt of another form is returned unchanged."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
+        prompt = prompt[0].get("content")
+    if not isinstance(prompt, str) or not prompt.startswith(_PREFIX):
+        return prompt
+    _, _, problem = prompt.partition("\n\n")
+    problem, _, _ = problem.partition(f"\n\n{_SUFFIX}")
+    return problem.strip() or prompt

@@ -1,0 +1,35 @@
+"""Loads the model's tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.weights.formats.companions import check_tokenizer_files
+
+
+@os_errors_as_user_errors()
+def load_tokenizer(model_path: Path) -> Any:
+    """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
+
+    Raises:
+        UserError: the folder does not exist, or holds no tokenizer that can be read.
+    """
+    if not (model_path / "config.json").exists():
+        raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
+    read_json(model_path / "config.json")
+    check_tokenizer_files(model_path)
+    from transformers import AutoTokenizer
+
+    try:
+        found: Any = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the Rust library is not an Exception
+        reason = " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
+        raise UserError(
+            f"{model_path} has no tokenizer that can be read ({reason}): copy tokenizer.json there"
+        ) from error
+    if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
+        raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
+    return found

@@ -1,0 +1,1 @@
+"""Files of any kind: strict reading, atomic writing, sizes for people."""

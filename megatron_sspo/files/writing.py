@@ -1,0 +1,26 @@
+"""Writes files so that a reader finds the old content or the new, and never a part."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a temporary file beside `path` and renames it, so that a reader finds the old content or the new."""
+    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSON lines, atomically.
+
+    Values without a JSON type, such as a date in a prompt's metadata, become strings. This loses nothing, because only
+    the reward reads metadata, and the rollouts written here are scored already.
+    """
+    write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))

@@ -1,0 +1,1 @@
+"""The resources that a run holds open while it trains, and the warm start before."""

@@ -1,0 +1,375 @@
+"""`Job`: the resources that a run holds open, and the bookkeeping that the training loop leaves out."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from megatron_sspo.checkpoint.manifest import read_manifest
+from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
+from megatron_sspo.checkpoint.writer import CheckpointWriter
+from megatron_sspo.config.overrides import config_to_json
+from megatron_sspo.config.resolve import call_with_options, resolve
+from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.row import count_dropped
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.environment.open import open_environment
+from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
+from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
+from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.files.writing import write_atomically, write_rows
+from megatron_sspo.job.warm_start import warm_start
+from megatron_sspo.plots.curves import plot_run
+from megatron_sspo.policy.distributed import process_group
+from megatron_sspo.policy.metrics import UpdateRecord, update_metrics
+from megatron_sspo.policy.policy import Batch, Policy
+from megatron_sspo.preflight.ranks import check_ranks
+from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.processes import agree, local
+from megatron_sspo.processes.console import Display, format_update, pluralize
+from megatron_sspo.processes.stop import Stop
+from megatron_sspo.rollout.cycles import RolloutCycles
+from megatron_sspo.rollout.metrics import reward_metrics
+from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder.lock import RunLock
+from megatron_sspo.run_folder.resuming import check_files, differences
+from megatron_sspo.weights.random import write_random_weights
+
+
+class Job:
+    """A context manager, entered on every rank: it starts or resumes a run, and at the end evaluates and exports.
+
+    Only rank 0 writes the run's configuration, metrics and log.
+
+    Args:
+        run: the configuration; it is checked again here.
+        resume: the folder of an earlier attempt, to resume from its newest checkpoint; None starts a new run.
+    """
+
+    def __init__(self, run: Run, resume: Path | None) -> None:
+        self.run = check(run)
+        self.folder = resume or Path(run.output) / run.name
+        model_path = Path(run.model.path)
+        self.tokenizer = load_tokenizer(model_path)
+        self.prompts = self._prompt_stream(run.prompts)
+        self._sets = held_out_streams(run, self.tokenizer)
+        self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
+        self._build_reward = resolve("reward", run.reward, "reward")
+
+        self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
+        self.state = State()
+        self._seconds: dict[str, float] = {}
+        self._evaluations: list[dict[str, float]] = []  # on rank 0
+        self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        with ExitStack() as stack:  # closes everything already opened if the start fails
+            log = self.folder / "log.txt"
+            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
+            check_ranks(run, read_model_config(run), self.folder)
+            self.is_main = agree.is_main()
+            agree.run_on_rank_0(lambda: self._lock(stack))
+            found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
+            self._newest = found[-1] if found else None
+            if self._newest is not None and local.is_launched() and not local.is_child():
+                check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
+            self.policy = Policy(run, self._initial_weights(model_path), self._device)
+            self.stop = Stop(self.folder)
+            stack.callback(self.stop.close)
+            self.checkpoints = CheckpointWriter(
+                self.folder / "checkpoints",
+                config_to_json(run),
+                kept=run.checkpoints_kept,
+                in_background=run.checkpoint_in_background,
+                watchdog=self._watchdog,
+                on_saved=self._report_checkpoint,
+            )
+            stack.callback(self.checkpoints.close)
+            self._open = stack.pop_all()
+
+    # ------------------------------------------------------------------ start and end
+
+    def __enter__(self) -> "Job":
+        """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
+        with self._open.pop_all() as stack:  # closes everything already opened if the start fails
+            self._start(stack)
+            self._open = stack.pop_all()
+        return self
+
+    def _start(self, stack: ExitStack) -> None:
+        run = self.run
+        stack.callback(self.display.end)
+        self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
+        stack.callback(self.reward.close)
+        self._rewards = open_rewards(run, stack, self.reward)
+        self.environment = stack.enter_context(open_environment(run.rollouts))
+        self._environments = open_environments(run, stack, self.environment)
+        self.engine = open_engine(run, Path(run.model.path), self.folder)
+        stack.callback(self.engine.close)
+        self.cycles = RolloutCycles(
+            run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment
+        )
+        if self._newest is not None:
+            self.state, extra = read_checkpoint(self._newest, LOOP_STATE)
+            with self._watchdog.allow_silence():
+                self.policy.load(self._newest / "trainer")
+            self.prompts.restore(extra["prompts"])
+            self.cycles.restore(extra["cycles"])
+            self.checkpoints.newest = self.state.update
+        agree.run_on_rank_0(lambda: self._open_records(stack))
+        self.display.log(
+            f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
+            f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
+        )
+        self._report_prompts()
+        if self._newest is None:
+            self._warm_start()
+            self._evaluate()
+        self.display.begin(run.name, run.num_updates, self.state.update)
+        self._watchdog.reset_longest_silence()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:  # no collectives here: the other ranks may be inside a different one
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._open:
+            self._stop_early() if self.stop.exit_code else self._finish()
+
+    def _lock(self, stack: ExitStack) -> None:
+        """Locks the run's folder against other runs."""
+        stack.enter_context(RunLock(self.folder))
+
+    def _open_records(self, stack: ExitStack) -> None:
+        """Opens what rank 0 writes: configuration, metrics, log. Removes metrics of updates after the checkpoint."""
+        run = self.run
+        with os_errors_as_user_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.display.log_to(self.folder / "log.txt")
+            if self._newest is not None:
+                for line in differences(read_manifest(self._newest).run, config_to_json(run)):
+                    self.display.log(f"resumed with another configuration: {line}")
+            write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
+            for name in (sinks.METRICS, sinks.EVALUATIONS):
+                sinks.truncate_after(self.folder / name, self.state.update if self._newest else -1)
+            first = self.state.update + 1 if self._newest else 0
+            self._metrics_writer = sinks.MetricsWriter(
+                self.folder, run.tracking, run.name, config_to_json(run), first_step=first
+            )
+            stack.callback(self._metrics_writer.close)
+            if (self.folder / sinks.EVALUATIONS).exists():
+                self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
+
+    def _stop_early(self) -> None:
+        """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
+        self.display.end()
+        if self.checkpoints.newest != self.state.update and self.state.update:
+            self._save()
+        self.checkpoints.wait()
+        self.display.log(
+            f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
+            f"continue with --resume {self.folder}"
+        )
+
+    def _finish(self) -> None:
+        """Does the last evaluation, exports the model as a Hugging Face folder, plots the curves, prints the table.
+
+        A checkpoint is saved first, because a stop request can interrupt the evaluation between two of its sets.
+        """
+        self.display.end()
+        if self.checkpoints.newest != self.state.update:
+            self._save()
+        self.checkpoints.wait()
+        if not agree.run_on_rank_0(self._is_evaluated) and not self._evaluate(may_stop=True):
+            self._stop_early()
+            return
+        model, replaced = self.folder / "model", self.folder / ".model-replaced"
+        if self.is_main and model.exists():  # exported by an earlier attempt
+            shutil.rmtree(replaced, ignore_errors=True)
+            model.rename(replaced)
+        with self._watchdog.allow_silence():
+            self.policy.export(model)
+        if self.is_main:
+            shutil.rmtree(replaced, ignore_errors=True)
+            curves = plot_run(self.folder)
+            self._print_table()
+            self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
+
+    def _is_evaluated(self) -> bool:
+        """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
+        return bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
+
+    # ------------------------------------------------------------------ what the loop calls
+
+    def sync(self) -> None:
+        """Loads the policy's weights into the engine. A collective."""
+        self.engine.load_weights(self.policy.weights(), self.state.update)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside to `seconds/<name>` of the next metrics row."""
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def after_update(self, batch: Batch, record: UpdateRecord) -> None:
+        """Writes the update's row of metrics, and evaluates and saves if that is due."""
+        version = self.state.update - 1  # the version of the weights before this optimizer step
+        row = {
+            "update": self.state.update,
+            **reward_metrics(batch, policy_version=version),
+            **update_metrics(record),
+            **self.cycles.metrics(),
+            **self.engine.metrics(),
+            **self._reward_metrics(),
+            **self._environment_metrics(),
+            **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
+        }
+        self._seconds = {}
+        if self._metrics_writer is not None:
+            self._metrics_writer.write(sinks.METRICS, row)
+        self.display.advance(f"reward {row['reward/mean']:.2f}")
+        if not self.state.batches:
+            self.display.log(format_update(row))
+        self.checkpoints.poll()
+        if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
+            self._evaluate()
+        if self._is_due(self.run.checkpoint_every):
+            self._save()
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.state.update % every == 0
+
+    # ------------------------------------------------------------------ parts
+
+    def _reward_metrics(self) -> dict[str, float]:
+        """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
+        metrics = getattr(self.reward, "metrics", None)
+        return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
+
+    def _environment_metrics(self) -> dict[str, float]:
+        """Returns the environment's own metrics for this rank's share of the rollouts."""
+        metrics = self.environment.metrics() if self.environment is not None else {}
+        return {f"environment/{name}": value for name, value in metrics.items()}
+
+    def _report_prompts(self) -> None:
+        """Reports dropped prompts, and prompts both trained on and evaluated; lists the former in the run's folder."""
+        prompts, dropped = self.prompts.prompts, self.prompts.dropped
+        if dropped:
+            self.display.log(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
+            if self.is_main:
+                with os_errors_as_user_errors(self.folder):
+                    write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
+        for name, stream in self._sets.items():
+            if stream.dropped:
+                self.display.log(
+                    f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
+                )
+        trained = {prompt.tokens for prompt in prompts}
+        for name, held_out in self.held_out.items():
+            if shared := sum(prompt.tokens in trained for prompt in held_out):
+                self.display.log(
+                    f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are also trained on: "
+                    "prompts.without leaves them out"
+                )
+
+    def _prompt_stream(self, prompts: Prompts) -> PromptStream:
+        return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
+
+    def _initial_weights(self, model_path: Path) -> Path:
+        """Returns the folder that the policy loads: the model's, or one of random weights that rank 0 makes."""
+        if self.run.model.init == "pretrained":
+            return model_path
+        destination = self.folder / "initial_model"
+
+        def write() -> None:
+            if self._newest is None:  # an attempt that ended before its first checkpoint may have used another seed
+                shutil.rmtree(destination, ignore_errors=True)
+            with os_errors_as_user_errors(destination):
+                write_random_weights(model_path, destination, self.run.seed)
+
+        agree.run_on_rank_0(write)
+        return destination
+
+    def _warm_start(self) -> None:
+        options = self.run.warm_start
+        if options is None:
+            return
+        prompts = self._prompt_stream(options.prompts)
+        self.display.begin("warm start", options.updates)
+
+        def report(number: int, record: UpdateRecord) -> None:
+            self.display.advance(f"warm start, loss {record.loss:.3f}")
+            if number % max(1, options.updates // 10) == 0:
+                self.display.log(f"warm start {number}/{options.updates}  loss {record.loss:.4f}")
+
+        warm_start(self.policy, options, prompts, self.tokenizer, report)
+        self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
+
+    def _evaluate(self, *, may_stop: bool = False) -> bool:
+        """Evaluates all sets and writes their row; returns False if a stop request ended the evaluation early."""
+        options = self.run.evaluation
+        if options is None:
+            return True
+        self.sync()
+        row: dict[str, float] = {"update": self.state.update}
+        answers: list[dict[str, Any]] = []
+        for name, held_out in sets_of(self.run).items():
+            if may_stop and self.stop.is_requested():
+                return False
+            store = AnswerStore(self.tokenizer)
+            numbers = evaluate(
+                self.engine,
+                self._rewards[name],
+                self.held_out[name],
+                sampling_of(self.run, held_out),
+                sync=self.sync,
+                store=store,
+                samples=options.samples,
+                seed=self.run.seed,
+                environment=self._environments[name],
+            )
+            row |= {f"{name}/{number}": value for number, value in numbers.items()}
+            answers += [{"set": name, **found.to_row()} for found in store.by_id("greedy").values()]
+            shown = "  ".join(
+                f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))
+            )
+            self.display.log(f"evaluation  {name}: {shown}")
+        self.engine.release_memory()
+        self._evaluations.append(row)
+        if self._metrics_writer is not None:
+            self._metrics_writer.write(sinks.EVALUATIONS, row)
+            with os_errors_as_user_errors(self.folder):
+                write_rows(self.folder / "evaluation_responses.jsonl", answers)
+        return True
+
+    def _save(self) -> None:
+        extra = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
+        self.checkpoints.save(self.policy.begin_save, self.state, extra)
+
+    def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:
+        in_background, to_stop = "", self.stop.longest_interval + seconds
+        if self.run.checkpoint_in_background:
+            in_background = f", {seconds - waited:.1f} s of it in the background"
+            to_stop += seconds  # a stop waits for the checkpoint in progress, and then writes another
+        self.display.log(
+            f"checkpoint of update {update} in {seconds:.1f} s{in_background}; a stop request takes at most "
+            f"{to_stop:.0f} s (from the longest update so far)"
+        )
+
+    def _print_table(self) -> None:
+        if not self._evaluations:
+            return
+        first, last = self._evaluations[0], self._evaluations[-1]
+        columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
+        for name, prompts in self.held_out.items():
+            title = f"{self.run.name}: {len(prompts)} held-out prompts of {name}"
+            self.display.table(title, columns, before_and_after(first, last, name))

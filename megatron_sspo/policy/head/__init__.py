@@ -1,0 +1,1 @@
+"""The output head: log-probs and entropies of the response tokens from hidden states."""

@@ -1,0 +1,99 @@
+"""Computes an update's numbers in metrics.jsonl from values of tokens and of sequences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+_MOVED = 1e-3  # |log ρ| above which a token counts as moved: well above the rounding noise of float32 log-probs
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRecord:
+    """The values of one optimizer step over all ranks and microbatches: R response tokens, S sequences."""
+
+    loss: float  # the mean over sequences, whose gradient was taken
+    tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
+    sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
+    grad_norm: float = 0.0  # before clipping
+    learning_rate: float = 0.0  # of this step
+
+
+def merge(reports: Sequence[Mapping[str, Any]], *, num_sequences: int) -> UpdateRecord:
+    """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences."""
+
+    def joined(kind: str) -> dict[str, torch.Tensor]:
+        return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
+
+    loss = sum(float(report["loss"].double()) for report in reports) / num_sequences
+    return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"))
+
+
+def update_metrics(record: UpdateRecord) -> dict[str, float]:
+    """Returns the update's numbers by the names that they are plotted under.
+
+    KL(π_old‖π_θ) is estimated by k3 = ρ − 1 − log ρ on tokens that π_old sampled (Schulman, "Approximating KL
+    divergence"). The entropy is the entropy of the whole distribution, not −log π of the sampled token.
+    """
+    log_ratio, weight = record.tokens["log_ratio"].double(), record.tokens["token_weight"].double()
+    difference = record.tokens["engine_difference"].double()
+    sequence_weight = record.sequences["sequence_weight"].double()
+    return {
+        "policy/loss": record.loss,
+        "policy/entropy": _mean(record.tokens["entropy"]),
+        "policy/kl_old": _mean(log_ratio.expm1() - log_ratio),
+        "policy/grad_norm": record.grad_norm,
+        "policy/learning_rate": record.learning_rate,
+        **_distribution("log_ratio", log_ratio),
+        **_distribution("token_weight", weight),
+        "token_weight/below_half": _mean(weight < 0.5),
+        "token_weight/zero": _mean(weight == 0),  # the clip fraction, if the gate is Clip
+        **_sides(log_ratio, weight, record.tokens["advantage"]),
+        **_distribution("sequence_weight", sequence_weight),
+        "sequence_weight/effective_sample_size": _effective_sample_size(sequence_weight),
+        "engine/log_prob_difference_mean": _mean(difference.abs()),
+        "engine/log_prob_difference_max": float(difference.abs().max()) if len(difference) else 0.0,
+        "engine/kl": _mean(difference.expm1() - difference),
+        "response/tokens": float(len(log_ratio)),
+    }
+
+
+def _sides(log_ratio: torch.Tensor, weight: torch.Tensor, advantage: torch.Tensor) -> dict[str, float]:
+    """Returns shares of all tokens: those that moved against their advantage, and w < ½ by the signs of Â and log ρ."""
+    positive, negative = advantage > 0, advantage < 0
+    above, below = log_ratio > _MOVED, log_ratio < -_MOVED
+    sides = {
+        "positive_above": positive & above,
+        "positive_below": positive & below,
+        "negative_above": negative & above,
+        "negative_below": negative & below,
+    }
+    return {
+        "log_ratio/against_advantage": _mean(sides["positive_below"] | sides["negative_above"]),
+        **{f"token_weight/below_half/{name}": _mean(side & (weight < 0.5)) for name, side in sides.items()},
+    }
+
+
+def _effective_sample_size(weights: torch.Tensor) -> float:
+    """Returns (Σ s)² / (S Σ s²): the share of the S sequences that the weighted mean is worth, 1 if all are equal."""
+    squares = len(weights) * float(weights.square().sum())
+    return float(weights.sum()) ** 2 / squares if squares else 0.0
+
+
+def _distribution(name: str, values: torch.Tensor) -> dict[str, float]:
+    quantiles = {suffix: _quantile(values, q) for suffix, q in _QUANTILES.items()}
+    return {f"{name}/mean": _mean(values), **{f"{name}/{suffix}": value for suffix, value in quantiles.items()}}
+
+
+def _quantile(values: torch.Tensor, q: float) -> float:
+    """Returns the nearest observed value, because torch.quantile refuses more than 16 million values."""
+    if not len(values):
+        return 0.0
+    return float(values.kthvalue(1 + round(q * (len(values) - 1))).values)
+
+
+def _mean(values: Sequence[float] | torch.Tensor) -> float:
+    tensor = torch.as_tensor(values, dtype=torch.float64)
+    return float(tensor.mean()) if len(tensor) else 0.0

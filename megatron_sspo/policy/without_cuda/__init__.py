@@ -1,0 +1,1 @@
+"""Replacements for what Megatron-Core takes from CUDA, Apex and Transformer Engine."""

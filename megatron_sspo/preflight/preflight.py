@@ -1,0 +1,104 @@
+"""Checks that need no process group; the launching process runs them in a few seconds."""
+
+import os
+import warnings
+from pathlib import Path
+
+from megatron_sspo.checkpoint.state import list_checkpoints
+from megatron_sspo.config.resolve import check_options, resolve
+from megatron_sspo.data.demonstration import demonstration
+from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.environment.open import check_environment
+from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
+from megatron_sspo.preflight import resources
+from megatron_sspo.processes.surroundings import check_open_files
+from megatron_sspo.reward.protocol import check_prompts
+from megatron_sspo.rollout.collect import check_advantage
+from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.run import Run, check
+from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder.resuming import Resumable, check_resumable
+from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.table import check_coverage
+
+
+def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
+    """Checks a run before it starts: its configuration, folders, data, plug-ins, and the machine.
+
+    The configuration includes Megatron's fields. Every row of the data is read, and checked by its reward. On the
+    machine, the disk, the rendezvous port, the limit on open files and the recipe's servers are checked; on ranks that
+    torchrun or srun has started, only rank 0 does this. `preflight_ranks` checks the memory on the ranks.
+
+    Args:
+        resume: the folder of the run to resume; None for a new run.
+        elsewhere: whether the run is for other machines than this one.
+
+    Returns:
+        A line for each field that differs from the configuration in the checkpoint of a resumed run.
+
+    Raises:
+        UserError: the first check that fails.
+    """
+    check(run)
+    config = resources.read_model_config(run)
+    with warnings.catch_warnings():  # megatron-core warns of optional packages when it is imported
+        warnings.simplefilter("ignore")
+        from megatron_sspo.policy.check import check_policy
+
+        check_policy(run, config, for_other_machines=elsewhere)
+    checkpoint = check_folder(run, resume)
+    sinks.check(run.tracking)
+    check_advantage(run.advantage, run.rollouts.group_size)
+    build_reward = resolve("reward", run.reward, "reward")
+    check_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
+    check_rewards(run)
+    check_engine(run)
+    model_path = Path(run.model.path)
+    tokenizer = load_tokenizer(model_path)
+    check_environment(run.rollouts, tokenizer)
+    if run.model.init == "pretrained":
+        with open_folder(model_path) as folder:
+            family = load_family(folder.config)
+            check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
+    else:
+        load_family(config)
+    stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
+    check_prompts(build_reward, stream.prompts)
+    if checkpoint is not None:
+        stream.restore(checkpoint.prompts)
+    check_held_out(run, held_out_prompts(run, tokenizer))
+    check_environments(run, tokenizer)
+    if run.warm_start:
+        for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
+            demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)
+    if os.environ.get("RANK", "0") == "0":
+        resources.check_disk(run, config, resume or Path(run.output) / run.name)
+        resources.check_port()
+        check_open_files()
+        resources.check_servers(run.rollouts.options.get("urls", ()))
+    return checkpoint.differences if checkpoint is not None else []
+
+
+def check_folder(run: Run, resume: Path | None) -> Resumable | None:
+    """Checks that a new run's folder holds no run, or that a resumed run's folder holds one and a valid checkpoint.
+
+    Returns:
+        The newest checkpoint; None if there is none.
+
+    Raises:
+        UserError: the folder or its newest checkpoint fails the check.
+    """
+    folder = resume or Path(run.output) / run.name
+    has_run = (folder / "config.json").exists()
+    if resume is not None and not has_run:
+        raise UserError(f"{resume} is not the folder of a run: it has no config.json")
+    if resume is None and has_run:
+        raise UserError(
+            f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
+            "--set name=..."
+        )
+    found = list_checkpoints(folder / "checkpoints")
+    return check_resumable(run, folder, found[-1]) if found else None

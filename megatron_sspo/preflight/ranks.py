@@ -1,0 +1,115 @@
+"""Checks that need all ranks; they run after the process group is made and before anything is loaded."""
+
+import contextlib
+import hashlib
+import platform
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.preflight.resources import check_memory, memory_of_rank
+from megatron_sspo.processes import agree
+from megatron_sspo.run import Run
+
+_PACKAGES = ("torch", "megatron-core", "transformers", "safetensors")
+_SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system is visible on all nodes
+
+
+def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
+    """Checks that all ranks have the same software, see the run's and the model's folders, and have enough memory.
+
+    A collective: all ranks raise the same error, so that no rank waits for another.
+
+    Args:
+        config: the content of the model's config.json.
+        folder: the run's folder; it is created if missing, and removed again if the check of the folders fails.
+
+    Raises:
+        UserError: the first check that fails.
+    """
+    found = agree.all_gather_objects({"host": socket.gethostname(), "versions": versions()})
+    hosts = [rank["host"] for rank in found]
+    _compare([rank["versions"] for rank in found], hosts)
+    _check_paths(run, folder, hosts)
+    available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
+    failed: UserError | None = None
+    try:
+        check_memory(run, config, available, f"{what} of {socket.gethostname()}", on_cuda=torch.cuda.is_available())
+    except UserError as error:
+        failed = error
+    agree.raise_first(failed)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages used, and a hash of this package's sources."""
+    found = {"Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return {**found, "megatron_sspo": digest.hexdigest()[:12]}
+
+
+def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
+    for name, expected in found[0].items():
+        for rank, others in enumerate(found):
+            if others[name] != expected:
+                raise UserError(
+                    f"rank {rank} on {hosts[rank]} has {name} {others[name]}, but rank 0 on {hosts[0]} has {expected}: "
+                    "start all ranks from one environment and one checkout"
+                )
+
+
+def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:
+    """Checks that all ranks see a file that rank 0 makes in the run's folder; a folder of that name is not enough."""
+    is_main = agree.is_main()
+    made = is_main and not folder.exists()
+    marker = folder / f".seen-{secrets.token_hex(8)}"
+    try:
+        message = ""
+        if is_main:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                marker.touch()
+            except OSError as error:
+                message = f"cannot write into {folder} ({error.strerror}): choose another place with --set output=..."
+        name, message = agree.broadcast_from_rank_0((marker.name, message))
+        if message:
+            raise UserError(message)
+        missing = [str(path) for path in (folder / name, Path(run.model.path)) if not _is_seen(path)]
+        for rank, paths in enumerate(agree.all_gather_objects(missing)):
+            if paths:
+                path = str(folder) if paths[0].endswith(name) else paths[0]
+                raise UserError(
+                    f"rank {rank} on {hosts[rank]} does not see {path} of rank 0 on {hosts[0]}: use folders that all "
+                    "nodes share, with absolute paths"
+                )
+    except UserError:
+        if made:
+            marker.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder is not empty any more
+                folder.rmdir()
+        raise
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def _is_seen(path: Path) -> bool:
+    deadline = time.monotonic() + _SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,156 @@
+"""Checks that a machine has what a run needs: memory, disk, a port, servers that answer."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.units import format_bytes
+from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, model_bytes
+from megatron_sspo.processes.ports import check_free
+from megatron_sspo.rollout.servers.client import Client, ServerError
+from megatron_sspo.rollout.servers.server_program import KEY
+from megatron_sspo.run import Run
+
+_ANSWER_SECONDS = 10.0
+
+
+def read_model_config(run: Run) -> dict[str, Any]:
+    """Returns the content of the model's config.json. A run's checkpoint has this file in its folder `trainer`.
+
+    Raises:
+        UserError: the file does not exist or cannot be read.
+    """
+    folder = Path(run.model.path)
+    for path in (folder / "config.json", folder / "trainer" / "config.json"):
+        if path.exists():
+            return read_json(path)
+    raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder")
+
+
+def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
+    """Returns this rank's memory in bytes and its name: a GPU of its own, or an equal part of the host's memory."""
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return properties.total_memory, f"the {properties.name}"
+    return psutil.virtual_memory().total // num_local_ranks, "its share of the memory"
+
+
+def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:
+    """Checks that no rank is estimated to need more than `available` bytes, unless `run.check_memory` is False.
+
+    Raises:
+        UserError: a rank needs more; the message names the largest part and how to make it smaller.
+    """
+    if not run.check_memory:
+        return
+    stages = estimate(run, config, on_cuda=on_cuda)
+    worst = max(stages, key=lambda stage: stage.total)
+    if worst.total <= available:
+        return
+    largest, remedy = _largest(run, worst)
+    raise UserError(
+        f"a rank is estimated to need {worst.total / 1e9:.1f} GB, but {what} has {available / 1e9:.1f} GB; most of it, "
+        f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}; or --set "
+        "check_memory=false to start anyway"
+    )
+
+
+def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
+    """Checks that the disk has space for a checkpoint and the finished model.
+
+    Args:
+        folder: the run's folder, which need not exist yet.
+
+    Raises:
+        UserError: the disk has less free space.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    needed = checkpoint_bytes(run, config) + model_bytes(run, config)
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(
+            f"{place} has {format_bytes(free)} free, and a checkpoint and the finished model take "
+            f"{format_bytes(needed)}: make room, or choose another disk with --set output=..."
+        )
+
+
+def check_port() -> None:
+    """Checks that MASTER_PORT is free if this process will serve the rendezvous store there.
+
+    Otherwise the other ranks would connect to an unrelated server and wait half an hour. Under torchrun this check is
+    skipped, because torchrun itself listens on that port.
+
+    Raises:
+        UserError: the port is in use.
+    """
+    port = os.environ.get("MASTER_PORT", "")
+    if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:
+        return
+    check_free("", int(port), "set MASTER_PORT to a free port")
+
+
+def check_servers(urls: Sequence[str]) -> None:
+    """Checks that all rollout servers that the recipe names answer.
+
+    Raises:
+        UserError: a server does not answer; the message names the first such server.
+    """
+    if not urls:
+        return
+    clients = [Client(url, os.environ.get(KEY, "")) for url in urls]
+    for error in asyncio.run(_probe_servers(clients)):
+        if error is not None:
+            raise UserError(
+                f"a rollout server does not answer: {error}; start it, or fix rollouts.options.urls or {KEY}"
+            )
+
+
+async def _probe_servers(clients: Sequence[Client]) -> list[ServerError | None]:
+    async def probe(client: Client) -> ServerError | None:
+        try:
+            await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
+        except ServerError as error:
+            return error
+        finally:
+            await client.close()
+        return None
+
+    return await asyncio.gather(*map(probe, clients))
+
+
+_WORDS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "the optimizer's state",
+    "activations": "activations",
+    "layer": "one layer's activations",
+    "logits": "logits",
+    "engine": "the engine within the trainer",
+    "allowance": "left to CUDA and NCCL",
+}
+
+
+def _largest(run: Run, estimated: MemoryEstimate) -> tuple[str, str]:
+    """Returns the name of the estimate's largest field, and how to make it smaller."""
+    largest = max(vars(estimated), key=lambda name: getattr(estimated, name))
+    more_ranks = "raise parallel.tensor, parallel.pipeline or, for experts, parallel.expert"
+    if largest == "activations" and run.megatron.get("recompute_granularity") != "full":
+        fields = ("granularity=full", "method=uniform", "num_layers=1")
+        return largest, " ".join(f"--set megatron.recompute_{field}" for field in fields)
+    remedies = {
+        "weights": more_ranks,
+        "gradients": more_ranks,
+        "optimizer": "raise parallel.data, over which it is spread",
+        "engine": "lower rollouts.options.max_batch_size, or let servers generate: rollouts.engine=sglang",
+    }
+    return largest, remedies.get(largest, "lower tokens_per_microbatch, or raise parallel.tensor or parallel.context")

@@ -1,0 +1,151 @@
+"""Starts a run's processes on this machine."""
+
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes import stop
+from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.ports import free_port
+
+_REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
+_POLL_SECONDS = 0.1
+_MOST_PROCESSES_PER_CORE = 32  # for a run on one machine
+_REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
+
+
+def is_launched() -> bool:
+    """Returns whether torchrun, a Slurm script or `launch` has started this process as a rank of a job."""
+    return "WORLD_SIZE" in os.environ
+
+
+def is_child() -> bool:
+    """Returns whether `launch` has started this process."""
+    return _REPORT in os.environ
+
+
+def launch(arguments: Sequence[str], num_processes: int) -> int:
+    """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
+
+    If a process fails, the others are killed, and the result is its exit code. All processes die with this one. Stop
+    signals are passed on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
+    process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
+
+    Raises:
+        UserError: there are far more processes than cores.
+    """
+    most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if num_processes > most:
+        raise UserError(
+            f"the layout has {num_processes:,} processes, but this machine has {os.cpu_count()} cores: lower "
+            "parallel.*, or start the run on a cluster with launch --on slurm"
+        )
+    ours, theirs = os.pipe()
+    environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def forward_signal(number: int, _: Any) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    handlers = {number: signal.signal(number, forward_signal) for number in stop.SIGNALS}
+    try:
+        for rank in range(num_processes):
+            processes.append(
+                subprocess.Popen(
+                    _command(arguments),
+                    env={**environment, **_rank_variables(rank)},
+                    pass_fds=[theirs],
+                    preexec_fn=partial(exit_with_parent, os.getpid()),
+                )
+            )
+        return _wait(processes, ours)
+    finally:
+        _stop(processes)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.close(ours)
+        os.close(theirs)
+
+
+def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]:
+    """Returns the command line of each process that `launch` would start, with the added environment variables."""
+    environment = _environment(num_processes)
+    return [
+        shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _rank_variables(rank)).items())])
+        + f" {shlex.join(_command(arguments))}"
+        for rank in range(num_processes)
+    ]
+
+
+def _environment(num_processes: int) -> dict[str, str]:
+    """Returns the environment variables that are the same for all processes."""
+    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "WORLD_SIZE": str(num_processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+
+
+def _rank_variables(rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-P", "-m", "megatron_sspo", *arguments]
+
+
+def report(message: str, exit_code: int = 2) -> None:
+    """Sends a message for the user to `launch` and waits to be killed; does nothing if `launch` is not the parent.
+
+    The process does not just exit, because the other ranks would then see broken connections and print errors of their
+    own before they are killed.
+
+    Args:
+        message: the message that `launch` prints.
+        exit_code: the exit code of the whole run.
+    """
+    if is_child():
+        os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode())
+        time.sleep(_REPORT_SECONDS)
+
+
+def report_hang(exit_code: int, message: str) -> None:
+    """Reports a run that hangs; the `report` argument of a `Watchdog`."""
+    report(message, exit_code)
+
+
+def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
+    with selectors.DefaultSelector() as selector:
+        selector.register(reports, selectors.EVENT_READ)
+        while True:
+            if selector.select(_POLL_SECONDS):
+                exit_code, _, message = os.read(reports, 1 << 16).decode().split("\0")[0].partition(" ")
+                print(f"megatron-sspo: {message}", file=sys.stderr, flush=True)
+                return int(exit_code)
+            codes = [process.poll() for process in processes]
+            for rank, code in enumerate(codes):
+                if code and code not in stop.EXIT_CODES:
+                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
+                    return code if code > 0 else 128 - code
+            if all(code is not None for code in codes):
+                return max(code for code in codes if code is not None)
+
+
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Kills the processes: they have nothing to save, and their own child processes die with them."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()

@@ -1,0 +1,1 @@
+"""Generation inside the trainer, with plain PyTorch."""

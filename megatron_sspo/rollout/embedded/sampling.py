@@ -1,0 +1,79 @@
+"""Sampling of tokens from logits. All functions are pure; only the random stream has a state."""
+
+import hashlib
+import random
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Sampling
+
+
+def check(sampling: Sampling) -> None:
+    """Raises UserError if a field of `sampling` is out of range."""
+    if sampling.max_tokens < 1:
+        raise UserError(f"sampling.max_tokens is {sampling.max_tokens}: it must be 1 or more")
+    if sampling.temperature < 0:
+        raise UserError(f"sampling.temperature is {sampling.temperature}: use 0 for greedy decoding, or more to sample")
+    if not 0 < sampling.top_p <= 1:
+        raise UserError(f"sampling.top_p is {sampling.top_p}: it must lie in (0, 1]")
+    if "" in sampling.stop:
+        raise UserError("sampling.stop has an empty string, which every response contains: remove it")
+
+
+def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Returns the log-probs of the distribution that tokens are sampled from.
+
+        log p = z / temperature + const  on the smallest set of most likely tokens whose mass reaches top_p,
+        −∞ elsewhere
+
+    For `temperature` 0 the result is the model's own distribution, log softmax z, without `top_p`: these are the
+    log-probs that a trainer computes at temperature 1.
+
+    Args:
+        logits: [rows, vocabulary], of any floating type.
+
+    Returns:
+        [rows, vocabulary] in float32, normalized.
+    """
+    log_probs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    if temperature == 0 or top_p == 1:
+        return log_probs
+    # A stable sort cuts ties at the border by token id; otherwise the result would be undetermined.
+    descending, order = log_probs.sort(dim=-1, descending=True, stable=True)
+    probs = descending.double().exp()
+    outside = probs.cumsum(dim=-1) - probs >= top_p
+    outside[:, 0] = False  # one token must remain, but the difference may not be exactly zero
+    kept = log_probs.masked_fill(torch.empty_like(outside).scatter_(-1, order, outside), float("-inf"))
+    return torch.log_softmax(kept, dim=-1)
+
+
+def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Draws one token per row by inverting the cumulative distribution.
+
+    The sum runs in the order of the vocabulary. In the order of probability, two tokens of equal probability up to
+    rounding could change places between two batch shapes, and the same uniform number would draw another token.
+
+    Args:
+        log_probs: [rows, vocabulary].
+        uniforms: [rows] in float64, each in [0, 1).
+
+    Returns:
+        [rows] token ids, each with a probability above zero.
+    """
+    cumulative = log_probs.double().exp().cumsum(dim=-1)
+    total = cumulative[:, -1]
+    # The product may be rounded up to the total itself, which is past the last token.
+    threshold = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
+
+
+def random_stream(seed: int, prompt_id: str, index: int) -> random.Random:
+    """Returns the generator of the uniform numbers of response `index` of a group, one number per token.
+
+    The numbers depend only on the arguments, not on the batch, the size of the group or Python's hash seed. Python
+    guarantees that `Random.random` gives the same numbers in all versions.
+    """
+    key = hashlib.sha256(f"{seed}\0{index}\0{prompt_id}".encode()).digest()
+    return random.Random(int.from_bytes(key, "big"))

@@ -1,0 +1,34 @@
+"""Computes the numbers of rewards, lengths and staleness in metrics.jsonl."""
+
+from collections.abc import Sequence
+
+import torch
+
+from megatron_sspo.types import RolloutGroup
+
+
+def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
+    """Returns means over the responses, and the share of groups with equal rewards, which give no gradient."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
+    lengths = torch.tensor([float(rollout.num_response_tokens) for rollout in rollouts])
+    observed = [len(rollout.tokens) - rollout.num_response_tokens for rollout in rollouts]
+    equal = [len({rollout.reward for rollout in group.rollouts}) == 1 for group in groups]
+    return {
+        "reward/mean": _mean([rollout.reward for rollout in rollouts]),
+        **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rollouts]) for part in parts},
+        "reward/zero_variance_groups": _mean(equal),
+        "response/tokens_mean": float(lengths.mean()),
+        "response/tokens_max": float(lengths.max()),
+        "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
+        "response/empty": _mean([not rollout.tokens for rollout in rollouts]),
+        "response/turns_mean": _mean([rollout.num_turns for rollout in rollouts]),
+        "response/observed_tokens_mean": _mean(observed),
+        "rollout/staleness": sum(r.staleness(policy_version) * r.num_response_tokens for r in rollouts)
+        / max(1, sum(r.num_response_tokens for r in rollouts)),
+        "rollout/staleness_max": float(max(policy_version - rollout.policy_version for rollout in rollouts)),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(torch.tensor(values, dtype=torch.float64).mean()) if values else 0.0

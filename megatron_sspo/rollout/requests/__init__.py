@@ -1,0 +1,1 @@
+"""Generation by requests to SGLang servers."""

@@ -1,0 +1,183 @@
+"""Converts prompts to SGLang requests, and SGLang's answers to rollouts. It never waits for a server."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from megatron_sspo.batching.routes import pack_routes
+from megatron_sspo.environment.turns import TurnTemplate
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.servers.client import ServerError
+from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResponse:
+    """A response so far: complete, or incomplete because its request was aborted.
+
+    Requests are aborted when weights are replaced or a request takes too long.
+    """
+
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()  # (policy version, number of consecutive tokens that it sampled)
+    finish_reason: FinishReason | None = None  # None: incomplete
+    routes: str | None = None
+    observed: tuple[tuple[int, int], ...] = ()  # see `Rollout.observed`
+
+    @property
+    def last_turn(self) -> tuple[int, ...]:
+        """The tokens of the last turn."""
+        return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
+
+    def append_observation(self, observation: tuple[int, ...]) -> "PartialResponse":
+        """Returns the response with the tokens between two turns appended, ready for the next turn."""
+        end = len(self.tokens) + len(observation)
+        return replace(
+            self,
+            tokens=self.tokens + observation,
+            log_probs=self.log_probs + (0.0,) * len(observation),
+            finish_reason=None,
+            observed=(*self.observed, (len(self.tokens), end)),
+        )
+
+    def __add__(self, more: "PartialResponse") -> "PartialResponse":
+        """Appends the continuation `more`. Its routes cover both parts, because the server prefilled these tokens."""
+        spans = list(self.spans)
+        for version, count in more.spans:
+            if spans and spans[-1][0] == version:
+                spans[-1] = (version, spans[-1][1] + count)
+            else:
+                spans.append((version, count))
+        return PartialResponse(
+            self.tokens + more.tokens,
+            self.log_probs + more.log_probs,
+            tuple(spans),
+            more.finish_reason,
+            more.routes,
+            self.observed,
+        )
+
+
+class RequestFormat:
+    """The conversion between prompts, requests, answers and rollouts of one model.
+
+    Args:
+        model_path: folder with config.json and tokenizer.
+        routes: whether servers report the experts of each token.
+    """
+
+    def __init__(self, model_path: Path, *, routes: bool) -> None:
+        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
+        self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
+        self._max_positions: int = config.get_text_config().max_position_embeddings
+        self._routes = routes
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises UserError if the prompt is empty or leaves no room for a response."""
+        if not 0 < len(prompt.tokens) < self._max_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} "
+                "positions: drop or shorten it"
+            )
+
+    def max_new_tokens(self, prompt: Prompt, sampling: Sampling) -> int:
+        """Returns the largest number of tokens that may follow a prompt."""
+        return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
+
+    def to_request(self, prompt: Prompt, sampling: Sampling, part: PartialResponse, *, id: str) -> dict[str, Any]:
+        """Returns the request for the rest of a response."""
+        return {
+            "rid": id,
+            "input_ids": [*prompt.tokens, *part.tokens],
+            "sampling_params": {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_new_tokens": self.max_new_tokens(prompt, sampling) - len(part.tokens),
+                "stop": list(sampling.stop) or None,
+                "stop_token_ids": self._end_tokens,
+                "no_stop_trim": True,
+                "skip_special_tokens": True,
+            },
+            "return_logprob": True,
+            "return_routed_experts": self._routes,
+        }
+
+    def parse(self, answer: Mapping[str, Any]) -> PartialResponse:
+        """Converts an answer. The last token of an aborted response is dropped.
+
+        SGLang has not yet checked whether the response ends with that token, by an end token, a stop string or its
+        length. The token is always sampled again: to keep it only in some cases would bias the distribution.
+
+        Raises:
+            ServerError: the answer is malformed, or its weights come from no sync.
+        """
+        try:
+            meta = answer["meta_info"]
+            kind = meta["finish_reason"]["type"]
+            tokens = tuple(int(token) for token in answer["output_ids"])
+            if kind == "abort" and len(tokens) <= 1:
+                return PartialResponse()
+            log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
+            if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
+                raise ValueError("output_ids and output_token_logprobs differ")
+            if kind == "abort":
+                tokens, log_probs = tokens[:-1], log_probs[:-1]
+            spans = _spans(meta, len(tokens))
+            # An aborted response needs no routes: those of the whole response come with its last part.
+            routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error
+        if kind not in ("stop", "length", "abort"):
+            raise ServerError(f"a server ended a response with the unknown finish_reason {meta['finish_reason']}")
+        return PartialResponse(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
+
+    def to_rollout(self, part: PartialResponse) -> Rollout:
+        """Converts a complete response to a rollout."""
+        assert part.finish_reason is not None
+        return Rollout(
+            tokens=part.tokens,
+            rollout_log_probs=part.log_probs,
+            text=self.last_turn_text(part),
+            finish_reason=part.finish_reason,
+            policy_version=min(version for version, _ in part.spans),
+            version_spans=part.spans if len(part.spans) > 1 else (),
+            routes=part.routes,
+            observed=part.observed,
+            transcript=self._decode(part.tokens) if part.observed else "",
+        )
+
+    def last_turn_text(self, part: PartialResponse) -> str:
+        """Returns the last turn, decoded."""
+        return self._decode(part.last_turn)
+
+    def turn_template(self) -> TurnTemplate:
+        """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
+        return TurnTemplate(self._tokenizer)
+
+    def _decode(self, tokens: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _pack_routes(self, meta: Mapping[str, Any]) -> str:
+        """Packs the experts of every token except the last one, which the model has not processed."""
+        chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
+        return pack_routes(chosen, self._num_experts)
+
+
+def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:
+    """Returns (policy version, number of tokens) for each span of tokens.
+
+    Raises:
+        ValueError: the version is not a number: a server without weights of a sync reports "default".
+    """
+    found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
+    counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]
+    return tuple((int(version), count) for version, count in counts if count > 0)

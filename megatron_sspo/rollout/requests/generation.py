@@ -1,0 +1,283 @@
+"""Generation on SGLang's servers: sends requests, retries them on other servers, continues and aborts them."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import itertools
+import queue
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from megatron_sspo.environment.protocol import Environment
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes.watchdog import mark_progress
+from megatron_sspo.rollout.engine import NeedsWeights
+from megatron_sspo.rollout.requests.episodes import ServedEpisodes
+from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.servers.client import Client, ServerError
+from megatron_sspo.rollout.servers.pool import Server, ServerPool
+from megatron_sspo.rollout.servers.router import Router
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+
+_MAX_FAILURES = 8  # of one turn of a response, on healthy servers
+_ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
+_FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
+_POLL_SECONDS = 0.5
+
+
+class Requests:
+    """Generates responses, of one or more turns each, and retries on other servers if one fails.
+
+    Args:
+        pool: the servers.
+        format: the conversion of requests and answers.
+        router: the router that chooses the server of a request; None: this class chooses it.
+        max_in_flight: largest number of concurrent requests, over all generations.
+        seconds: timeout of a request. Its server is then told to abort and to return the tokens so far; the rest is
+            requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
+            the partial response is.
+    """
+
+    def __init__(
+        self, pool: ServerPool, format: RequestFormat, router: Router | None, *, max_in_flight: int, seconds: float
+    ) -> None:
+        self.pool, self.format = pool, format
+        self._router, self._seconds = router, seconds
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._run, self._numbers = secrets.token_hex(8), itertools.count()
+        self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._episodes: dict[int, ServedEpisodes] = {}  # by the environment's id
+
+    async def idle_seconds(self) -> float:
+        """Returns the seconds without any request in progress since the last call."""
+        now = time.monotonic()
+        if not self._num_in_progress:
+            self._idle_seconds += now - self._idle_since
+        self._idle_since = now
+        found, self._idle_seconds = self._idle_seconds, 0.0
+        return found
+
+    def episodes(self, environment: Environment) -> ServedEpisodes:
+        """Returns the episodes of an environment, one instance for all generations in it.
+
+        Raises:
+            UserError: the chat template does not support a second turn.
+        """
+        if id(environment) not in self._episodes:
+            self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turn_template())
+        return self._episodes[id(environment)]
+
+    async def generate_response(
+        self, prompt: Prompt, sampling: Sampling, first: int, episodes: ServedEpisodes | None = None
+    ) -> Rollout:
+        """Generates one response with all its turns. Waits while no server holds the weights.
+
+        Args:
+            first: number of the server to try first, modulo their count. All responses to a prompt go to the same
+                server, which computes the prompt once; so do all turns of a response, whose earlier turns are then in
+                the server's cache.
+            episodes: the environment's episodes; None for a single turn.
+
+        Raises:
+            UserError: the servers reject the request, no healthy server answers, or the environment is broken.
+        """
+        part = await self._run_turn(prompt, sampling, first, PartialResponse())
+        if episodes is not None and part.finish_reason == "stop":
+            async with episodes.episode(prompt) as observe:
+                while part.finish_reason == "stop":
+                    observation = await observe(self.format.last_turn_text(part))
+                    if observation is None:
+                        break
+                    between = episodes.template.observation_tokens(part.tokens, observation)
+                    if len(part.tokens) + len(between) >= self.format.max_new_tokens(prompt, sampling):
+                        part = replace(part, finish_reason="length")
+                    else:
+                        part = await self._run_turn(prompt, sampling, first, part.append_observation(between))
+        return self.format.to_rollout(part)
+
+    @contextlib.contextmanager
+    def _count_in_progress(self) -> Iterator[None]:
+        if not self._num_in_progress:
+            self._idle_seconds += time.monotonic() - self._idle_since
+        self._num_in_progress += 1
+        try:
+            yield
+        finally:
+            self._num_in_progress -= 1
+            self._idle_since = time.monotonic()
+
+    async def _run_turn(self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse) -> PartialResponse:
+        """Generates the rest of a turn and returns the response with it."""
+        pause, failures = _FIRST_PAUSE, 0
+        while True:
+            async with self._slots:
+                server = await self._pick(first + failures)
+                version = self.pool.version
+                began = time.monotonic()
+                try:
+                    with self._count_in_progress():
+                        part = part + await self._send(server, prompt, sampling, part)
+                    if part.finish_reason:
+                        return part
+                    is_late = time.monotonic() - began >= self._seconds
+                    if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
+                        raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
+                    continue
+                except ServerError as error:
+                    if error.is_rejected:
+                        raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
+                    await self.pool.check_after_failure(server, str(error))
+                    if not server.is_up or not self._is_router_ready:
+                        continue
+                    failures += 1
+                    if failures == _MAX_FAILURES:
+                        raise UserError(f"no server answers prompt {prompt.id}; the last failure: {error}") from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    @property
+    def _is_router_ready(self) -> bool:
+        """Returns whether requests can be routed: there is no router, or it works."""
+        return self._router is None or self._router.is_ready
+
+    async def _pick(self, turn: int) -> Server:
+        """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
+        while not self._is_router_ready:
+            await asyncio.sleep(_POLL_SECONDS)
+        return await self.pool.pick(turn)
+
+    async def _send(self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse) -> PartialResponse:
+        """Sends one request and returns its answer. Raises ServerError if the server is removed meanwhile."""
+        # The id is unique per attempt, because an earlier attempt may still be running. It is not a prefix of another
+        # id, because SGLang aborts every request whose id begins with the given one.
+        id = f"{self._run}-{next(self._numbers):012d}"
+        content = self.format.to_request(prompt, sampling, part, id=id)
+        client = server.client if self._router is None else self._router.client
+        removed = asyncio.create_task(server.removed.wait())
+        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _ABORT_SECONDS))
+        timer = asyncio.get_running_loop().call_later(self._seconds, self._abort, id, server)
+        try:
+            await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return self.format.parse(answer.result())
+            raise ServerError(f"{server.client.url} was removed from the pool")
+        except (ServerError, asyncio.CancelledError):
+            self._abort(id, server)
+            raise
+        finally:
+            timer.cancel()
+            removed.cancel()
+            answer.cancel()
+
+    def _abort(self, id: str, server: Server) -> None:
+        """Aborts a request on its server; on all servers if a router has chosen the server."""
+
+        async def abort(client: Client) -> None:
+            with contextlib.suppress(ServerError):
+                await client.post("/abort_request", {"rid": id}, seconds=10.0)
+
+        for target in self.pool.up() if self._router else [server]:
+            if target.is_up:
+                self.pool.run_in_background(abort(target.client))
+
+
+class ServedGeneration:
+    """The groups of one call of `start`, generated in the engine's thread.
+
+    Args:
+        requests: the requests to the servers.
+        prompts: the prompts, one group each.
+        sampling: the sampling parameters.
+        group_size: number of responses to each prompt.
+        episodes: the environment's episodes; None for single turns.
+        submit: function that starts a coroutine in the engine's thread.
+        restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
+        await_any: function that waits until a server answers.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        group_size: int,
+        *,
+        episodes: ServedEpisodes | None,
+        submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
+        restart_failed: Callable[[], None],
+        await_any: Callable[[], None],
+    ) -> None:
+        self._requests, self._episodes = requests, episodes
+        self._restart_failed, self._await_any = restart_failed, await_any
+        self._num_left = len(prompts)
+        self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
+        self._work = submit(self._generate_all(prompts, sampling, group_size))
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """Waits for a group, and returns all completed groups, each with the index of its prompt.
+
+        Raises:
+            NeedsWeights: no server is left that holds the weights, and another one has come up.
+            UserError: a response cannot be generated, or too few servers are left.
+        """
+        found: list[tuple[int, RolloutGroup]] = []
+        while self._num_left and not found:
+            try:
+                self._take(found, self._finished.get(timeout=_POLL_SECONDS))
+                while True:
+                    self._take(found, self._finished.get_nowait())
+            except queue.Empty:
+                mark_progress()  # the pool detects a server that hangs
+                self._restart_failed()
+                if not found and not self._requests.pool.ready():
+                    self._await_any()
+                    raise NeedsWeights from None
+        if found and not self._num_left:  # the last group is in the queue shortly before the coroutine ends
+            concurrent.futures.wait([self._work], timeout=_POLL_SECONDS)
+        return found
+
+    def cancel(self) -> None:
+        """Cancels the incomplete groups, and aborts their requests on the servers."""
+        self._num_left = 0
+        self._work.cancel()
+
+    @property
+    def is_done(self) -> bool:
+        """Returns whether no work of this generation is in progress."""
+        return self._work.done()
+
+    def _take(self, found: list[tuple[int, RolloutGroup]], item: tuple[int, RolloutGroup] | BaseException) -> None:
+        if isinstance(item, BaseException):
+            raise item
+        found.append(item)
+        self._num_left -= 1
+
+    async def _generate_all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
+        tasks = [
+            asyncio.create_task(self._generate_group(number, prompt, sampling, group_size))
+            for number, prompt in enumerate(prompts)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        except Exception as error:
+            self._finished.put(error)
+        finally:
+            await _end(tasks)
+
+    async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
+        response, episodes = self._requests.generate_response, self._episodes
+        tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
+        try:
+            rollouts = await asyncio.gather(*tasks)
+        finally:
+            await _end(tasks)
+        self._finished.put((number, RolloutGroup(prompt=prompt, rollouts=rollouts)))
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""SGLang server processes and their router: start, health, restart, requests over HTTP."""

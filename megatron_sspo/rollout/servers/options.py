@@ -1,0 +1,80 @@
+"""The fields of `rollouts.options` for the engine of SGLang's servers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from megatron_sspo.config.kinds import Amount, Count, Positive
+from megatron_sspo.errors import UserError
+
+Pause = Literal["retract", "abort", "in_place"]
+TransportName = Literal["tensor", "ipc", "disk", "distributed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The fields of `rollouts.options` for this engine."""
+
+    num_servers: Count = 1  # servers to start on this machine if `urls` is empty; they share its GPUs equally
+    python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
+    server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
+    address: str = "127.0.0.1"  # this machine's address, at which its own servers and those of `urls` reach it
+    urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
+    router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
+    run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it
+    routes: bool = False  # servers report each token's experts; the loop sets it for R3
+    pause: Pause = "retract"  # treatment of responses in progress while weights are replaced
+    release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
+    max_in_flight: Count = 1024  # largest number of concurrent requests, over all servers
+    request_seconds: Positive = 600.0  # timeout after which a server returns a partial response, to be continued
+    health_seconds: Positive = 60.0  # a server that does not generate a token within this time is removed
+    fewest_servers: Count = 1  # the run ends if fewer servers are left
+    max_restarts: Amount = 5  # restarts of each server that the run owns
+    transport: TransportName = "tensor"  # how weights are sent to the servers
+    bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
+    verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
+
+    @property
+    def tp_size(self) -> int:
+        """Tensor-parallel ranks of a server."""
+        return int((self.server or {}).get("tp_size", 1))
+
+
+_NO_IPC = (
+    'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
+)
+
+
+def check_gpus(options: Options) -> None:
+    """Raises UserError if the options need GPUs and this machine has none."""
+    if options.transport == "ipc" and not torch.cuda.is_available():
+        raise UserError(_NO_IPC)
+
+
+def check(options: Options) -> None:
+    """Raises UserError if an option is invalid, or contradicts another."""
+    what = "rollouts.options"
+    choices = {"transport": get_args(TransportName), "pause": get_args(Pause)}
+    for name, known in choices.items():
+        if getattr(options, name) not in known:
+            raise UserError(f"{what}.{name} is {getattr(options, name)!r}: choose one of {', '.join(known)}")
+    for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
+        if getattr(options, name) < 1:
+            raise UserError(f"{what}.{name} is {getattr(options, name)}: it must be 1 or more")
+    for url in options.urls:
+        if not re.fullmatch(r"https?://[^/\s]+/?", url):
+            raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
+    if options.transport == "ipc" and options.urls:
+        raise UserError(_NO_IPC)
+    count = len(options.urls) or options.num_servers
+    if options.fewest_servers > count:
+        raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
+    if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
+        raise UserError(
+            f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '
+            f'later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
+        )

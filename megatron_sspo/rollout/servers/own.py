@@ -1,0 +1,122 @@
+"""Builds the server and router processes of a run on one machine. It does not start them."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes.ports import free_port
+from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.options import Options
+from megatron_sspo.rollout.servers.pool import Server
+from megatron_sspo.rollout.servers.process import ServerProcess
+
+# Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+_CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+
+# A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
+# they are not enabled.
+_NO_CORE_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
+
+_DTYPES = {
+    **dict.fromkeys(("float32", "float"), torch.float32),
+    **dict.fromkeys(("float16", "half"), torch.float16),
+    "bfloat16": torch.bfloat16,
+}
+
+
+def server_dtype(options: Options) -> torch.dtype | None:
+    """Returns the dtype of the servers' weights; None if it is the model's."""
+    default = "auto" if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
+    return _DTYPES.get((options.server or {}).get("dtype", default))
+
+
+def build_router(options: Options, python: Path, key: str) -> ServerProcess:
+    """Returns sglang-router without servers. It keeps its port when it is restarted, since requests are sent there."""
+    arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
+    return _process(
+        options,
+        python,
+        "sglang_router.launch_router",
+        arguments,
+        _CPU_ENVIRONMENT,
+        "router",
+        key,
+        free_port(options.address),
+    )
+
+
+def build_servers(
+    options: Options, model_path: Path, python: Path, key: str, first_port: int | None = None
+) -> list[Server]:
+    """Returns the servers of one machine, not started, each with its share of the GPUs.
+
+    Args:
+        options: the options of the engine.
+        model_path: folder with config.json and tokenizer.
+        python: an interpreter with SGLang installed.
+        key: the API key that the servers require.
+        first_port: port of the first server, followed by those of the others; None takes free ports.
+
+    Raises:
+        UserError: the servers need more GPUs than there are.
+    """
+    names, count = visible_gpus(), options.num_servers
+    num_gpus, wanted = len(names), count * options.tp_size
+    if num_gpus and wanted > num_gpus:
+        raise UserError(
+            f"rollouts.options asks for {count} servers of {options.tp_size} GPUs each, and {num_gpus} GPUs are "
+            "visible here: lower num_servers or server.tp_size, or set CUDA_VISIBLE_DEVICES to more"
+        )
+    arguments = {
+        "model_path": str(model_path),
+        "load_format": "dummy",  # weights come from the trainer
+        **({"enable_return_routed_experts": True} if options.routes else {}),
+        **({"enable_memory_saver": True} if options.release_memory else {}),
+        **({} if num_gpus else _CPU_OPTIONS),
+        **(options.server or {}),
+    }
+    found = []
+    for number in range(count):
+        share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
+        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+        environment = {
+            **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
+            # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
+            "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
+            **_NO_CORE_DUMPS,
+        }
+        port = None if first_port is None else first_port + number
+        module, name = "sglang.launch_server", f"server-{number}"
+        process = _process(options, python, module, arguments, environment, name, key, port)
+        gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
+        found.append(Server(Client("", ""), process, tuple(gpus)))
+    return found
+
+
+def visible_gpus() -> list[str]:
+    """Returns the visible GPUs as entries for a child's CUDA_VISIBLE_DEVICES: those of this process's, or indices."""
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]
+    return names[:count]
+
+
+def _process(
+    options: Options,
+    python: Path,
+    module: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    name: str,
+    key: str,
+    port: int | None = None,
+) -> ServerProcess:
+    log = (options.run_folder or Path("runs")) / "servers" / f"{name}.log"
+    return ServerProcess(python, module, arguments, environment, log=log, key=key, host=options.address, port=port)

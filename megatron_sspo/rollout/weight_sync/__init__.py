@@ -1,0 +1,1 @@
+"""The transports that send the policy's weights to SGLang servers."""

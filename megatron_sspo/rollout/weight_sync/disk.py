@@ -1,0 +1,52 @@
+"""Weight sync through a folder that trainer and servers both see: slow, but with no other requirement."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, consume
+from megatron_sspo.weights.formats.hf_folder import write_folder
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+
+
+class DiskTransport:
+    """Writes a Hugging Face folder per sync, lets the servers load its weights, and removes it.
+
+    Args:
+        folder: the parent of these folders.
+        model_path: the folder with config.json and tokenizer.
+    """
+
+    def __init__(self, folder: Path, model_path: Path) -> None:
+        self._folder = folder.resolve()
+        self._source = ModelFolder()
+        self._source.config_folder = model_path
+        self._source.config = read_json(model_path / "config.json")
+
+    def send(self, session: SyncSession, tensors: Iterable[NamedTensor], version: int) -> None:
+        """Replaces all weights of the session's servers."""
+
+        def counted() -> Iterable[NamedTensor]:
+            for name, tensor in tensors:
+                session.num_bytes += tensor.nbytes
+                yield name, tensor.detach().cpu().clone()
+
+        path = self._folder / f"weights-{version}"
+        shutil.rmtree(path, ignore_errors=True)
+        write_folder(path, counted(), source=self._source)
+        content = {
+            "model_path": str(path),
+            "load_format": "safetensors",  # the servers were started without reading any weights
+            "weight_version": str(version),
+            "flush_cache": False,
+        }
+        session.post("/update_weights_from_disk", content)
+        shutil.rmtree(path)
+
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
+        """Consumes the stream."""
+        consume(tensors)
+
+    def close(self) -> None:
+        """Does nothing; this transport holds no resources."""

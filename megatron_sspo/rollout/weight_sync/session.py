@@ -1,0 +1,153 @@
+"""One weight sync: the servers that take part, and the errors of those that have left it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import torch
+
+from megatron_sspo.rollout.servers.client import Client, ServerError
+
+NamedTensor = tuple[str, torch.Tensor]
+Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
+"""Starts a coroutine in the thread of the engine's requests."""
+
+Answers = dict[Any, dict[str, Any] | ServerError]
+_SECONDS = 600.0  # timeout of a request
+_CONTROL_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
+_FLUSH_SECONDS = 60  # for which a server waits for running requests
+_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
+
+
+class Transport(Protocol):
+    """A way to move weights to servers."""
+
+    def send(self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int) -> None:
+        """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
+
+        The stream is consumed unless an error ends the run, because it is a collective with the other ranks.
+        """
+        ...
+
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
+        """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
+        ...
+
+    def close(self) -> None:
+        """Releases the transport's resources."""
+        ...
+
+
+class SyncSession:
+    """The servers of one weight sync, and the requests to them.
+
+    Attributes:
+        servers: the servers that have everything that was sent so far, by the engine's keys.
+        failures: the errors of the servers that have failed, by the same keys.
+        num_bytes: the number of bytes of tensors that were sent.
+    """
+
+    def __init__(self, servers: Mapping[Any, Client], submit: Submit) -> None:
+        self.servers: dict[Any, Client] = dict(servers)
+        self.failures: dict[Any, ServerError] = {}
+        self.num_bytes = 0
+        self._submit = submit
+
+    def begin(self) -> None:
+        """Opens a weight update; if a killed trainer has left one open, ends that first."""
+        answers = self.start("/begin_weight_update", {}).result()
+        left_open = [key for key, answer in answers.items() if "already open" in str(answer)]
+        self._drop_failed({key: answer for key, answer in answers.items() if key not in left_open})
+        self.post("/end_weight_update", {}, to=left_open)
+        self.post("/begin_weight_update", {}, to=left_open)
+
+    def end(self, version: int) -> None:
+        """Closes the update: from now on the servers have these weights."""
+        self.post("/end_weight_update", {})
+        self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    def abort_update(self) -> None:
+        """Ends an incomplete update. The stream cannot be repeated, so servers that missed a part need another sync.
+
+        All servers leave the session. They abort the requests that they have retracted, so that nothing is generated
+        from incomplete weights.
+        """
+        self.post("/pause_generation", {"mode": "abort"})
+        self.post("/end_weight_update", {})
+        self.post("/continue_generation", {})
+        self.servers.clear()
+
+    def flush(self, *, has_retracted: bool) -> None:
+        """Flushes the servers' prefix cache, which was computed with the old weights.
+
+        SGLang flushes when no request is running, so it waits for running ones, such as a health check. It would wait
+        in vain for requests that it has retracted itself (`has_retracted`), so no wait is requested then.
+        """
+        self.post("/flush_cache" if has_retracted else f"/flush_cache?timeout={_FLUSH_SECONDS}", {})
+
+    def post(
+        self, path: str, content: Mapping[str, Any], *, to: Iterable[Any] | None = None
+    ) -> dict[Any, dict[str, Any]]:
+        """Sends the same request to every server, or to those in `to`. Returns the answers of servers that are left."""
+        keys = [key for key in (self.servers if to is None else to) if key in self.servers]
+        return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
+
+    def start(self, path: str, content: Mapping[str, Any]) -> "Future[Answers]":
+        """Starts the same request to every server."""
+        return self._submit(_post_all(self.servers, path, dict.fromkeys(self.servers, content)))
+
+    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Future[Answers]":
+        """Starts a request to every server, each with its own content."""
+        return self._submit(_post_all(self.servers, path, contents))
+
+    def finish(self, request: "Future[Answers]") -> dict[Any, dict[str, Any]]:
+        """Waits for a request and returns the answers. A server that has failed leaves the session."""
+        return self._drop_failed(request.result())
+
+    def _drop_failed(self, answers: "Answers") -> dict[Any, dict[str, Any]]:
+        good = {}
+        for key, answer in answers.items():
+            if isinstance(answer, ServerError):
+                self.failures[key] = answer
+                del self.servers[key]
+            else:
+                good[key] = answer
+        return good
+
+
+async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]) -> Answers:
+    """Sends one request to each server that has an entry in `contents`."""
+    seconds = _CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS
+
+    async def post(key: Any) -> dict[str, Any] | ServerError:
+        try:
+            return await servers[key].post(path, contents[key], seconds=seconds)
+        except ServerError as error:
+            return error
+
+    keys = list(contents)
+    return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
+
+
+def consume(tensors: Iterable[NamedTensor]) -> None:
+    """Takes part in a stream without using its tensors."""
+    for _ in tensors:
+        pass
+
+
+def buckets(
+    tensors: Iterable[NamedTensor], num_bytes: int, *, device: torch.device | str = "cpu"
+) -> Iterator[list[NamedTensor]]:
+    """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`."""
+    bucket: list[NamedTensor] = []
+    filled = 0
+    for name, tensor in tensors:
+        moved = tensor.detach().to(device)
+        bucket.append((name, moved.clone() if moved.data_ptr() == tensor.data_ptr() else moved))
+        filled += tensor.nbytes
+        if filled >= num_bytes:
+            yield bucket
+            bucket, filled = [], 0
+    if bucket:
+        yield bucket

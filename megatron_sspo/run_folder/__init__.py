@@ -1,0 +1,1 @@
+"""The files of a run's folder besides its checkpoints: metrics, evaluations, the lock."""

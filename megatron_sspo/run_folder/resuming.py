@@ -1,0 +1,94 @@
+"""Checks before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.checkpoint.manifest import Manifest, check_content, check_sizes, read_manifest
+from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
+from megatron_sspo.config.overrides import config_to_json
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree, local
+from megatron_sspo.run import Run
+from megatron_sspo.run_folder import sinks
+
+_NO_DIFFERENCE = ("name", "output")  # not compared: they only say where the folder is
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """A checkpoint that a run can be resumed from.
+
+    Attributes:
+        prompts: the state of the prompt stream.
+        differences: a line for each field that differs between the configuration and that of the checkpoint.
+    """
+
+    prompts: Mapping[str, Any]
+    differences: list[str]
+
+
+def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
+    """Checks a run's newest checkpoint and its files of metrics.
+
+    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
+
+    Raises:
+        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics are missing.
+    """
+    manifest = read_manifest(checkpoint)
+    check_sizes(checkpoint, manifest)
+    if not local.is_launched():
+        check_content(checkpoint, manifest)
+    state, extra = read_checkpoint(checkpoint, LOOP_STATE)
+    if checkpoint.name != f"update-{state.update:06d}":
+        raise UserError(
+            f"the checkpoint {checkpoint} is of update {state.update}: rename the folder to its former name, or delete "
+            "it to resume from an older one"
+        )
+    if state.update > run.num_updates:
+        raise UserError(
+            f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
+            "num_updates, or start a new run"
+        )
+    _check_layout(run, manifest, checkpoint)
+    sinks.check_rows(folder / sinks.METRICS, state.update)
+    sinks.read_complete_rows(folder / sinks.EVALUATIONS)
+    return Resumable(extra["prompts"], differences(manifest.run, config_to_json(run)))
+
+
+def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
+    """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective.
+
+    Raises:
+        UserError: a file is damaged; all ranks raise it.
+    """
+    failed: UserError | None = None
+    try:
+        check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
+    except UserError as error:
+        failed = error
+    agree.raise_first(failed)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each field of the configuration that has changed: "optimizer.lr is 2e-06, and was 1e-06"."""
+    return [line for name, line in _differences(before, now, "") if name not in _NO_DIFFERENCE]
+
+
+def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """Checks that the layout and the model's settings are those of the checkpoint."""
+    now = config_to_json(run)
+    for part in ("parallel", "model"):
+        for name, line in _differences(manifest.run.get(part, {}), now[part], part):
+            if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
+                raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.get("class") == now.get("class"):
+        for name in dict.fromkeys((*before, *now)):
+            yield from _differences(before.get(name), now.get(name), f"{path}.{name}" if path else name)
+    elif before != now:
+        yield path, f"{path} is {now!r}, and was {before!r}"

@@ -1,0 +1,1 @@
+"""Execution of the program, its signals, and the pipes to the judge."""

@@ -1,0 +1,1 @@
+"""The program's values as the tests see them: both sides of the protocol."""

@@ -1,0 +1,265 @@
+"""The judge's side of the protocol with the program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+
+from megatron_sspo.sandbox.inside.common import wire
+from megatron_sspo.sandbox.inside.proxies import errors, mirror, shared
+from megatron_sspo.sandbox.inside.proxies.classes import has_real_name, is_importable
+from megatron_sspo.sandbox.inside.proxies.peer import Peer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from typing import Any
+
+    from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
+
+# Modules that a program may import for its tests. None of them can turn a value into code.
+SHARED_MODULES = frozenset(
+    (
+        *("bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq"),
+        *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
+    )
+)
+_FUNCTION_ATTRIBUTES = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
+
+
+class ReplayMismatch(BaseException):
+    """Raised if an expression, evaluated again, requests other operations than the first time."""
+
+
+class JudgeSide(Peer):
+    """Sends requests to the program's process, and meanwhile serves its calls of the tests' own functions.
+
+    Args:
+        report: a function that records failures which a test could hide by catching their exception.
+    """
+
+    trusts_operators = False
+
+    def __init__(self, receiving: int, sending: int, report: Callable[[str], None]) -> None:
+        super().__init__(receiving, sending, parity=0)
+        self._report = report
+        self.is_broken = False
+        self.callback_depth = 0
+        self.files: OwnFiles | None = None
+        self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
+        self._replay: Iterator[Any] | None = None
+        self.raised_by_program: list[BaseException] = []
+        self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the test's items in them
+
+    def send_program(self, program: str) -> None:
+        """Sends the program to its process, which executes it."""
+        try:
+            self.send(lambda: ["request", "load", [program], {}])
+        except wire.Broken:
+            self.is_broken = True
+
+    def wait_for_program(self) -> None:
+        """Waits until the program has been executed; raises its exception if it raised one."""
+        try:
+            if self.is_broken:
+                raise wire.Broken("the program has ended")
+            self.wait("load")
+        except wire.Broken:
+            self.is_broken = True
+            raise
+
+    def find_global(self, name: str) -> tuple[bool, Any]:
+        """Returns whether the program has a global of that name, and the global."""
+        found, value = self.request("name", name)
+        return bool(found), value
+
+    def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+        """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
+        if self._replay is not None and operation != "name":
+            return self._replay_answer(operation)
+        if self.is_broken:
+            raise wire.Broken("the program has ended")
+        log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
+        try:
+            if self.files is not None and self.files.has_any:
+                with self.files.hide((arguments, keywords)):
+                    value = super().request(operation, *arguments, **keywords)
+            else:
+                value = super().request(operation, *arguments, **keywords)
+            if log is not None and operation != "name":
+                log.append((operation, value, None))
+            return value
+        except wire.Broken:
+            self.is_broken = True
+            raise
+        except wire.Unsendable as error:
+            raise self.handle_unsendable(str(error)) from None
+        except Exception as error:
+            if log is not None:
+                log.append((operation, None, error))
+            raise
+        finally:
+            self.log = log
+
+    @contextlib.contextmanager
+    def replay(self, log: list[Any]) -> Iterator[None]:
+        """Answers requests from a log instead of the program, inside this context."""
+        self._replay = iter(log)
+        try:
+            yield
+        finally:
+            self._replay = None
+
+    def _replay_answer(self, operation: str) -> Any:
+        requested, value, error = next(self._replay or iter(()), (None, None, None))
+        if requested != operation:
+            raise ReplayMismatch
+        if error is not None:
+            raise error
+        return value
+
+    def convert_error(self, error: BaseException) -> BaseException:
+        """Returns the exception to raise for one of the program's; one that would silently end a loop is replaced."""
+        if errors.stops_iteration(error):
+            error = errors.ProgramStopped(f"the program raised {type(error).__name__}")
+        if isinstance(error, SystemExit):
+            self.raised_by_program.append(error)
+        return error
+
+    def handle_unsendable(self, text: str) -> BaseException:
+        """Reports a value that cannot be passed, and returns an exception; a test may take it for the program's own."""
+        self._report(f"a value could not be passed between the test and the program: {text}")
+        return TypeError(text)
+
+    def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
+        """Keeps the items that an argument had before the program changed it."""
+        self.changed.setdefault(id(container), (container, tag, items))
+
+    # ------------------------------------------------------------------ what the program may do with the tests' objects
+
+    def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Carries out an operation on an object that the tests have passed to the program."""
+        target = arguments[0] if arguments else None
+        if id(target) not in self._numbers or not _is_allowed(operation, target, arguments[1:]):
+            raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
+        self.callback_depth += 1
+        try:
+            return super().perform(operation, arguments, keywords)
+        finally:
+            self.callback_depth -= 1
+
+    # ------------------------------------------------------------------ functions and modules
+
+    def is_library_type(self, kind: type) -> bool:
+        """Returns whether a type is passed by its name, since the program has the same libraries."""
+        return is_importable(kind) and has_real_name(kind)
+
+    def encode_callable(self, value: Any) -> list[Any] | None:
+        """Encodes library functions by name, and a test's function with its parameters, which decorators inspect."""
+        owner = getattr(value, "__objclass__", None)
+        if owner is not None and owner.__module__ == "builtins" and hasattr(value, "__name__"):
+            return ["library", "builtins", f"{owner.__name__}.{value.__name__}"]
+        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+            if isinstance(value.__module__, str) and is_importable(value) and has_real_name(value):
+                return ["library", value.__module__, value.__qualname__]
+            if isinstance(value, types.FunctionType):
+                return self._encode_function(value)
+        return None
+
+    def _encode_function(self, function: types.FunctionType) -> list[Any]:
+        import inspect  # slow to import, and few tests pass functions
+
+        declared: list[str] = []
+        passed: list[str] = []
+        defaults: list[Any] = []
+        kinds = inspect.Parameter
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        for place, parameter in enumerate(parameters):
+            name = parameter.name
+            star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+            before = parameters[place - 1].kind if place else None
+            if parameter.kind is kinds.KEYWORD_ONLY and before not in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL):
+                declared.append("*")
+            if before is kinds.POSITIONAL_ONLY and parameter.kind is not kinds.POSITIONAL_ONLY:
+                declared.append("/")
+            default = ""
+            if parameter.default is not kinds.empty:
+                default = f"=defaults[{len(defaults)}]"
+                defaults.append(self.encode(parameter.default))
+            declared.append(f"{star}{name}{default}")
+            passed.append(f"{name}={name}" if parameter.kind is kinds.KEYWORD_ONLY else f"{star}{name}")
+        if parameters and parameters[-1].kind is kinds.POSITIONAL_ONLY:
+            declared.append("/")
+        number = self.export(function)
+        return [
+            "function",
+            number,
+            function.__name__,
+            function.__doc__,
+            ", ".join(declared),
+            ", ".join(passed),
+            defaults,
+        ]
+
+    def module(self, name: str) -> Any:
+        """Returns a module that the program has imported."""
+        if name not in SHARED_MODULES:
+            raise wire.Unsendable(f"the program's module {name}")
+        return importlib.import_module(name)
+
+
+def _is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
+    """Returns whether the program may do this with an object of the tests without reaching the expected results."""
+    if operation == "call":
+        return callable(target)
+    if operation in ("getattr", "setattr", "delattr"):
+        name = rest[0] if rest else ""
+        if not isinstance(name, str):
+            return False
+        if name in _FUNCTION_ATTRIBUTES and operation == "getattr":
+            return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
+        return not name.startswith("__") and _is_own(target)
+    if isinstance(target, Iterator) or _is_own(target):
+        return operation not in ("subclass", "member", "dir")
+    return operation in ("str", "repr", "hash", "eq", "bool", "enter", "exit")
+
+
+def _is_own(target: Any) -> bool:
+    """Returns whether a class, or the class of an object, is defined by the tests."""
+    kind = target if isinstance(target, type) else type(target)
+    return kind.__module__ == "tests" and mirror.handle_of(kind) is None
+
+
+class OriginalItems:
+    """A context in which containers have the items from before the program changed them."""
+
+    def __init__(self, changed: list[tuple[Any, str, list[Any]]]) -> None:
+        self._changed = changed
+        self._now: list[list[Any]] = []
+
+    def __enter__(self) -> None:
+        self._now = [shared.items_of(container, tag) for container, tag, _ in self._changed]
+        for container, tag, items in self._changed:
+            shared.refill(container, tag, items)
+
+    def __exit__(self, *_: object) -> None:
+        for (container, tag, _items), now in zip(self._changed, self._now, strict=True):
+            shared.refill(container, tag, now)
+
+
+def solution_module(judge_side: JudgeSide) -> types.ModuleType:
+    """Returns the module from which tests may import the program's names."""
+
+    class Solution(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            found, value = judge_side.find_global(name)
+            if not found:
+                raise AttributeError(f"the program has no {name}")
+            return value
+
+    sys.modules["solution"] = module = Solution("solution")
+    return module

@@ -1,0 +1,390 @@
+"""Mirrors of the other process's classes and objects.
+
+A class of the other side is mirrored by a class with the same name, bases and special methods, whose methods send
+requests to the other side. So `isinstance`, `issubclass`, `callable`, `len` or `with` work as in one process.
+
+A mirror has no array or buffer protocol for numpy to find: only the special attributes in `special.READABLE` can be
+read, and only as plain data.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+
+from megatron_sspo.sandbox.inside.proxies.special import (
+    ASYNC,
+    BINARY,
+    FORWARDED_BY_DERIVED,
+    INPLACE,
+    OTHER,
+    READABLE,
+    REFLECTED,
+    SPECIAL,
+    UNARY,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from typing import Any, Protocol
+
+    class Requester(Protocol):
+        """The connection that a mirrored object belongs to."""
+
+        trusts_operators: bool  # whether the other side's operators may see plain data of this side
+
+        def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+            """Requests an operation from the other side."""
+            ...
+
+
+# Types of the interpreter, by name. A mirror reports them as its `__class__`, so that `inspect` and `isinstance` work.
+_INTERPRETER = {
+    kind.__name__: kind
+    for kind in (
+        *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType),
+        *(types.AsyncGeneratorType, types.MappingProxyType, map, zip, filter, enumerate, reversed, memoryview),
+    )
+}
+
+
+class Handle:
+    """The number of an object of the other side, and whether a test made the object itself by calling its class."""
+
+    __slots__ = ("is_direct", "number", "peer")
+
+    def __init__(self, peer: Requester, number: int) -> None:
+        self.peer = peer
+        self.number = number
+        self.is_direct = False
+
+
+FIELD = "<handle>"
+_CLASSES: dict[type, Handle] = {}
+
+
+def handle_of(value: Any) -> Handle | None:
+    """Returns the handle of a mirrored object or class; None for all others."""
+    if isinstance(type(value), Mirror):
+        return object.__getattribute__(value, "__dict__").get(FIELD)
+    return _CLASSES.get(value) if type(value) is Mirror else None
+
+
+def attach(value: Any, peer: Requester, number: int) -> Any:
+    """Gives an object its handle, and returns the object."""
+    object.__getattribute__(value, "__dict__")[FIELD] = Handle(peer, number)
+    return value
+
+
+def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    handle = handle_of(value)
+    if handle is None:
+        raise TypeError(f"the object of type {type(value).__name__} was not made by the program")
+    return handle.peer.request(operation, value, *arguments, **keywords)
+
+
+def _read(value: Any, name: str) -> Any:
+    """Reads an attribute; only a few special attributes can be read, and only as plain data."""
+    if not (name.startswith("__") and name.endswith("__")):
+        return _request(value, "getattr", name)
+    kinds = READABLE.get(name)
+    found = _request(value, "getattr", name) if kinds else None
+    if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
+        raise AttributeError(f"the special attribute {name} cannot be read")
+    return found
+
+
+class Mirror(type):
+    """The type of all mirrored classes."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> Any:
+        mirrored = [base for base in bases if base in _CLASSES]
+        if not mirrored:
+            return super().__new__(cls, name, bases, namespace)
+        return _subclass(name, bases, namespace, keywords, _CLASSES[mirrored[0]].peer)  # a class that this side derives
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> None:
+        pass
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        made = _request(cls, "call", *arguments, **keywords)
+        handle = handle_of(made)
+        if handle is not None and isinstance(made, cls):
+            handle.is_direct = True
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        return _read(cls, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        _request(cls, "setattr", name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        _request(cls, "delattr", name)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(_request(cls, "iter"))
+
+    def __len__(cls) -> int:
+        return _request(cls, "len")
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return _request(cls, "getitem", key)
+
+    def __contains__(cls, value: Any) -> bool:
+        return bool(_request(cls, "contains", value))
+
+    def __dir__(cls) -> list[str]:
+        return _request(cls, "dir")
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}'>"
+
+
+class _Member:
+    """An attribute of a mirrored class."""
+
+    def __init__(self, owner: Callable[[], type], name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, value: Any, kind: type) -> Any:
+        if value is None:
+            return _request(kind, "getattr", self._name)
+        if isinstance(value, Proxy):  # reached by `super()` only: a proxy reads its own attributes itself
+            return _request(self._owner(), "member", self._name, value)
+        return _request(value, "getattr", self._name)
+
+
+class Proxy(metaclass=Mirror):
+    """An object of the other side that is not plain data.
+
+    In the judge, comparing it with plain data gives False, and combining it with plain data raises an error. Otherwise
+    the program's own operators would see the expected value and decide the check. An object that the test made itself,
+    by calling the program's class, may be combined.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return object.__getattribute__(self, "__class__")
+        if name in ("__dict__", "__doc__", "__module__"):
+            return _read(self, name)
+        if name.startswith("__") and name.endswith("__"):
+            return object.__getattribute__(self, name)
+        return _read(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return _read(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _request(self, "setattr", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _request(self, "delattr", name)
+
+    def __dir__(self) -> list[str]:
+        return _request(self, "dir")
+
+    def __eq__(self, other: object) -> bool:
+        handle = handle_of(self)
+        if self is other or handle is None:
+            return self is other
+        if not handle.peer.trusts_operators and not isinstance(other, Proxy):
+            return False
+        return _request(self, "eq", other) is True
+
+    def __hash__(self) -> int:
+        handle = handle_of(self)
+        return handle.number if handle else 0
+
+    def __copy__(self) -> Any:
+        return _request(self, "copy")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _request(self, "deepcopy")
+
+    def __str__(self) -> str:
+        return _request(self, "str")
+
+    def __repr__(self) -> str:
+        return _request(self, "repr")
+
+    def __format__(self, form: str) -> str:
+        return _request(self, "format", form)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an object of the program cannot be pickled by a test")
+
+
+class Derived:
+    """An object whose class on the other side is derived from plain data, such as a named tuple."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _read(self, name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _request(self, "deepcopy")
+
+    def __copy__(self) -> Any:
+        return _request(self, "copy")
+
+
+def make_class(
+    peer: Requester,
+    number: int,
+    name: str,
+    bases: list[type],
+    special: list[str],
+    members: list[str],
+    base: type | None,
+) -> type:
+    """Makes the mirror of a class.
+
+    Args:
+        bases: mirrors of those bases of the original that are classes of the other side.
+        special: the special methods that the original or its bases define.
+        members: the other attributes that the original itself defines.
+        base: the plain-data type or builtin exception that the original is derived from, or None.
+    """
+    made: list[type] = []
+    namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
+    is_data = base is not None
+    for method in special:
+        if method in SPECIAL and (not is_data or method in FORWARDED_BY_DERIVED) and method != "__eq__":
+            namespace[method] = _method(method)
+    if "__hash__" not in special and "__eq__" in special and not is_data:
+        namespace["__hash__"] = None
+    if name in _INTERPRETER:
+        namespace["__class__"] = property(lambda self: _INTERPRETER[name])
+    root = (Derived, base) if base is not None else (_ROOTS.get(name, Proxy),)
+    if base is not None and issubclass(base, (list, dict, set, tuple)):
+        namespace.pop("__getitem__" if not issubclass(base, dict) else "", None)
+    for choice in ((*bases, *(kind for kind in root if not any(issubclass(b, kind) for b in bases))), root):
+        try:
+            kind = type.__new__(Mirror, name, choice, {"__module__": "solution", **namespace})
+            break
+        except TypeError:  # these bases cannot be combined
+            continue
+    else:
+        raise ValueError(f"the class {name} cannot be mirrored")
+    made.append(kind)
+    _CLASSES[kind] = Handle(peer, number)
+    return kind
+
+
+def _method(name: str) -> Any:
+    if name in UNARY:
+        return _unary(UNARY[name], {"__bool__": bool, "__len__": int}.get(name))
+    if name in BINARY or name in INPLACE:
+        return _binary((BINARY | INPLACE)[name])
+    if name in REFLECTED:
+        return _binary(REFLECTED[name], reflected=True)
+    if name in ASYNC:
+        return _ASYNC[name]
+    operation = OTHER[name]
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return _request(self, operation, *arguments, **keywords)
+
+    return method
+
+
+def _unary(operation: str, kind: type | None) -> Any:
+    def method(self: Any) -> Any:
+        found = _request(self, operation)
+        return kind(found) if kind and type(found) is kind else found
+
+    return method
+
+
+def _binary(operation: str, reflected: bool = False) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        handle = handle_of(self)
+        if handle and not (handle.peer.trusts_operators or handle.is_direct or handle_of(other)):
+            # The program's own operator would see the expected value and decide the check.
+            raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
+        if handle is None:
+            return NotImplemented
+        found = handle.peer.request(operation, *((other, self) if reflected else (self, other)))
+        result = handle_of(found)
+        if result and type(found) is type(self):
+            result.is_direct = result.is_direct or handle.is_direct
+        return found
+
+    return method
+
+
+def _await(self: Any) -> Any:
+    return _request(self, "await")
+    yield  # never reached: makes this a generator, as `await` needs it
+
+
+async def _enter(self: Any) -> Any:
+    return _request(self, "aenter")
+
+
+async def _exit(self: Any, *error: Any) -> Any:
+    return _request(self, "aexit", *error)
+
+
+async def _next(self: Any) -> Any:
+    return _request(self, "anext")
+
+
+_ASYNC = {"__await__": _await, "__aenter__": _enter, "__aexit__": _exit, "__anext__": _next}
+
+
+class Generator(Proxy):
+    """A generator of the other side. Only its own methods may raise StopIteration."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("send", "throw", "close"):
+            return lambda *arguments: _request(self, name, *arguments)
+        return Proxy.__getattribute__(self, name)
+
+
+class Coroutine(Proxy):
+    """A coroutine of the other side; the first `send` runs it to its end there."""
+
+    def __await__(self) -> Any:
+        return _request(self, "await")
+        yield  # never reached: makes this a generator, as `await` needs it
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("send", "throw", "close"):
+            return object.__getattribute__(self, name)
+        return Proxy.__getattribute__(self, name)
+
+    def send(self, value: Any) -> Any:
+        """Runs the coroutine; raises StopIteration with its result."""
+        raise StopIteration(_request(self, "await"))
+
+    def throw(self, *error: Any) -> Any:
+        """Raises the error, as a coroutine that has not been started does."""
+        raise error[0]
+
+    def close(self) -> None:
+        """Does nothing, since the coroutine is on the other side."""
+
+
+_ROOTS = {"generator": Generator, "coroutine": Coroutine}
+
+
+def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], keywords: Any, peer: Requester) -> type:
+    """Requests a class of the other side that is derived from its own, with functions of this side as methods."""
+    cell = namespace.pop("__classcell__", None)
+    content = {key: value for key, value in namespace.items() if key not in ("__module__", "__qualname__", "__doc__")}
+    functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
+    rest = {key: value for key, value in content.items() if key not in functions}
+    made = peer.request("subclass", name, list(bases), functions, rest, keywords)
+    if cell is not None:
+        cell.cell_contents = made
+    return made
+
+
+def base_of(kind: type) -> type:
+    """Returns the plain-data type that a mirrored class is derived from."""
+    return next(part for part in kind.__mro__ if type(part) is type and part is not object and part is not Derived)

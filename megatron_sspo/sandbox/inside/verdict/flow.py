@@ -1,0 +1,144 @@
+"""Finds the names in the tests that hold results of the program, without running the tests."""
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+
+from megatron_sspo.sandbox.inside.verdict.trees import walk
+
+_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension)
+_ASSIGNING += (ast.withitem,)
+_BINDING = (ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.ExceptHandler, ast.MatchAs)
+_BINDING += (ast.MatchStar, ast.Import, ast.ImportFrom)
+
+
+class Flow:
+    """The names of all tests together, which share one namespace.
+
+    Attributes:
+        functions: names of functions of the program, or of functions of the tests that call them.
+        results: names that hold values which the program returned.
+        in_place: names passed to the program by a statement that is only a call, so they may hold its results.
+        passed: names that are passed to the program.
+        defined: functions of the tests, by name.
+        nodes: all nodes of the tests' syntax trees.
+    """
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self.nodes = [node for tree in trees for node in walk(tree)]
+        self._assigning = [node for node in self.nodes if isinstance(node, _ASSIGNING)]
+        self._calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self._statements = [n.value for n in self.nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+        self.defined = {
+            node.name: node for node in self.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        }
+        self.bound = set(_bound([node for node in self.nodes if isinstance(node, _BINDING)]))
+        self.loaded = {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
+        self.functions |= set(_imported_from_solution(self.nodes))
+        self.results: set[str] = set()
+        self.in_place: set[str] = set()
+        self.passed: set[str] = set()
+        while self._propagate():
+            pass
+
+    def _propagate(self) -> bool:
+        before = len(self.functions), len(self.results), len(self.passed)
+        for node in self._assigning:
+            for target, value in _assignments(node):
+                if self.uses_results(value):
+                    self.results |= names_of(target)
+        for function in self.defined.values():
+            if function.name not in self.functions and self._calls_program(function):
+                self.functions.add(function.name)
+        for call in self._calls:
+            self._propagate_call(call)
+        for call in self._statements:
+            if self.uses_results(call.func):
+                self.in_place |= {arg.id for arg in call.args if isinstance(arg, ast.Name)} & self.bound
+        return before != (len(self.functions), len(self.results), len(self.passed))
+
+    def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        decorated = any(map(self.uses_results, function.decorator_list))
+        return decorated or any(isinstance(part, ast.Call) and self.uses_results(part.func) for part in walk(function))
+
+    def _propagate_call(self, call: ast.Call) -> None:
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if self.uses_results(call.func):
+            self.passed |= {arg.id for arg in arguments if isinstance(arg, ast.Name)}
+        function = self.defined.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        if function is None:
+            return
+        parameters = function.args.posonlyargs + function.args.args
+        pairs = [*zip(call.args, (parameter.arg for parameter in parameters), strict=False)]
+        pairs += [(keyword.value, keyword.arg) for keyword in call.keywords if keyword.arg]
+        for argument, name in pairs:
+            if isinstance(argument, (ast.Name, ast.Lambda)) and names_of(argument) & self.functions:
+                self.functions.add(name)
+            elif self.uses_results(argument):
+                self.results.add(name)
+
+    def uses_results(self, node: ast.AST) -> bool:
+        """Returns whether an expression depends on what the program computes."""
+        names = names_of(node)
+        return not (names.isdisjoint(self.functions) and names.isdisjoint(self.results))
+
+    def uses_results_or_changed(self, node: ast.AST) -> bool:
+        """Returns whether an expression depends on what the program computes or may have changed."""
+        return self.uses_results(node) or not names_of(node).isdisjoint(self.in_place)
+
+    def uses_results_or_passed(self, node: ast.AST) -> bool:
+        """Returns whether an expression depends on what the program computes, or on what is passed to it."""
+        return self.uses_results(node) or not names_of(node).isdisjoint(self.passed)
+
+
+_names: dict[ast.AST, frozenset[str]] = {}
+
+
+def names_of(node: ast.AST) -> frozenset[str]:
+    """Returns the names in a node of a syntax tree."""
+    found = _names.get(node)
+    if found is None:
+        found = frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
+        _names[node] = found
+    return found
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target, value) for target in targets)
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            yield target, value
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            yield target, value
+        case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
+            yield target, value
+        case ast.comprehension(target=target, iter=value):
+            yield target, value
+        case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
+            yield target, value
+
+
+def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name) if name:
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+
+
+def _imported_from_solution(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module="solution", names=names):
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.Import(names=names):
+                yield from (alias.asname or "solution" for alias in names if alias.name == "solution")

@@ -1,0 +1,93 @@
+"""Runs the tests against the program and determines the verdict."""
+
+import ast
+import gc
+
+from megatron_sspo.sandbox.inside.common import wire
+from megatron_sspo.sandbox.inside.common.program import remember_lines
+from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, solution_module
+from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
+from megatron_sspo.sandbox.inside.verdict import guard
+from megatron_sspo.sandbox.inside.verdict.checks import Rewriter
+from megatron_sspo.sandbox.inside.verdict.flow import Flow
+from megatron_sspo.sandbox.inside.verdict.names import Namespace
+from megatron_sspo.sandbox.inside.verdict.record import Record
+from megatron_sspo.sandbox.inside.verdict.sites import Sites
+from megatron_sspo.sandbox.inside.verdict.trees import RECORD
+
+
+def find_verdict(judge_side: JudgeSide, tests: list[str], reported: list[str]) -> tuple[str, str]:
+    """Returns the reason and the detail of the verdict.
+
+    Args:
+        judge_side: the judge's side of the protocol, with the program still being loaded.
+        reported: failures that a test could hide by catching an exception; it grows while the tests run.
+    """
+    try:
+        judge_side.wait_for_program()
+    except wire.Broken as error:
+        return "error", str(error)
+    except BaseException as error:
+        return ("memory" if isinstance(error, MemoryError) else "error"), f"{type(error).__name__}: {error}"
+    try:
+        trees = [ast.parse(test, f"test {number}") for number, test in enumerate(tests, start=1)]
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return "failed", f"{type(error).__name__}: {error}"
+    return _run_tests(judge_side, tests, trees, reported)
+
+
+def _run_tests(
+    judge_side: JudgeSide, tests: list[str], trees: list[ast.Module], reported: list[str]
+) -> tuple[str, str]:
+    flow = Flow(trees)
+    solution_module(judge_side)
+    expects_name_error = any("NameError" in test for test in tests)
+    report = reported.append
+    namespace = Namespace(
+        judge_side, flow, lambda n: None if expects_name_error else report(f"name {n!r} is not defined")
+    )
+    judge_side.files = OwnFiles(flow.nodes)
+    sites = Sites(flow, is_detailed=False)
+    record = namespace[RECORD] = Record(judge_side, flow, sites, lambda: _detailed_sites(tests))
+    guard.install(flow.nodes, report)
+    rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
+    gc.enable()
+    for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
+        name = f"test {number}"
+        try:
+            exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+        except wire.Broken as error:
+            return "error", f"{name}: {error}"
+        except BaseException as error:
+            if not _is_clean_exit(error, judge_side):
+                return ("memory" if isinstance(error, MemoryError) else "failed"), _describe(name, test, error)
+    if judge_side.is_broken:
+        return "error", "the program ended, or broke the protocol"
+    found = next(iter(reported), "") or record.verdict()
+    return ("failed", found) if found else ("passed", "")
+
+
+def _detailed_sites(tests: list[str]) -> Sites:
+    """Returns the checks and blocks of the tests, with the results that each looks at."""
+    trees = [ast.parse(test) for test in tests]
+    flow = Flow(trees)
+    sites = Sites(flow, is_detailed=True)
+    for number, tree in enumerate(trees, start=1):
+        Rewriter(flow, number, sites).rewrite(tree)
+    return sites
+
+
+def _is_clean_exit(error: BaseException, judge_side: JudgeSide) -> bool:
+    """Returns whether a test, and not the program, exited without an error, as `unittest.main()` does."""
+    return (
+        isinstance(error, SystemExit) and not error.code and not any(error is e for e in judge_side.raised_by_program)
+    )
+
+
+def _describe(name: str, test: str, error: BaseException) -> str:
+    import traceback  # slow to import, and right programs do not need it
+
+    remember_lines(name, test)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    line = f", {frames[-1].line}" if frames else ""
+    return f"{name}{line}: {type(error).__name__}: {error}"

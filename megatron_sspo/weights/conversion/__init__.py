@@ -1,0 +1,1 @@
+"""Conversion and comparison of folders of weights."""

@@ -1,0 +1,102 @@
+"""A journal on disk of what a long copy has done, so that a killed copy can be continued."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionProgress:
+    """The progress of one tensor."""
+
+    rows: int = 0
+    crc: int = 0  # CRC-32 of the bytes of these rows
+    finished: bool = False
+
+
+class Journal:
+    """A file with one line per step, and a thread that flushes the copied bytes to disk.
+
+    A step is noted when its bytes have been written to the operating system. A kill of the process does not lose them,
+    but a crash of the machine may. So steps noted before a reboot count only if they were also flushed to disk.
+
+    Args:
+        path: the file; its existing content is read.
+        flush: returns when all written bytes are on disk.
+        every: the number of bytes between two flushes.
+    """
+
+    def __init__(self, path: Path, flush: Callable[[], None], *, every: int = 512 * 1024**2) -> None:
+        self._flush, self._every = flush, every
+        self._boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+        self.done: dict[int, ConversionProgress] = self._read(path)
+        self._changed = threading.Condition()
+        self._unflushed, self._closed = 0, False
+        # the file is rewritten, so that steps dropped now are not read again later
+        temporary = path.with_name(f"{path.name}.new")
+        self._file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        self._steps = 0
+        self._write({"boot": self._boot})
+        for number, progress in self.done.items():
+            self._note(number, progress)
+        os.fsync(self._file)
+        temporary.rename(path)
+        self._thread = threading.Thread(target=self._flush_loop, daemon=True)
+        self._thread.start()
+
+    def _read(self, path: Path) -> dict[int, ConversionProgress]:
+        """Returns the last step of every tensor; after a reboot, the last one before a flush."""
+        steps: list[tuple[int, ConversionProgress]] = []
+        boot, flushed = self._boot, 0
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            try:
+                entry = json.loads(line)
+                if "boot" in entry:
+                    boot = entry["boot"]
+                elif "flushed" in entry:
+                    flushed = int(entry["flushed"])
+                else:
+                    steps.append((entry["tensor"], ConversionProgress(entry["rows"], entry["crc"], entry["finished"])))
+            except (ValueError, LookupError, TypeError, RecursionError):
+                break  # cut by a kill or damaged by a crash: this step and all later ones are repeated
+        return dict(steps if boot == self._boot else steps[:flushed])
+
+    def note(self, number: int, progress: ConversionProgress, num_bytes: int) -> None:
+        """Notes that tensor `number` is at `progress`, after `num_bytes` more were copied."""
+        with self._changed:
+            self._note(number, progress)
+            self._unflushed += num_bytes
+            if self._unflushed >= self._every:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Flushes the remaining bytes and closes the file. It may be called more than once."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        os.close(self._file)
+
+    def _flush_loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._unflushed >= self._every)
+                closed, steps, self._unflushed = self._closed, self._steps, 0
+            self._flush()
+            self._write({"flushed": steps})
+            if closed:
+                return
+
+    def _note(self, number: int, progress: ConversionProgress) -> None:
+        self._write({"tensor": number, "rows": progress.rows, "crc": progress.crc, "finished": progress.finished})
+        self._steps += 1
+
+    def _write(self, entry: dict[str, object]) -> None:
+        os.write(self._file, (json.dumps(entry) + "\n").encode())

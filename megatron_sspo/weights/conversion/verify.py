@@ -1,0 +1,79 @@
+"""Compares two model folders of any kind, tensor by tensor and bit by bit."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.weights.conversion.progress import Meter
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.stored import DEFAULT_THREADS, StoredTensor
+
+_BLOCK_BYTES = 1024**2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of a comparison."""
+
+    num_tensors: int  # tensors that both folders have
+    num_bytes: int
+    differences: list[str]  # one sentence per difference
+
+
+def verify(first: str | Path, second: str | Path, *, config_folder: Path | None = None) -> Comparison:
+    """Compares names, shapes, dtypes and every bit of the tensors, under their Hugging Face names.
+
+    Args:
+        config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
+
+    Raises:
+        UserError: one of the two cannot be read.
+    """
+    with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
+        return _compare(a, b)
+
+
+def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
+    differences = [f"{name} is only in {a.path}" for name in a.stored if name not in b.stored]
+    differences += [f"{name} is only in {b.path}" for name in b.stored if name not in a.stored]
+    pairs = [(a.stored[name], b.stored[name]) for name in a.stored if name in b.stored]
+    comparable = []
+    for x, y in pairs:
+        if (x.shape, x.dtype) == (y.shape, y.dtype):
+            comparable.append((x, y))
+        else:
+            differences.append(f"{x.name} is {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
+    total = sum(x.num_bytes for x, _ in comparable)
+    meter = Meter(f"{a.path} and {b.path}", total)
+    meter.start(0)
+    try:
+        with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
+            counts = pool.map(lambda pair: _count_differing_bytes((a, b), pair, meter), comparable)
+            for (x, _), count in zip(comparable, counts, strict=True):
+                if count:
+                    differences.append(f"{x.name} differs in {count:,} of {x.num_bytes:,} bytes")
+    finally:
+        meter.end()
+    return Comparison(len(pairs), total, differences)
+
+
+def _count_differing_bytes(folders: Sequence[ModelFolder], pair: Sequence[StoredTensor], meter: Meter) -> int:
+    count = 0
+    for start, stop in _blocks(pair[0]):
+        blocks = np.empty((2, stop - start, pair[0].row_bytes), dtype=np.uint8)
+        for folder, stored, block in zip(folders, pair, blocks, strict=True):
+            folder.files.read(stored, start, stop, block)
+        count += int(np.count_nonzero(blocks[0] != blocks[1]))
+        meter.advance(blocks[0].nbytes)
+    return count
+
+
+def _blocks(stored: StoredTensor) -> Iterator[tuple[int, int]]:
+    step = max(1, _BLOCK_BYTES // max(1, stored.row_bytes))
+    for start in range(0, stored.num_rows if stored.row_bytes else 0, step):
+        yield start, min(start + step, stored.num_rows)

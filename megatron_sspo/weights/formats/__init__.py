@@ -1,0 +1,1 @@
+"""Folders of weights on disk: safetensors of Hugging Face, and torch_dist of Megatron."""

@@ -1,0 +1,66 @@
+"""The files that travel with a model's weights: configuration, tokenizer and chat template."""
+
+import json
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import open_file
+
+# All other files of a folder hold weights or describe the old ones.
+_COPIED = (
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "*.tiktoken",
+    "LICENSE*",
+)
+_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
+
+
+def copy_tokenizer_files(source: Path, folder: Path) -> None:
+    """Copies the companion files of a model, except for config.json.
+
+    Raises:
+        UserError: see `check_tokenizer_files`.
+    """
+    for file in check_tokenizer_files(source):
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        with os_errors_as_user_errors():
+            shutil.copyfile(file, target)
+
+
+def check_tokenizer_files(source: Path) -> list[Path]:
+    """Returns the files that travel with the weights, except for config.json.
+
+    Raises:
+        UserError: one of them cannot be read, or is a pipe, a folder or a broken link.
+    """
+    found = sorted({file for pattern in _COPIED for file in source.glob(pattern)})
+    files = [file for file in found if not (file.is_dir() and file.suffix not in _SUFFIXES)]
+    for file in files:
+        try:
+            open_file(file).close()
+        except OSError as error:
+            raise UserError(f"cannot read {file}: {error.strerror}; repair or remove it") from error
+    return files
+
+
+def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
+    """Writes config.json. If all tensors have one dtype, config.json's dtype field is set to it."""
+    config = dict(config)
+    if len(dtypes) == 1:
+        # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
+        fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
+        config.update(dict.fromkeys(fields, str(*dtypes).removeprefix("torch.")))
+    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,193 @@
+"""Hugging Face folders: slices of tensors are read in place, and tensors are written from a stream."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.files.reading import is_inside, read_json
+from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.destination import check_destination, publish
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.safetensors_file import read_header
+from megatron_sspo.weights.formats.stored import StoredTensor
+
+_SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class HFFolder(ModelFolder):
+    """A folder with config.json and safetensors files.
+
+    Attributes:
+        index: tensor name -> name of the file that holds it.
+
+    Raises:
+        UserError: the folder, config.json or the weights are missing, or cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = self.config_folder = Path(path)
+        if not self.path.is_dir():
+            raise UserError(
+                f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
+            )
+        self.config: dict[str, Any] = read_json(self.path / "config.json")
+        self.index: dict[str, str] = self._read_index()
+
+    @cached_property
+    def stored(self) -> Mapping[str, StoredTensor]:
+        """Tensor name -> its location, from the headers. The index is checked against the files in both directions."""
+        found: dict[str, StoredTensor] = {}
+        names_of: dict[str, set[str]] = {}
+        for name, file_name in self.index.items():
+            names_of.setdefault(file_name, set()).add(name)
+        for file_name, indexed in names_of.items():
+            header = read_header(self.path / file_name)
+            if missing := sorted(indexed - header.keys()):
+                raise UserError(
+                    f"{self.path / file_name} lacks {missing[0]}, which {INDEX} places there; download it again"
+                )
+            if unindexed := sorted(header.keys() - indexed):
+                raise UserError(f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there")
+            found |= header
+        return {name: found[name] for name in self.index}
+
+    def _read_index(self) -> dict[str, str]:
+        single, index = self.path / _SINGLE, self.path / INDEX
+        has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # true for a broken link too
+        if has_single and has_index:
+            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
+        if has_single:
+            return dict.fromkeys(sorted(read_header(single)), _SINGLE)
+        if not has_index:
+            raise UserError(
+                f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "
+                "load the model with Transformers and save it with save_pretrained"
+            )
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, Mapping) or not weight_map:
+            raise UserError(f"{index} has no weight_map; download it again")
+        for name, file_name in weight_map.items():
+            if not isinstance(file_name, str) or not is_inside(file_name):
+                raise UserError(
+                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is not a file in this "
+                    "folder; download it again"
+                )
+        for file_name in sorted(set(weight_map.values())):
+            if not (self.path / file_name).is_file():
+                raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
+        return dict(weight_map)
+
+
+def write_folder(
+    path: str | Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    source: ModelFolder,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Writes a Hugging Face folder with the configuration and tokenizer of `source`.
+
+    At most one file's tensors are held in memory. The folder appears under its name only when it is complete. Its
+    config.json is that of the source, except for the dtype if the tensors have another one.
+
+    Args:
+        tensors: (name, tensor) pairs. Tensors stay in memory until their file is full, so a later pair must not
+            overwrite the memory of an earlier one.
+        dtype: the dtype that floating-point tensors are cast to; None leaves them as they are.
+        shard_bytes: the maximum size of a file, unless a single tensor is larger.
+
+    Raises:
+        UserError: `path` exists and is not an empty folder, or cannot be written.
+        ValueError: a name occurs twice, or there are no tensors.
+    """
+    path = Path(path).resolve()
+    check_destination(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+    partial.mkdir()
+    try:
+        dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
+        copy_tokenizer_files(source.config_folder, partial)
+        write_config(source.config, partial, dtypes)
+        publish(partial, path)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+
+
+def _write_weights(
+    folder: Path, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, shard_bytes: int
+) -> set[torch.dtype]:
+    """Writes the safetensors and their index. Returns the floating-point dtypes among the tensors."""
+    shards: list[list[str]] = []  # the names in each file
+    pending: dict[str, Tensor] = {}
+    pending_bytes = total_bytes = 0
+    dtypes: set[torch.dtype] = set()
+    seen: set[str] = set()
+
+    def flush() -> None:
+        nonlocal pending_bytes
+        shards.append(list(pending))
+        file = folder / f"{len(shards)}.safetensors"
+        save_file(pending, file, metadata={"format": "pt"})
+        _set_default_permissions(file)
+        pending.clear()
+        pending_bytes = 0
+
+    for name, tensor in tensors:
+        if name in seen:
+            raise ValueError(f"{name} occurs twice")
+        seen.add(name)
+        is_float = tensor.is_floating_point()
+        tensor = tensor.detach().to("cpu", dtype if is_float else None).contiguous()
+        if pending and pending_bytes + tensor.nbytes > shard_bytes:
+            flush()
+        pending[name] = tensor
+        pending_bytes += tensor.nbytes
+        total_bytes += tensor.nbytes
+        dtypes |= {tensor.dtype} if is_float else set()
+    if not seen:
+        raise ValueError("there are no tensors to write")
+    flush()
+    _name_shards(folder, shards, total_bytes)
+    return dtypes
+
+
+def _set_default_permissions(file: Path) -> None:
+    """Gives a file in a new folder the permissions of the folder; safetensors lets only its owner read it."""
+    file.chmod(0o666 & file.parent.stat().st_mode)
+
+
+def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
+    """Renames the numbered files to what Transformers expects, now that their count is known, and writes the index."""
+    weight_map: dict[str, str] = {}
+    for number, (file_name, names) in enumerate(zip(file_names(len(shards)), shards, strict=True), start=1):
+        (folder / f"{number}.safetensors").rename(folder / file_name)
+        weight_map |= dict.fromkeys(names, file_name)
+    if len(shards) > 1:
+        (folder / INDEX).write_text(index_text(weight_map, total_bytes), encoding="utf-8")
+
+
+def file_names(count: int) -> list[str]:
+    """Returns the names that Transformers gives the files of a model split into `count` files."""
+    if count == 1:
+        return [_SINGLE]
+    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+
+
+def index_text(weight_map: Mapping[str, str], num_bytes: int) -> str:
+    """Returns the content of the index of several files: tensor name -> file, and the bytes of all tensors."""
+    return json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": weight_map}, indent=2) + "\n"

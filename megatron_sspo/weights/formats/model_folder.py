@@ -1,0 +1,71 @@
+"""The base class of model folders: tensors under Hugging Face names, which are read by slices."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.formats.stored import Files, StoredTensor
+
+
+class ModelFolder:
+    """A model folder on disk, of any format: tensors under Hugging Face names, which are read by slices.
+
+    Attributes:
+        path: the folder.
+        config: the content of config.json.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    config_folder: Path  # the folder with config.json, tokenizer and chat template
+
+    def __init__(self) -> None:
+        self.files = Files()
+
+    @property
+    def stored(self) -> Mapping[str, StoredTensor]:
+        """Tensor name -> its location in files."""
+        raise NotImplementedError
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor name -> shape."""
+        return {name: tensor.shape for name, tensor in self.stored.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Tensor name -> dtype."""
+        return {name: tensor.dtype for name, tensor in self.stored.items()}
+
+    def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
+        """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor.
+
+        Raises:
+            UserError: there is no such tensor, or its file cannot be read.
+        """
+        if name not in self.stored:
+            raise UserError(f"{self.path} has no tensor {name}")
+        tensor = self.stored[name]
+        first, last = 0, tensor.num_rows
+        if dim == 0:
+            first, last = slice(start, stop).indices(tensor.num_rows)[:2]
+        shape = (max(last - first, 0), *tensor.shape[1:]) if tensor.shape else ()
+        if 0 in shape:
+            rows = torch.empty(shape, dtype=tensor.dtype)
+        else:
+            data = torch.empty((last - first, tensor.row_bytes), dtype=torch.uint8)
+            self.files.read(tensor, first, last, data.numpy())
+            rows = data.view(-1).view(tensor.dtype).view(shape)
+        return rows if dim == 0 else rows[(*(slice(None),) * dim, slice(start, stop))].contiguous()
+
+    def close(self) -> None:
+        """Closes the files. A later read opens them again."""
+        self.files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

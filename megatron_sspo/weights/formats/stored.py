@@ -1,0 +1,169 @@
+"""The location of tensors' bytes in files, and their reading into memory."""
+
+import math
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import open_descriptor
+from megatron_sspo.weights.formats import torch_record
+
+DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # more threads do not read a disk faster
+_OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a process may open
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A rectangle of a tensor's bytes (rows × bytes of a row) that is contiguous in a file."""
+
+    file: Path
+    offset: int  # where the rectangle starts in the file, or in the data of a record
+    row: int  # the rectangle in the tensor: first row, number of rows,
+    num_rows: int
+    column: int  # first byte and number of bytes within each of these rows
+    width: int
+    record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
+
+    def clipped(self, start: int, stop: int) -> "StoredPart | None":
+        """Returns the part within the rows [start, stop), or None if there is none."""
+        first, last = max(self.row, start), min(self.row + self.num_rows, stop)
+        if first >= last:
+            return None
+        offset = self.offset + (first - self.row) * self.width
+        return StoredPart(self.file, offset, first, last - first, self.column, self.width, self.record)
+
+    def moved(self, rows: int) -> "StoredPart":
+        """Returns the same bytes, placed `rows` further down in a tensor."""
+        return StoredPart(self.file, self.offset, self.row + rows, self.num_rows, self.column, self.width, self.record)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor on disk, seen as rows of bytes: the first dimension are the rows, all others together are one row."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[StoredPart, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_rows * self.row_bytes
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold the tensor, in order."""
+        return list(dict.fromkeys(part.file for part in self.parts))
+
+
+class _ThreadFiles:
+    """The open files and the known records of one thread. The first entry is the first to be dropped."""
+
+    def __init__(self) -> None:
+        self.descriptors: OrderedDict[Path, int] = OrderedDict()
+        # by (file, record's offset)
+        self.records: OrderedDict[tuple[Path, int], torch_record.RecordTensor] = OrderedDict()
+
+
+class Files:
+    """The open files of each thread, of which the least recently used is closed first. Files are not memory-mapped."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._all_threads: list[_ThreadFiles] = []
+
+    def read(self, stored: StoredTensor, start: int, stop: int, into: np.ndarray) -> None:
+        """Reads the rows [start, stop) of a tensor into bytes [stop − start, row_bytes].
+
+        Raises:
+            UserError: a file is missing or ends too early, or a record in it is not that of a tensor.
+        """
+        for part in stored.parts:
+            found = part.clipped(start, stop)
+            if found is not None:
+                self._read_part(stored, found, into[found.row - start : found.row - start + found.num_rows])
+
+    def _read_part(self, stored: StoredTensor, part: StoredPart, rows: np.ndarray) -> None:
+        offset = part.offset
+        if part.record is not None:
+            record = self._record(stored, part.file, *part.record)
+            if part.offset + part.num_rows * part.width > record.num_bytes:
+                raise UserError(
+                    f"{stored.name} in {part.file} has the shape {list(record.shape)}, smaller than the file .metadata "
+                    "says; the checkpoint is damaged, get it again"
+                )
+            offset += record.data_offset
+        if part.width == stored.row_bytes:
+            self._fill(stored.name, part.file, offset, rows)
+        else:
+            piece = np.empty((part.num_rows, part.width), dtype=np.uint8)
+            self._fill(stored.name, part.file, offset, piece)
+            rows[:, part.column : part.column + part.width] = piece
+
+    def _fill(self, name: str, file: Path, offset: int, into: np.ndarray) -> None:
+        view = into.reshape(-1).data if into.size else memoryview(b"")
+        try:
+            descriptor = self._descriptor(file)
+            while view:
+                count = os.preadv(descriptor, [view], offset)
+                if not count:
+                    raise UserError(f"cannot read {name} from {file}: the file ends too early; get it again")
+                view, offset = view[count:], offset + count
+        except OSError as error:
+            raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
+
+    def _record(self, stored: StoredTensor, file: Path, offset: int, length: int) -> torch_record.RecordTensor:
+        """Returns where the tensor of a record is. The last records of a thread are cached."""
+        known = self._thread_files().records
+        if (file, offset) not in known:
+            try:
+                record = torch_record.locate(self._descriptor(file), offset, length)
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"cannot read {stored.name} from {file}: {error}; it is damaged, get it again"
+                ) from error
+            if record.dtype != stored.dtype:
+                raise UserError(f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata")
+            known[file, offset] = record
+            if len(known) > _OPEN_FILES:
+                known.popitem(last=False)
+        return known[file, offset]
+
+    def _descriptor(self, file: Path) -> int:
+        opened = self._thread_files().descriptors
+        if file in opened:
+            opened.move_to_end(file)
+        else:
+            opened[file] = open_descriptor(file)
+            if len(opened) > _OPEN_FILES:
+                os.close(opened.popitem(last=False)[1])
+        return opened[file]
+
+    def _thread_files(self) -> _ThreadFiles:
+        if not hasattr(self._local, "files"):
+            self._local.files = _ThreadFiles()
+            self._all_threads.append(self._local.files)
+        return self._local.files
+
+    def close(self) -> None:
+        """Closes the files of all threads; no thread may be reading. A later read opens them again."""
+        for opened in self._all_threads:
+            for descriptor in opened.descriptors.values():
+                os.close(descriptor)
+            opened.descriptors.clear()
+            opened.records.clear()

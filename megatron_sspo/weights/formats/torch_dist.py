@@ -1,0 +1,197 @@
+"""The `torch_dist` checkpoint format as files: the index `.metadata` and the small files beside it.
+
+Megatron's `dist_checkpointing` writes it with torch.distributed.checkpoint: whole ("global") tensors in pieces, each
+piece a `torch.save` record in a `.distcp` file.
+"""
+
+import io
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.files.reading import is_inside, read_bytes, read_json
+
+_INDEX = ".metadata"
+_CONFIG = "metadata.json"
+_COMMON = "common.pt"
+_MAX_INDEX_BYTES = 4 * 1024**3  # bytes
+_NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
+_BACKENDS = {  # the content of metadata.json
+    "sharded_backend": "torch_dist",
+    "sharded_backend_version": 1,
+    "common_backend": "torch",
+    "common_backend_version": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block of a global tensor, and the record that holds it."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str  # relative to the folder
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTensor:
+    """A tensor of the checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    pieces: tuple[Piece, ...]
+
+
+def is_torch_dist(path: Path) -> bool:
+    """Returns whether a folder looks like a `torch_dist` checkpoint."""
+    return (path / _INDEX).exists() or (path / _CONFIG).exists()
+
+
+def read_index(path: Path) -> dict[str, GlobalTensor]:
+    """Returns key -> tensor, for all tensors of the checkpoint.
+
+    Raises:
+        UserError: it is not such a checkpoint, its index is damaged, or a file lacks what the index places there.
+    """
+    for name in (_CONFIG, _INDEX):
+        if not (path / name).is_file():
+            raise UserError(f"{path} has no {name}: it is not a torch_dist checkpoint, or was not finished")
+    try:
+        backend = read_json(path / _CONFIG)["sharded_backend"]
+        metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES))).load()
+        storage: dict[Any, Any] = {
+            (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
+        }
+        found = {
+            key: _tensor(key, entry, storage)
+            for key, entry in metadata.state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+    except UserError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise UserError(f"{path / _INDEX} is damaged ({short_repr(error)}); get the checkpoint again") from error
+    if backend != _BACKENDS["sharded_backend"]:
+        raise UserError(
+            f"{path} is a {short_repr(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist"
+        )
+    _check_files(path, found)
+    return found
+
+
+def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) -> GlobalTensor:
+    if not isinstance(key, str) or not key.isprintable() or not isinstance(entry.properties.dtype, torch.dtype):
+        raise ValueError(f"a tensor is called {short_repr(key)} and has dtype {short_repr(entry.properties.dtype)}")
+    shape = _sizes(entry.size)
+    pieces = tuple(_piece(key, chunk, storage[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
+    for piece in pieces:
+        ends = [start + size for start, size in zip(piece.offsets, piece.sizes, strict=True)]
+        if len(ends) != len(shape) or any(end > size for end, size in zip(ends, shape, strict=True)):
+            raise ValueError(f"a piece of {key} {list(shape)} reaches beyond it, to {ends}")
+    return GlobalTensor(shape, entry.properties.dtype, pieces)
+
+
+def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
+    if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
+        raise ValueError(f"{key} is placed in {short_repr(info.relative_path)}, which is not a file in this folder")
+    offset, length = _sizes((info.offset, info.length))
+    return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
+
+
+def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
+    found = tuple(values)
+    if not all(type(value) is int and 0 <= value < 2**63 for value in found):
+        raise ValueError(f"{short_repr(found)} are not sizes")
+    return found
+
+
+def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
+    ends: dict[str, tuple[int, str]] = {}  # file -> (end of its last record, key of that record)
+    for key, tensor in tensors.items():
+        for piece in tensor.pieces:
+            ends[piece.file] = max(ends.get(piece.file, (0, "")), (piece.offset + piece.length, key))
+    for name, (end, key) in ends.items():
+        file = path / name
+        if not file.is_file():
+            raise UserError(f"{file} is missing, which holds {key}; get the checkpoint again")
+        if file.stat().st_size < end:
+            raise UserError(
+                f"{file} is truncated: it has {file.stat().st_size:,} bytes, and {key} ends at {end:,}; "
+                "get the checkpoint again"
+            )
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads an index. It accepts only the classes that describe tensors and plans, so that no other code runs."""
+
+    _MODULES = (
+        "torch.distributed.checkpoint.metadata",
+        "torch.distributed.checkpoint.planner",
+        "torch.distributed.checkpoint.filesystem",
+    )
+    _NAMES = (
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("collections", "OrderedDict"),
+        ("builtins", "set"),
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) in self._NAMES or (module in self._MODULES and "." not in name):
+            found = super().find_class(module, name)
+            if (module, name) in self._NAMES or isinstance(found, type):
+                return found
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str, str], none_keys: list[str]) -> None:
+    """Writes all files of a checkpoint except for its records.
+
+    Args:
+        aliases: further key -> the key in `tensors` of the same tensor.
+        none_keys: keys of objects that are None.
+    """
+    none_record = io.BytesIO()
+    torch.save([None], none_record)  # a list, as Megatron writes an object
+    (path / _NONE_FILE).write_bytes(none_record.getvalue())
+    none_info = _StorageInfo(_NONE_FILE, 0, len(none_record.getvalue()))
+    everything = {**tensors, **{key: tensors[other] for key, other in aliases.items()}}
+    metadata = Metadata(
+        state_dict_metadata={
+            key: TensorStorageMetadata(
+                properties=TensorProperties(dtype=tensor.dtype),
+                size=torch.Size(tensor.shape),
+                chunks=[ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.sizes)) for p in tensor.pieces],
+            )
+            for key, tensor in everything.items()
+        }
+        | {key: BytesStorageMetadata() for key in none_keys},
+        storage_data={
+            MetadataIndex(key, torch.Size(piece.offsets)): _StorageInfo(piece.file, piece.offset, piece.length)
+            for key, tensor in everything.items()
+            for piece in tensor.pieces
+        }
+        | {MetadataIndex(key): none_info for key in none_keys},
+    )
+    torch.save({}, path / _COMMON)
+    (path / _INDEX).write_bytes(pickle.dumps(metadata))
+    (path / _CONFIG).write_text(json.dumps(_BACKENDS), encoding="utf-8")

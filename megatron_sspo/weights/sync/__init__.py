@@ -1,1 +1,0 @@
-"""Transports of Hugging Face-named tensors to SGLang's servers: one file per transport."""

@@ -1,0 +1,36 @@
+"""The message about a checkpoint that cannot be loaded."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from megatron_sspo.checkpoint.saving import ResultQueue, describe_error
+
+
+class CodeOnLoad:
+    """An object whose unpickling would run a command."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path: Path) -> None:
+    torch.save({"a": CodeOnLoad(f"touch {tmp_path / 'hacked'}")}, tmp_path / "common.pt")
+    (tmp_path / "garbage.pt").write_bytes(b"garbage")
+    for name in ("common.pt", "garbage.pt"):
+        with pytest.raises(Exception, match="weights_only") as raised:
+            torch.load(tmp_path / name)
+        assert "weights_only" not in describe_error(raised.value) and "\n" not in describe_error(raised.value)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_an_empty_result_of_the_writer_is_not_an_error() -> None:
+    results = ResultQueue()
+    results.put({})
+    results.collect()
+    assert results.get_nowait() == {}

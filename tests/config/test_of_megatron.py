@@ -1,0 +1,119 @@
+"""Fields of Megatron's dataclasses: `train` and `launch --check` report the same errors before a process starts."""
+
+import pytest
+
+from megatron_sspo.recipe import load_recipe
+from tests.config.recipes import sentence, write
+
+MINE = "which a recipe cannot set: it comes from"
+
+REFUSED = {
+    "megatron={'hidden_dropuot': .1}": "megatron.hidden_dropuot is not a field of this megatron-core's "
+    "TransformerConfig: did you mean hidden_dropout?",
+    "megatron={'num_layers': 0}": f"megatron.num_layers is 0, {MINE} the model's config.json, so leave it out",
+    "megatron={'num_attention_heads': 3}": f"megatron.num_attention_heads is 3, {MINE} the model's config.json",
+    "megatron={'tensor_model_parallel_size': 2}": f"is 2, {MINE} parallel.tensor, so set that",
+    "megatron={'bf16': False}": f"megatron.bf16 is False, {MINE} model.dtype, so set that",
+    "megatron={'calculate_per_token_loss': True}": "megatron.calculate_per_token_loss is True, and must stay off",
+    "megatron={'hidden_dropout': 'a'}": "megatron.hidden_dropout is 'a': it must be a number of 0 or more",
+    "megatron={'hidden_dropout': math.nan}": "megatron.hidden_dropout is nan: it must be a number",
+    "megatron={'glu_linear_offset': math.inf}": "megatron.glu_linear_offset is inf: it must be a finite number",
+    "megatron={'fp8_margin': 2.0}": "megatron.fp8_margin is 2.0: it must be a whole number",
+    "megatron={'deterministic_mode': 1}": "megatron.deterministic_mode is 1: it must be True or False",
+    "megatron={'recompute_granularity': 'everything'}": "it must be one of 'full', 'selective' or None",
+    "megatron={'recompute_num_layers': 0}": "megatron.recompute_num_layers is 0: it must be a whole number of 1",
+    "megatron={'recompute_granularity': 'full'}": "megatron.recompute_granularity is 'full', and Megatron refuses",
+    "megatron={'recompute_granularity': 'selective', 'recompute_modules': ['x']}": "recompute_modules is ['x']",
+    "megatron={'window_size': 'a'}": "megatron.window_size is 'a': it must be a tuple of 2",
+    "megatron={'attention_backend': 'fast'}": "megatron.attention_backend is 'fast': it must be one of 'flash'",
+    "megatron={'init_method': 'x'}": "megatron.init_method is 'x': it must be a function or None",
+    "megatron={'_cpu_offloading_context': None}": "megatron._cpu_offloading_context is not a field",
+    "ddp={'bucket_size': 'a'}": "ddp.bucket_size is 'a': it must be a whole number of 1 or more",
+    "ddp={'overlap_grad_reduce': 1}": "ddp.overlap_grad_reduce is 1: it must be True or False",
+    "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
+    "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
+    "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
+    # layouts that do not fit the model
+    "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
+    "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
+    "parallel=Parallel(pipeline=3)": "parallel.pipeline × parallel.virtual_pipeline is 3, which does not divide",
+    "parallel=Parallel(tensor=2)": "experts under parallel.tensor > 1 need parallel.sequence=true",
+    # errors that other parts of the run find when they are resolved
+    "model=Model(path='/nowhere')": "/nowhere has no config.json: set model.path to a Hugging Face folder",
+    "reward='nobody'": "there is no reward named 'nobody'",
+    "reward='math:pi'": "the reward 'math:pi' is 3.14",
+    "reward_options={'exakt': True}": "has no option exakt",
+    "reward_options={'exact': 1}": "the option exact must be a value of the type bool, but is 1",
+    "rollouts=Rollouts(options={'max_batch_size': 'a'})": "the option max_batch_size must be a whole number",
+    "rollouts=Rollouts(options={'max_batch_size': 0})": "a whole number of 1 or more, but is 0",
+    "reward_options={'deadline': -1}": "'math': the option deadline must be a finite number above 0, but is -1",
+    "reward_options={'num_workers': 2.5}": "the option num_workers must be a whole number of 1 or more, but is 2.5",
+    "rollouts=Rollouts(max_staleness=2)": "rollouts.max_staleness is 2, and the engine 'embedded' generates inside",
+    "rollouts=Rollouts(oversampling=2)": "rollouts.oversampling is 2.0, and the engine 'embedded' generates inside",
+    "rollouts=Rollouts(engine='sglang', options={'num_servers': 0})": "the option num_servers must be a whole number",
+    "routing_replay='R3'": "and the engine 'embedded' reports no routes",
+    "advantage='math:pi'": "the advantage 'math:pi' is 3.14",
+    "advantage='math:isfinite'": "the advantage 'math:isfinite' cannot be computed",
+    "advantage='builtins:list'": "the advantage 'builtins:list' returned [tensor(0.",
+    "prompts=Prompts(source='arithmetic', options={'size': 8}, template='no question')": "template",
+}
+
+TAKEN = [
+    "megatron={'window_size': [1, 2], 'layernorm_epsilon': 1e-6, 'attention_backend': 'flash'}",
+    "megatron={'init_method': lambda weights: weights, 'calculate_per_token_loss': False, 'moe_z_loss_coeff': 0.1}",
+    "megatron={'moe_token_dispatcher_type': 'allgather', 'recompute_num_layers': None}",
+    "ddp={'bucket_size': None, 'overlap_grad_reduce': True, 'use_megatron_fsdp': False}",
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED.items(), ids=REFUSED)
+def test_every_command_finds_the_same(tmp_path, capsys, fields, message) -> None:
+    assert message in sentence(write(tmp_path, fields), capsys)
+
+
+@pytest.mark.parametrize("fields", TAKEN)
+def test_what_megatron_takes_is_taken(tmp_path, fields) -> None:
+    from megatron_sspo.preflight.preflight import preflight
+
+    preflight(load_recipe(str(write(tmp_path, fields)), [f"output={tmp_path / 'runs'}"]), resume=None)
+
+
+def test_another_machine_may_have_a_transformer_engine(tmp_path) -> None:
+    from megatron_sspo.errors import UserError
+    from megatron_sspo.preflight.preflight import preflight
+
+    run = load_recipe(str(write(tmp_path, "megatron={'apply_rope_fusion': True}")), [f"output={tmp_path / 'runs'}"])
+    with pytest.raises(UserError, match=r"megatron.apply_rope_fusion is True, and Megatron refuses .* TE >= "):
+        preflight(run, resume=None)
+    preflight(run, resume=None, elsewhere=True)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        ("1 / 0", "plugin.py, line 1 (`1 / 0`): ZeroDivisionError: division by zero"),
+        ("def reward(:", "plugin.py, line 1 is not Python: invalid syntax"),
+        ("import none_beside", "plugin.py, line 1 (`import none_beside`): ModuleNotFoundError"),
+        ("x = 1", "has no attribute 'reward'"),
+        ("reward = 3", "is 3, and must be a function"),
+        ("def reward(size): ...", "needs the option size"),
+        ("def reward(size: int = 1, /): ...", ""),
+        ("from beside_the_plugin import reward", ""),
+    ],
+)
+def test_a_plug_in_that_cannot_be_loaded(tmp_path, capsys, plugin, message) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "plugin.py").write_text(plugin + "\n")
+    (folder / "beside_the_plugin.py").write_text("def reward(): ...\n")
+    path = write(tmp_path, f"reward='{folder}/plugin.py:reward'")
+    if message:
+        assert message in sentence(path, capsys)
+    else:
+        test_what_megatron_takes_is_taken(tmp_path, f"reward='{folder}/plugin.py:reward'")
+
+
+def test_a_source_of_ones_own_that_raises(tmp_path, capsys) -> None:
+    (tmp_path / "source.py").write_text("def rows():\n    yield from ()\n    raise ValueError('no rows today')\n")
+    found = sentence(write(tmp_path, f"prompts=Prompts(source='{tmp_path}/source.py:rows')"), capsys)
+    assert "source.py, line 3 (`raise ValueError('no rows today')`): ValueError: no rows today" in found

@@ -1,0 +1,55 @@
+"""Damaged or missing tokenizers."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.errors import UserError
+
+SOUND = Path(__file__).parents[2] / "examples" / "tiny_moe"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(SOUND, tmp_path / "model")
+
+
+def test_a_sound_one(folder: Path) -> None:
+    assert load_tokenizer(folder).encode("1")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"null"),
+        lambda path: path.write_bytes(b"[]"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.write_bytes(b'{"a":' * 100_000),
+        lambda path: path.write_bytes(b'{"added_tokens": 3, "model": 4, "tokenizer_class": 5}'),
+    ],
+)
+def test_damage(folder: Path, name: str, damage) -> None:
+    if name == "config.json":  # only a part of it belongs to the tokenizer
+        (folder / "tokenizer_config.json").unlink()
+    (folder / name).unlink()
+    damage(folder / name)
+    with pytest.raises(UserError, match=r"model") as raised:
+        load_tokenizer(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(UserError, match="has no tokenizer, or one without a vocabulary"):
+        load_tokenizer(folder)
