@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-BASE_RATE = 3e-4  # lr*, from the sweep `search`: docs/study.md
+BASE_RATE = 1e-4  # lr*, from the sweep `search`: docs/study.md
 RATES = (BASE_RATE / 3, BASE_RATE, 3 * BASE_RATE)
 SEARCHED_RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 

@@ -117,7 +117,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 CHANGES = {
-    "num_updates=1": "num_updates is 1, and",
+    "num_updates=1": "num_updates is 1, but",
     "parallel.data=2": "parallel.data is 2, and was 1 in the checkpoint",
     "model.dtype=bfloat16": "model.dtype is 'bfloat16', and was 'float32' in the checkpoint",
     "seed=5": "the prompts cannot be resumed: the checkpoint's stream has seed=0 and this one seed=5",

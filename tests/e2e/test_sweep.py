@@ -151,9 +151,7 @@ def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> Non
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     second = warm.run(*command)
-    assert (
-        second.returncode == 2 and f"{folder} is the folder of a sweep that process {process.pid} on" in second.stderr
-    )
+    assert second.returncode == 2 and f"{folder} is in use by a sweep, process {process.pid} on" in second.stderr
     assert second.stderr.rstrip().endswith("or choose another folder with --output")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=240)
