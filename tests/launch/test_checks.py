@@ -38,10 +38,10 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
     assert found["as it should be"] == ""
     assert f"its share of the memory of {host} has" in found["memory"]
     assert "is activations: --set megatron.recompute_granularity=full" in found["memory"]
-    assert found["paths"].startswith(f"rank 1 on {host} does not see runs/relative of rank 0 on {host}: name folders")
+    assert found["paths"].startswith(f"rank 1 on {host} does not see runs/relative of rank 0 on {host}: use folders")
     mine = versions()["transformers"]
     assert found["versions"].startswith(
-        f"rank 1 on {host} has transformers 4.0.0, and rank 0 on {host} has {mine}: start all ranks from one"
+        f"rank 1 on {host} has transformers 4.0.0, but rank 0 on {host} has {mine}: start all ranks from one"
     )
 
 
