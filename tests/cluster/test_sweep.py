@@ -157,8 +157,8 @@ def test_an_experiment_of_nemo_run_has_a_job_for_each_run(workplace) -> None:
 
 def test_what_a_sweep_sets_itself_is_refused(workplace) -> None:
     for words, variables, message in (
-        (["--sbatch=--array=0-3"], {}, "--sbatch has --array or --comment, which a sweep sets itself"),
-        ([f"--sbatch={SBATCH}"], {"RUN": "/x"}, "RUN is set, and each run of a sweep has a folder of its own"),
+        (["--sbatch=--array=0-3"], {}, "--sbatch has --array or --comment, which the sweep sets itself"),
+        ([f"--sbatch={SBATCH}"], {"RUN": "/x"}, "RUN is set, but each run of a sweep has its own folder"),
         ([f"--sbatch={SBATCH}"], {"RANKS_PER_NODE": "4"}, "the layout needs 1 ranks"),
     ):
         command = sweep(workplace, "refused", "--on", "slurm", *words)

@@ -167,4 +167,4 @@ def test_a_sweep_as_an_experiment_on_this_machine(workshop) -> None:
     assert tables[0].returncode == 0 and tables[0].stdout == tables[1].stdout
     assert "left out" not in tables[0].stdout
     again = call(*command, **variables)
-    assert again.returncode == 0 and "no run is left to start" in again.stdout
+    assert again.returncode == 0 and "there is no run to start in" in again.stdout
