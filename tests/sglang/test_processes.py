@@ -21,7 +21,9 @@ def servers_of(folder):
     """Returns the server processes whose command line contains this folder, and their children."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in " ".join(process.info["cmdline"] or []) and "serve.py" in " ".join(process.info["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or []) and "server_program.py" in " ".join(
+            process.info["cmdline"]
+        ):
             with contextlib.suppress(psutil.NoSuchProcess):
                 found += [process, *process.children(recursive=True)]
     return found

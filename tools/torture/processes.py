@@ -84,7 +84,7 @@ def role_of(process: psutil.Process) -> str:
         return "scheduler"
     if "sglang::detokenizer" in line:
         return "detokenizer"
-    if "serve.py" in line and "sglang" in line:
+    if "server_program.py" in line and "sglang" in line:
         return _of_server(process, line)
     if "megatron_sspo" not in line or " train " not in f"{line} ":
         return "serve" if "megatron_sspo serve" in line else ""
@@ -103,7 +103,7 @@ def _is_init(pid: int) -> bool:
 
 def _of_server(process: psutil.Process, line: str) -> str:
     parent = process.parent()
-    if parent is not None and "serve.py" in " ".join(parent.cmdline()):
+    if parent is not None and "server_program.py" in " ".join(parent.cmdline()):
         return ""  # the watcher process of a server
     return "router" if "sglang_router" in line else "server"
 
