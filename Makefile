@@ -13,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-nemo-run install-sandbox check-sandbox quickstart check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
 
 install: .venv/installed
 
@@ -48,6 +48,21 @@ install-nemo-run: .venv-nemo-run/installed
 	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
 	touch $@
+
+# Installs MkDocs in its own environment. The versions are those of the extra `docs` in setup.py: a strict build depends on them.
+# The package itself is not installed there, because the pages are made from its sources alone.
+install-docs: .venv-docs/installed
+
+.venv-docs/installed: setup.py
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check \
+		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+	touch $@
+
+# Builds the documentation site into build/site. A dead link is an error (with --quiet, warnings would not be counted).
+docs: install-docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+	@echo "build/site/index.html"
 
 # Installs bubblewrap, the sandbox that runs programs written by a model: docs/sandbox.md
 install-sandbox:
@@ -112,4 +127,4 @@ benchmark-sandbox: install check-sandbox
 	$(BIN)/python benchmarks/sandbox.py
 
 clean:
-	rm -rf .venv .venv-sglang .venv-nemo-run build *.egg-info runs
+	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs build *.egg-info runs

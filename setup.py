@@ -41,6 +41,9 @@ setup(
             "pyright==1.1.414",
             "datasets",
         ],
+        # In an environment of its own, make install-docs. The build is strict, so another version may find new faults:
+        # the pins are the releases that the pages were built with. MkDocs 2 has neither plugins nor hooks.
+        "docs": ["mkdocs==1.6.1", "mkdocs-material==9.8.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11"],
         "hub": ["datasets"],
         # in an environment of its own, make install-nemo-run; newer leptonai lacks the module that nemo-run imports
         "nemo_run": ["nemo-run==0.11.1", "leptonai<0.28"],

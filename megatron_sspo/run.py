@@ -42,7 +42,7 @@ class Model:
     """The model of the policy that is trained."""
 
     path: FilePath  # a Hugging Face folder: config.json, tokenizer and, unless init is "random", safetensors
-    init: Literal["pretrained", "random"] = "pretrained"
+    init: Literal["pretrained", "random"] = "pretrained"  # the folder's weights, or weights drawn by the seed
     dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of parameters and activations; gradients add up in float32
 
 
@@ -50,13 +50,13 @@ class Model:
 class Parallel:
     """The parallel layout: data × tensor × pipeline × context ranks; experts are sharded over these same ranks."""
 
-    data: Count = 1
-    tensor: Count = 1
-    pipeline: Count = 1
+    data: Count = 1  # ranks that share each batch
+    tensor: Count = 1  # ranks that share each matrix outside of experts
+    pipeline: Count = 1  # stages of layers
     virtual_pipeline: Count = 1  # model chunks per pipeline stage (interleaved schedule above 1)
     context: Count = 1  # ranks that share each sequence
-    expert: Count = 1
-    expert_tensor: Count = 1
+    expert: Count = 1  # ranks that share the experts of a layer
+    expert_tensor: Count = 1  # ranks that share each matrix of an expert
     sequence: bool = False  # sequence parallelism; Megatron requires it for experts with tensor parallelism
 
     @property
@@ -69,11 +69,11 @@ class Parallel:
 class Prompts:
     """A set of prompts: its source, and how a row becomes tokens."""
 
-    source: Plugin  # a .jsonl or .parquet file, a file of megatron_sspo/data, or package.module:attribute
+    source: Plugin  # a .jsonl or .parquet file, a file of megatron_sspo/data/sources, or package.module:attribute
     options: Options = field(default_factory=dict)  # the source's own: split, field names, seed
     template: Text = "chat"  # the tokenizer's chat template, or a format string with {question}
     system: Text = ""  # system message of the chat template
-    max_tokens: Count = 1024
+    max_tokens: Count = 1024  # most tokens of a prompt
     overlong: Literal["error", "drop"] = "error"  # what happens to a prompt of more than max_tokens
     without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one, such as the evaluation sets
 
@@ -82,9 +82,9 @@ class Prompts:
 class Rollouts:
     """The rollouts: the engine, the number of responses, the sampling, the environment."""
 
-    engine: Plugin = "embedded"  # a file of megatron_sspo/rollout, or package.module:attribute
+    engine: Plugin = "embedded"  # a file of megatron_sspo/rollout/engines, or package.module:attribute
     options: Options = field(default_factory=dict)  # the engine's own
-    prompts_per_update: Count = 16
+    prompts_per_update: Count = 16  # groups of an optimizer step; a step has prompts_per_update × group_size responses
     group_size: GroupSize = 8  # G, responses per prompt
     # the updates that a rollout's weights may lag behind the weights at the start of its cycle: 0 generates, then
     # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
@@ -95,7 +95,7 @@ class Rollouts:
     )
     overlong_buffer: Amount = 0  # a penalty grows over the last overlong_buffer tokens of max_tokens; 0: no penalty
     overlong_penalty: NotNegative = 1.0  # the penalty at sampling.max_tokens
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = field(default_factory=Sampling)  # how tokens are drawn, and how many
     environment: MaybePlugin = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
     environment_options: Options = field(default_factory=dict)  # the environment's own
 
@@ -104,14 +104,14 @@ class Rollouts:
 class Optimizer:
     """Adam with decoupled weight decay, by Megatron's distributed optimizer."""
 
-    lr: NotNegative = 1e-6
-    min_lr: NotNegative = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_updates: Amount = 0
-    weight_decay: NotNegative = 0.0
-    beta1: Decay = 0.9
-    beta2: Decay = 0.999
-    eps: Positive = 1e-8
+    lr: NotNegative = 1e-6  # the learning rate after the warm-up
+    min_lr: NotNegative = 0.0  # the learning rate at the end of a linear or cosine schedule
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate, over all updates
+    warmup_updates: Amount = 0  # updates over which the learning rate rises linearly
+    weight_decay: NotNegative = 0.0  # decoupled, as in AdamW
+    beta1: Decay = 0.9  # decay of Adam's first moment
+    beta2: Decay = 0.999  # decay of Adam's second moment
+    eps: Positive = 1e-8  # added to the root of Adam's second moment
     clip_grad: NotNegative = 1.0  # the largest global norm; 0 does not clip
 
 
@@ -119,17 +119,17 @@ class Optimizer:
 class WarmStart:
     """Supervised learning on the prompts' demonstrations, before the first rollout."""
 
-    prompts: Prompts
-    updates: Count
-    batch_size: Count
-    optimizer: Optimizer
+    prompts: Prompts  # a set whose rows have demonstrations
+    updates: Count  # optimizer steps
+    batch_size: Count  # demonstrations of an optimizer step
+    optimizer: Optimizer  # its own, which the run's replaces afterwards
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """A set to evaluate on: its prompts, its reward and its environment."""
 
-    prompts: Prompts
+    prompts: Prompts  # the questions
     title: Line = ""  # the title of its column in a table; "": its name
     reward: MaybePlugin = ""  # a file of megatron_sspo/reward, or package.module:attribute; "": the run's
     reward_options: Options = field(default_factory=dict)  # {}: the run's, if the reward is the run's
@@ -150,7 +150,7 @@ class Evaluation:
             min_length=1,
             description='a dict of one set or more, {"gsm8k": HeldOut(prompts=...)}; without any, leave evaluation out',
         ),
-    ]
+    ]  # by the names that the metrics have
     every: Amount = 0  # updates; 0 evaluates before and after only
     samples: Amount = 0  # k > 0 adds k answers per prompt sampled with rollouts.sampling: avg@k, pass@k
 
@@ -159,46 +159,45 @@ class Evaluation:
 class Tracking:
     """The trackers that receive the metrics in addition to metrics.jsonl."""
 
-    tensorboard: bool = False
-    wandb_project: Line = ""
+    tensorboard: bool = False  # event files in the run's folder
+    wandb_project: Line = ""  # a project of Weights & Biases; "": none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """The configuration of a training run. `megatron-sspo train RECIPE --set field.field=value` overrides a field."""
 
-    name: FolderName
-    model: Model
-    prompts: Prompts
+    name: FolderName  # of the run and its folder
+    model: Model  # the model that is trained
+    prompts: Prompts  # the questions that it is trained on
     num_updates: Count  # optimizer steps
     output: FilePath = "runs"  # the run's folder is output/name
-    seed: Amount = 0
-    parallel: Parallel = Parallel()
-    rollouts: Rollouts = Rollouts()
+    seed: Amount = 0  # of the order of prompts, of sampling and of random weights
+    parallel: Parallel = Parallel()  # the layout of the trainer's processes
+    rollouts: Rollouts = Rollouts()  # how responses are generated
     reward: Plugin = "math"  # a file of megatron_sspo/reward, or package.module:attribute
-    reward_options: Options = field(default_factory=dict)
+    reward_options: Options = field(default_factory=dict)  # the reward's own
     advantage: Plugin = (
         "group_relative"  # a function of megatron_sspo.objective.advantages, or package.module:attribute
     )
-    objective: CheckedObjective = field(default_factory=sspo)
-    penalties: Penalties = field(default_factory=Penalties)
-    correction: Correction = field(default_factory=Correction)
+    objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
+    penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
+    correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
-    tokens_per_microbatch: Count = 16384
+    tokens_per_microbatch: Count = 16384  # most tokens of a forward pass, prompts included
     routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
-    optimizer: Optimizer = Optimizer()
-    warm_start: WarmStart | None = None
-    evaluation: Evaluation | None = None
+    optimizer: Optimizer = Optimizer()  # of the updates
+    warm_start: WarmStart | None = None  # supervised updates before the first rollout
+    evaluation: Evaluation | None = None  # on held-out sets
     checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
-    checkpoints_kept: Count = 2
+    checkpoints_kept: Count = 2  # the newest so many; older checkpoints are removed
     checkpoint_in_background: bool = False  # written while training continues, from a copy in the host's memory
     distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
-    tracking: Tracking = Tracking()
-    # fields of Megatron's TransformerConfig and DistributedDataParallelConfig, by their names there
-    megatron: Fields = field(default_factory=dict)
-    ddp: Fields = field(default_factory=dict)
+    tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases
+    megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
+    ddp: Fields = field(default_factory=dict)  # fields of its DistributedDataParallelConfig, likewise
 
 
 def check(run: Run) -> Run:

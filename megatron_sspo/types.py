@@ -83,6 +83,6 @@ class Sampling:
     """Sampling parameters. `temperature` 0 is greedy decoding."""
 
     max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
-    temperature: NotNegative = 1.0
-    top_p: Probability = 1.0
+    temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
+    top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
     stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
