@@ -56,7 +56,7 @@ install-docs: .venv-docs/installed
 .venv-docs/installed: setup.py
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/pip install --quiet --disable-pip-version-check \
-		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
 	touch $@
 
 # Builds the documentation site into build/site. A dead link is an error (with --quiet, warnings would not be counted).

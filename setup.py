@@ -43,7 +43,14 @@ setup(
         ],
         # In an environment of its own, make install-docs. The build is strict, so another version may find new faults:
         # the pins are the releases that the pages were built with. MkDocs 2 has neither plugins nor hooks.
-        "docs": ["mkdocs==1.6.1", "mkdocs-material==9.8.1", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11"],
+        # Ruff formats signatures.
+        "docs": [
+            "mkdocs==1.6.1",
+            "mkdocs-material==9.8.1",
+            "mkdocstrings==1.0.8",
+            "mkdocstrings-python==2.0.11",
+            "ruff==0.17.6",
+        ],
         "hub": ["datasets"],
         # in an environment of its own, make install-nemo-run; newer leptonai lacks the module that nemo-run imports
         "nemo_run": ["nemo-run==0.11.1", "leptonai<0.28"],

@@ -17,8 +17,8 @@ GENERATED = {"configuration.md": ""}
 
 # `name.py` or `folder/name.py`, maybe in a code span with other words: a file of the repository
 FILE = re.compile(r"(?<![\w./*-])((?:[\w-]+/)*[\w-]+\.(?:py|sbatch|sh|md|svg|c))(?![\w/])")
-# the reader's own files, and files of a run
-NOT_OURS = re.compile(r"^(my_|mine|modeling|report\.md$|file\.py$)")
+# files of the reader, of a run and of other projects
+NOT_OURS = re.compile(r"^(my_|mine|modeling|report\.md$|file\.py$|arguments\.py$|grpo_config\.py$)")
 FOLDERS = ("", "megatron_sspo", "docs", "slurm", "tests", "examples", "tools")
 
 
@@ -74,3 +74,10 @@ def test_named_files_exist(page: Path) -> None:
         if not exists:
             missing.append(found)
     assert missing == []
+
+
+def test_the_makefile_installs_the_versions_of_the_extra() -> None:
+    (listed,) = re.findall(r'"docs": \[(.*?)\]', (ROOT / "setup.py").read_text(), re.DOTALL)
+    pins = re.findall(r'"([^"]+)"', listed)
+    (installed,) = re.findall(r"\.venv-docs/bin/pip install [^\n]*\n\t\t(.*)", (ROOT / "Makefile").read_text())
+    assert installed.split() == pins
