@@ -7,13 +7,15 @@ SEED ?= 0
 SECONDS ?= 600
 # The engine of the quickstart: embedded (Transformers, in process) or sglang (after make install-sglang).
 ENGINE ?= embedded
+# The commit that the runs of the study were made from, for its report.
+COMMIT ?=
 
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -125,6 +127,10 @@ benchmark: install
 # Measures the latency and throughput of the sandbox: the table of docs/sandbox.md
 benchmark-sandbox: install check-sandbox
 	$(BIN)/python benchmarks/sandbox.py
+
+# Writes the verdicts and figures of docs/study.md from its collected runs, into docs/study
+study-report: install
+	$(BIN)/python -m examples.study.report --commit "$(COMMIT)"
 
 clean:
 	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs build *.egg-info runs

@@ -8,6 +8,7 @@ import numpy as np
 CONFIDENCE = 0.95
 SAMPLES = 10_000  # of the bootstrap
 FEWEST_SEEDS = 8  # of a decided comparison
+_CURVE_SAMPLES = 2_000  # of the bootstrap at each point of a band
 _SEED = 0  # of the bootstrap, so that the same runs give the same report
 
 
@@ -77,6 +78,16 @@ def bootstrap_means(values: Sequence[float]) -> np.ndarray | None:
         rng=np.random.default_rng(_SEED),
     )
     return found.bootstrap_distribution
+
+
+def mean_curve(curves: Sequence[Sequence[float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the mean of curves over their points, and both ends of its interval; a bootstrap sample draws curves."""
+    values = np.asarray(curves, dtype=np.float64)
+    drawn = np.random.default_rng(_SEED).integers(len(values), size=(_CURVE_SAMPLES, len(values)))
+    means = values[drawn].mean(axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return values.mean(axis=0), low, high
 
 
 def nested_mean(groups: Sequence[Sequence[float]]) -> Estimate:

@@ -13,6 +13,7 @@ from examples.study import statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
 from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
+from examples.study.figures import DRAWINGS, draw
 from examples.study.forms import GATES, HARD, SOFT
 from examples.study.grid import CORE, MILD, NO_GATE, ONE_SIGN, OTHER_GATES, TEMPERATURES
 from examples.study.questions import (
@@ -29,6 +30,7 @@ from examples.study.questions import (
     step_size,
     temperatures,
 )
+from examples.study.report import main
 from examples.study.verdicts import page, sections
 
 RATE = 2e-4  # not the one of grid.py: the report has to take lr* from the rows
@@ -451,3 +453,45 @@ def test_every_question_of_the_page_is_answered(tmp_path) -> None:
     for section in sections(study)[1:]:
         assert f"**{section.title.rstrip('.')}" in " ".join(questions.split()), section.title
     assert mechanism.section(study).verdict.count("not run") == 4
+
+
+# --- figures and the command
+
+
+def test_figures_of_runs_that_are_there(tmp_path) -> None:
+    """Draws what was run, and removes the pictures of an earlier report."""
+    (tmp_path / "map.png").write_bytes(b"of an earlier report")
+    files = Files().add("AtanLog", 0.1, seeds=2).add("AtanLog one-sided", 0.9, seeds=1)
+    undrawn = draw(files.read(tmp_path), tmp_path)
+    assert set(undrawn) == {"map.png", "temperatures.png", "mild.png", "lengths.png", "replay.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == DRAWINGS.keys() - undrawn.keys()
+    for path in tmp_path.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_other_figures(tmp_path) -> None:
+    files = search_rows().add("GRPO", 0.9, sweep="mild", mu=2).add("GRPO", 0.4, sweep="map 16", mu=16, seeds=2)
+    files.add("AtanLog(0.2, 0.3)", 0.9, sweep="temperatures", seeds=2).add("SAPO", 0.9, sweep="replay")
+    files.add("SAPO", 0.9, sweep="lengths", recipe=LONG_SUMS)
+    undrawn = draw(files.read(tmp_path), tmp_path)
+    assert set(undrawn) == {"staleness.png", "gates.png", "mechanism.png"}
+
+
+@pytest.mark.parametrize("kept", ["", "runs.csv", "evaluations.csv", "metrics.csv.gz", "cosines.csv"])
+def test_a_report_of_one_file_alone(tmp_path, capsys, kept) -> None:
+    files = search_rows().add("GRPO", 0.9)
+    files.tables["cosines.csv"].append({"run": "a", "cycle": 0, "stale": 0, "objective": "GRPO", "cosine": 0.5})
+    files.tables = {name: rows for name, rows in files.tables.items() if name == kept}
+    files.tables.setdefault("runs.csv", [])
+    files.read(tmp_path)
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "out" / "study"), "--commit", "abc1234"]) == 0
+    text = (tmp_path / "out" / "study" / "verdicts.md").read_text(encoding="utf-8")
+    assert "abc1234" in text and f"`{kept}`" not in text.split("Figures")[0].split("Not run")[1]
+    assert "verdicts.md is in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sweep", ["search", "map 2 and 4", "replay", "temperatures"])
+def test_a_report_of_one_sweep_alone(tmp_path, sweep) -> None:
+    files = Files().add("AtanLog", 0.9, sweep=sweep, seeds=2)
+    files.read(tmp_path)
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path)]) == 0

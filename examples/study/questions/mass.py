@@ -64,7 +64,8 @@ def observe(study: Study) -> Section:
             "all tokens. Fall: the first evaluation with pass@1 below that before the first update. Lost share: of the "
             "tokens that moved against their advantage, those with w < ½. The prediction is a rise before the fall in "
             f"{_NEEDED} of {FEWEST_SEEDS} seeds; where fewer than {_NEEDED} runs have a fall, it cannot be tested: not "
-            "decided.",
+            "decided. SAPO's w is ½ where ρ = 1 and Â > 0, so each of its tokens with Â > 0 that moved against its "
+            "advantage has w < ½: SAPO's rows say little.",
             table(header, rows),
         ],
     )

@@ -34,15 +34,17 @@ def _without_search(study: Study) -> str:
 
 def _at_an_end(study: Study, recipe: str) -> str:
     rates = list(study.areas_by_rate(recipe))
-    chosen = study.base_rates[recipe]
-    if chosen not in rates[:1] + rates[-1:]:
+    chosen = study.base_rates.get(recipe)
+    if chosen is None or chosen not in rates[:1] + rates[-1:]:
         return ""
     return f"lr\\* = {chosen:.3g} of {recipe} is at an end of the list: the list has to be extended by one value."
 
 
 def _other_rates(study: Study, recipe: str) -> str:
     """Returns a sentence if runs have a learning rate that is no multiple of lr*, since they are in no cell."""
-    base = study.base_rates[recipe]
+    base = study.base_rates.get(recipe)
+    if base is None:
+        return ""
     used = {one.lr for one in study.results if one.recipe == recipe and not one.sweep.startswith(SEARCH)}
     strange = sorted(rate for rate in used if not any(same_rate(rate, base * factor) for factor in _MULTIPLES))
     if not strange:
