@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """Whether it has the seeds that a decision needs."""
+        """True if it has the seeds that a decision needs."""
         return self.difference is not None and self.difference.seeds >= FEWEST_SEEDS
 
     @property

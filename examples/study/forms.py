@@ -15,7 +15,7 @@ class Forms:
 
     @property
     def core(self) -> bool:
-        """Whether the gate is one of the five that are compared at 3 lr*, too."""
+        """True if the gate is one of the five that are compared at 3 lr*, too."""
         return self.two_sided in CORE
 
 

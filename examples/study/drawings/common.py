@@ -1,4 +1,4 @@
-"""What the figures of the study share: colours, axes, bands over seeds, points of seeds, title and footnote."""
+"""Parts that the figures of the study share: colours, axes, bands over seeds, points of seeds, title and footnote."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -17,7 +17,7 @@ _LOST = ("below_half_positive_below", "below_half_negative_above")  # w < ½, an
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What comes first in a two-sided run; None if it does not come.
+    """Updates at which something happens in a two-sided run; None if it does not happen.
 
     Attributes:
         rise: the update at which lost tokens first exceed 1 % of all tokens.
