@@ -52,7 +52,9 @@ def main() -> int:
 
 def reference() -> str:
     """Returns the page: a section for `Run`, and one for each class that a field of it has, with their places."""
-    classes = {found.name: found for file in _FILES for found in read_classes((_PACKAGE / file).read_text("utf-8"))}
+    classes = {
+        found.name: found for file in _FILES for found in read_classes((_PACKAGE / file).read_text(encoding="utf-8"))
+    }
     names, descriptions = read_kinds()
     places = _places(classes)
     parts = [_INTRODUCTION]
@@ -91,7 +93,7 @@ def read_kinds() -> tuple[dict[str, ast.expr], dict[str, str]]:
     """Returns the names that the files of kinds define with their values, and the description of each kind."""
     values: dict[str, ast.expr] = {}
     for file in (*_KINDS, *_FILES):
-        for node in ast.parse((_PACKAGE / file).read_text("utf-8")).body:
+        for node in ast.parse((_PACKAGE / file).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 values[node.targets[0].id] = node.value
     found = {name: _description(value, values) for name, value in values.items()}
