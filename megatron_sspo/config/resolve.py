@@ -180,5 +180,6 @@ def _import_by_path(module_name: str) -> Any:
 
 def _attribute(module: Any, attribute: str, name: str) -> Any:
     if not hasattr(module, attribute):
-        raise UserError(f"{name!r} resolves to {module.__name__}, which has no attribute {attribute!r}")
+        place = module.__file__ if module.__name__.startswith(FILE_MODULE) else module.__name__
+        raise UserError(f"{name!r} resolves to {place}, which has no attribute {attribute!r}")
     return getattr(module, attribute)

@@ -89,11 +89,11 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
         UserError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
             written.
     """
-    check_output(path)
-    runs = {_label(folder, folders): _read(folder) for folder in folders}
+    runs = {_label(folder, folders): _read(folder) for folder in folders}  # before the output, by default in a run
     for folder in folders:
         if not any(runs[_label(folder, folders)]):
             raise UserError(f"{folder / sinks.METRICS} has no rows: wait for the first update of the run")
+    check_output(path)
     _draw_runs(runs, path)
 
 

@@ -94,6 +94,5 @@ def _quantile(values: torch.Tensor, q: float) -> float:
     return float(values.kthvalue(1 + round(q * (len(values) - 1))).values)
 
 
-def _mean(values: Sequence[float] | torch.Tensor) -> float:
-    tensor = torch.as_tensor(values, dtype=torch.float64)
-    return float(tensor.mean()) if len(tensor) else 0.0
+def _mean(values: torch.Tensor) -> float:
+    return float(values.double().mean()) if len(values) else 0.0

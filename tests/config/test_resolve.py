@@ -46,6 +46,13 @@ def test_what_is_wrong_is_named(name: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_file_without_the_attribute_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("value = 1\n")
+    with pytest.raises(UserError, match=rf"resolves to {path}, which has no attribute 'valeu'"):
+        resolve("reward", f"{path}:valeu", "reward")
+
+
 def build(model_path: str, size: int, *, seed: int = 0) -> tuple[str, int, int]:
     return model_path, size, seed
 

@@ -78,6 +78,9 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
 def test_a_folder_of_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is .* the folder of a run"):
         plot_runs([tmp_path], tmp_path / "x.png")
+    missing = tmp_path / "missing"
+    with pytest.raises(UserError, match=r"is .*missing the folder of a run"):
+        plot_runs([missing], missing / "curves.png")  # the run is named, not the place of the picture
     broken = run(tmp_path / "a")
     (broken / "metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match="line 1 is not JSON"):

@@ -72,7 +72,7 @@ def forbid_inspection() -> None:
 
     The kernel then refuses ptrace, /proc/PID/mem and /proc/PID/fd (PR_SET_DUMPABLE, prctl(2)).
     """
-    import _ctypes  # without `ctypes`, whose import would take a tenth of a sandbox's time
+    import _ctypes  # without `ctypes`, which is slow to import
 
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
     pr_set_dumpable = 4  # linux/prctl.h

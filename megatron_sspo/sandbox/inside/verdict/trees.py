@@ -9,7 +9,7 @@ TYPE_TESTS = ("isinstance", "type", "hasattr", "callable", "issubclass")
 
 
 def walk(root: ast.AST) -> list[ast.AST]:
-    """Returns the nodes of a syntax tree, in the order of `ast.walk` but several times faster and without contexts."""
+    """Returns the nodes of a syntax tree, in the order of `ast.walk`, without contexts such as `Load`."""
     nodes = [root]
     for node in nodes:  # the list grows while it is read
         for name in node._fields:
