@@ -114,7 +114,8 @@ def flatness(samples: Sequence[Sample]) -> list[Flatness]:
     """Returns the flatness of each role in each kind of run, for processes with enough samples.
 
     Two processes of a role may differ by some percent from the start, so attempts are not compared with each other: the
-    settled samples of each process are divided into quarters, and the means are taken over processes.
+    settled samples of each process are divided into quarters, and the means are taken over processes. A trainer's
+    samples after the last update of its attempt do not count: it may export the model and draw the curves then.
     """
     rows: Mapping[tuple[str, str], dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -122,7 +123,8 @@ def flatness(samples: Sequence[Sample]) -> list[Flatness]:
             rows[_where(sample), sample.role][sample.pid].append(sample)
     found = []
     for (phase, role), by_process in sorted(rows.items()):
-        long = [row for row in by_process.values() if len(row) >= FEWEST]
+        rows_before_the_end = [_before_the_end(row) for row in by_process.values()]
+        long = [row for row in rows_before_the_end if len(row) >= FEWEST]
         second = [sample for row in long for sample in row[len(row) // 4 : len(row) // 4 * 2]]
         last = [sample for row in long for sample in row[-(len(row) // 4) :]]
         if long:
@@ -138,6 +140,12 @@ def flatness(samples: Sequence[Sample]) -> list[Flatness]:
                 )
             )
     return found
+
+
+def _before_the_end(row: Sequence[Sample]) -> Sequence[Sample]:
+    if row[0].role not in _TRAINERS:
+        return row
+    return [sample for sample in row if sample.updates < row[-1].updates]
 
 
 def _where(sample: Sample) -> str:
