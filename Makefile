@@ -14,6 +14,8 @@ BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+# Two workers, each with whole files: many tests wait for processes that they start.
+WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install install-sglang install-nemo-run install-docs install-sandbox check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
@@ -86,10 +88,10 @@ check: install
 	$(BIN)/pyright
 
 test: install check-sandbox
-	$(TEST) -m "not sglang and not cluster and not nemo_run and not long"
+	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not long"
 
 test-fast: install check-sandbox
-	$(TEST) -m "not slow and not sglang and not cluster and not nemo_run and not long"
+	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not long"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang

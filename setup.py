@@ -36,6 +36,8 @@ setup(
         "dev": [
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
+            "filelock",
             "hypothesis",
             "ruff==0.17.6",
             "pyright==1.1.414",

@@ -1,7 +1,15 @@
 """Settings of all tests."""
 
+import pytest
 from hypothesis import settings
 
 # The machine may be busy with other work, so a slow example is not a failure.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the files with slow tests first for pytest-xdist, where a slow file that begins last would run alone."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)

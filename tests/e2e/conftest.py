@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -166,12 +167,23 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
 
 @pytest.fixture(scope="session", params=["recipe", "experts"])
 def whole_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workshop, str]:
-    """An uninterrupted run to compare others with, on one process, and on two with half of the experts each."""
-    made = _make(tmp_path_factory.mktemp(request.param))
-    done = made.run("train", f"{made.recipe}:{request.param}")
-    assert done.returncode == 0, done.stderr
-    made.assert_nobody_left()
-    return made, request.param
+    """An uninterrupted run to compare others with, on one process, and on two with half of the experts each.
+
+    The workers of pytest-xdist share it, so no test may change it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "whole_run" / request.param
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if (folder / "run" / "model").exists():
+            return Workshop(folder), request.param
+        made = _make(folder)
+        done = made.run("train", f"{made.recipe}:{request.param}")
+        assert done.returncode == 0, done.stderr
+        made.assert_nobody_left()
+        return made, request.param
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ def chunks(device):
     config = transformer_config(
         family, QWEN3_30B_A3B, Parallel(), torch.bfloat16, {"perform_initialization": False, "moe_grouped_gemm": False}
     )
-    # Megatron names the device of its parameters, which are never touched: 57 GB of address space only, but with them no
-    # later test could fork.
+    # Megatron puts the parameters on the CPU. They are never touched, but with 57 GB of address space no later test
+    # could fork.
     return [chunk.to("meta") for chunk in build_chunks(family, QWEN3_30B_A3B, config)]
 
 

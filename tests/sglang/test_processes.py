@@ -29,8 +29,13 @@ def servers_of(folder):
     return found
 
 
-def shared_memory():
-    return set(Path("/dev/shm").glob("sglang_*"))
+def shared_memory(processes):
+    """Returns the files of SGLang's shared memory that these processes have mapped; other servers may run."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            found |= {Path(part.path) for part in process.memory_maps() if part.path.startswith("/dev/shm/sglang_")}
+    return found
 
 
 @pytest.fixture
@@ -42,7 +47,6 @@ def temporary():
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, how):
-    before = shared_memory()
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
@@ -53,9 +57,9 @@ def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, tempora
     environment = {**os.environ, "TMPDIR": str(temporary)}
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
     assert trainer.stdout.readline() == "up\n"
-    own = shared_memory() - before
-    assert own and list(temporary.glob("megatron-sspo-server-*"))
     started = servers_of(model)
+    own = shared_memory(started)
+    assert own and list(temporary.glob("megatron-sspo-server-*"))
     ports = {c.laddr.port for p in started for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
     assert len(started) >= 3 and ports
     os.kill(trainer.pid, how)
@@ -66,23 +70,23 @@ def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, tempora
     assert not [process for process in started if process.is_running()]
     listening = {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
     assert not ports & listening
-    until(lambda: not list(temporary.glob("megatron-sspo-server-*")) and not shared_memory() & own, 10)
+    until(lambda: not [*temporary.glob("megatron-sspo-server-*"), *filter(Path.exists, own)], 10)
 
 
 def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, monkeypatch):
     """Checks the clean-up of sockets and shared memory, which SGLang leaves when an engine kills it."""
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    before = shared_memory()
     engine = sglang.engine(folders["dense"], run_folder=tmp_path / "run")
     (server,) = engine.pool.servers
-    assert shared_memory() > before and list(temporary.glob("megatron-sspo-server-*/tmp*"))
-    other = shared_memory() - before
+    main = psutil.Process(server.process.pid)
+    own = shared_memory([main, *main.children(recursive=True)])
+    assert own and list(temporary.glob("megatron-sspo-server-*/tmp*"))
     # a server that loses one of its processes soon ends by itself
-    worker = next(p for p in psutil.Process(server.process.pid).children() if "detokenizer" in " ".join(p.cmdline()))
+    worker = next(p for p in main.children() if "detokenizer" in " ".join(p.cmdline()))
     worker.kill()
     until(lambda: server.process.has_ended, 40)
     engine.close()
-    assert not shared_memory() & other and not list(temporary.glob("megatron-sspo-server-*"))
+    assert not [*temporary.glob("megatron-sspo-server-*"), *filter(Path.exists, own)]
 
 
 def test_no_server_is_left_when_the_trainer_is_killed_during_startup(folders, tmp_path):
