@@ -1,14 +1,22 @@
 """Starts a script in several processes and joins them into one group."""
 
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+# Processes are forked from one that has imported what takes some five seconds to import.
+_forkserver: Any = multiprocessing.get_context("forkserver")
+_forkserver.set_forkserver_preload(["megatron_sspo.policy.policy"])
 
 
 def launch(script: Path, num_processes: int, *arguments: object, seconds: float = 240) -> None:
@@ -17,22 +25,32 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(num_processes)]
         processes = []
         for rank, log in enumerate(logs):
-            environment = {
-                **os.environ,
+            variables = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(num_processes),
                 "OMP_NUM_THREADS": "1",
                 "RENDEZVOUS": f"{folder}/rendezvous",
             }
-            with log.open("wb") as file:
-                command = [sys.executable, "-W", "ignore", str(script), *map(str, arguments)]
-                processes.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+            processes.append(_forkserver.Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
+            processes[-1].start()
         try:
             _wait(processes, logs, time.monotonic() + seconds)
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.join()
+
+
+def _run(script: Path, arguments: list[str], variables: Mapping[str, str], log: Path) -> None:
+    """Runs the script in this process, with its output in `log`."""
+    os.environ.update(variables)
+    warnings.simplefilter("ignore")
+    output = os.open(log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def join() -> None:
@@ -70,14 +88,14 @@ def _share_the_gloo_device() -> None:
     distributed_c10d.ProcessGroupGloo = Gloo
 
 
-def _wait(processes: list[subprocess.Popen], logs: list[Path], deadline: float) -> None:
-    while any(process.poll() is None for process in processes):
-        if any(process.poll() for process in processes) or time.monotonic() > deadline:
+def _wait(processes: list[Any], logs: list[Path], deadline: float) -> None:
+    while any(process.exitcode is None for process in processes):
+        if any(process.exitcode for process in processes) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
     for rank, process in enumerate(processes):
-        if code := process.poll():
+        if code := process.exitcode:
             pytest.fail(f"rank {rank} ended with {code}:\n{logs[rank].read_text()[-6000:]}", pytrace=False)
     for rank, process in enumerate(processes):
-        if process.poll() is None:
+        if process.exitcode is None:
             pytest.fail(f"rank {rank} did not end in time:\n{logs[rank].read_text()[-6000:]}", pytrace=False)
