@@ -6,8 +6,9 @@ import pytest
 
 from tools.torture.books import audit, final_history
 from tools.torture.faults import KINDS
-from tools.torture.memory import Sample, flatness
+from tools.torture.memory import Flatness, Sample, flatness
 from tools.torture.plan import Plan
+from tools.torture.summary import summary
 
 PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
 
@@ -115,3 +116,21 @@ def test_memory_that_grows_within_a_life_shows(growth):
     (found,) = flatness([*map(sample, range(200)), *short])
     assert (found.num_processes, found.num_samples) == (5, 5 * 33)
     assert found.ratio == pytest.approx(1.0) if growth == 0 else found.ratio > 1.1
+
+
+def test_reports_are_added_up():
+    def fault(kind, outcome, seconds):
+        return {"kind": kind, "outcome": outcome, "seconds": seconds, "processes_left": []}
+
+    def phase(kind, lost, differences):
+        audit = {"updates_lost": lost, "rollouts_lost": 1, "rollouts_doubled": 2, "judged": 10, "judged_wrong": 0}
+        left = {"files_left": ["a"], "processes_left": []}
+        return {"kind": kind, "attempts": 3, "audit": audit, "differences": differences, **left}
+
+    faults = [fault("kill", "went on", 3.0), fault("kill", "hang", 9.6), fault("none", "resumed", 50.0)]
+    phases = [phase("embedded", 4, []), phase("embedded", 0, ["x"]), phase("own", 1, [])]
+    report = {"command": "make torture", "seconds": 99.7, "faults": faults, "phases": phases}
+    memory = Flatness("own", "rank 0", 20, 1, 10**9, second_quarter=100.0, last_quarter=101.0)
+    lines = summary([report], [[memory]]).splitlines()
+    assert lines[2] == "| `make torture` | 100 | 2 | 3 | 9 | 1 | 5 | 9 | 0 of 30 | 1 of 2 | 3 | 1.010 to 1.010 |"
+    assert lines[-2:] == ["| kill | 2 | 1 | 0 | 1 | 10 |", "| **all** | 2 | 1 | 0 | 1 | 10 |"]
