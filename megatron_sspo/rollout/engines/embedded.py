@@ -148,7 +148,8 @@ class EmbeddedEngine:
     ) -> list[RolloutGroup]:
         """Generates `group_size` responses to each prompt, in the order of the prompts.
 
-        A response that reaches the model's last position ends there with finish reason "length".
+        It is for programs outside of the training loop, such as examples/study/mechanism.py, which want all groups at
+        once. A response that reaches the model's last position ends there with finish reason "length".
 
         Raises:
             UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
