@@ -1,7 +1,6 @@
 """The curves of runs, side by side: reward, entropy, KL, ratios, gate weights, lengths."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,9 +128,7 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a name's letter
-            write_picture(figure, path, dpi=120)
+        write_picture(figure, path, dpi=120)
     finally:
         pyplot.close(figure)
 

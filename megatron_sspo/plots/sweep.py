@@ -1,7 +1,6 @@
 """Draws a sweep: a panel of curves for each setting, interquartile means, and probabilities of improvement."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +49,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a label's letter
-            write_picture(figure, path, dpi=120)
+        write_picture(figure, path, dpi=120)
     finally:
         pyplot.close(figure)
 

@@ -129,11 +129,6 @@ def shutdown() -> None:
     dist.destroy_process_group()
 
 
-def data_parallel_group() -> Any:
-    """Returns the process group of ranks that hold the same shard and different data."""
-    return parallel_state.get_data_parallel_group()
-
-
 def tensor_group() -> Any:
     """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
@@ -142,10 +137,7 @@ def tensor_group() -> Any:
 
 
 def context_group() -> Any:
-    """Returns the process group of ranks that share each sequence."""
+    """Returns the process group of ranks that share each sequence; None if one rank has all of it."""
+    if parallel_state.get_context_parallel_world_size() == 1:
+        return None
     return parallel_state.get_context_parallel_group()
-
-
-def is_last_stage() -> bool:
-    """Returns whether this process is in the last pipeline stage, which computes the loss."""
-    return parallel_state.is_pipeline_last_stage(ignore_virtual=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout.servers import server_program
@@ -101,8 +102,7 @@ class ServerProcess:
             return f"the server {self.url} could not bind its port, which is in use, and hangs; see {self.log}"
         if code is None:
             return ""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the server {self.url} {how}; the end of {self.log}: {self.last_lines()}"
+        return f"the server {self.url} {describe_exit(code)}; the end of {self.log}: {self.last_lines()}"
 
     def last_lines(self, count: int = 5) -> str:
         """Returns the last lines of this process's part of the log, as one line."""

@@ -11,12 +11,12 @@ from torch.distributed import Backend
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
 from megatron_sspo.processes.ports import free_port
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, buckets, consume
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
 
 _TIMEOUT = timedelta(seconds=300)
 
 
-class DistributedTransport:
+class DistributedTransport(Transport):
     """Broadcasts tensors in buckets, flattened to bytes; rank 0 of the trainer sends.
 
     The process group is made for the servers of a session and kept as long as they stay the same. If a server fails,
@@ -47,10 +47,6 @@ class DistributedTransport:
                 session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
                 self._broadcast(session, bucket)
         session.end(version)
-
-    def participate(self, tensors: Iterable[NamedTensor]) -> None:
-        """Consumes the stream."""
-        consume(tensors)
 
     def close(self) -> None:
         """Leaves the process group."""

@@ -21,7 +21,7 @@ _CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
-    """A way to move weights to servers."""
+    """A way to move weights to servers. By default only rank 0 uses the stream, and there is nothing to release."""
 
     def send(self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
@@ -32,11 +32,11 @@ class Transport(Protocol):
 
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
-        ...
+        for _ in tensors:
+            pass
 
     def close(self) -> None:
         """Releases the transport's resources."""
-        ...
 
 
 class SyncSession:
@@ -128,12 +128,6 @@ async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[
 
     keys = list(contents)
     return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
-
-
-def consume(tensors: Iterable[NamedTensor]) -> None:
-    """Takes part in a stream without using its tensors."""
-    for _ in tensors:
-        pass
 
 
 def buckets(
