@@ -40,6 +40,7 @@ from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
@@ -72,6 +73,7 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []  # on rank 0
         self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
