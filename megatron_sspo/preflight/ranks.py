@@ -19,7 +19,10 @@ from megatron_sspo.preflight.resources import check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 
-_PACKAGES = ("torch", "megatron-core", "transformers", "safetensors")
+_PACKAGES = (
+    *("torch", "megatron-core", "transformers", "safetensors"),
+    *("transformer-engine", "flash-attn", "flash-attn-3", "apex"),
+)
 _SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system is visible on all nodes
 
 
@@ -50,8 +53,8 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages used, and a hash of this package's sources."""
-    found = {"Python": platform.python_version()}
+    """Returns the versions of Python, of NCCL and of the packages used, and a hash of this package's sources."""
+    found = {"Python": platform.python_version(), "NCCL": _nccl_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
@@ -61,6 +64,13 @@ def versions() -> dict[str, str]:
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return {**found, "megatron_sspo": digest.hexdigest()[:12]}
+
+
+def _nccl_version() -> str:
+    """Returns the version of the NCCL library that torch has loaded, which LD_PRELOAD may replace; "none" on CPUs."""
+    if not torch.cuda.is_available():
+        return "none"
+    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
