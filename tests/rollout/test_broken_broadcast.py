@@ -24,7 +24,9 @@ import os, signal, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
-address, port, size, rank, name, how, fatal, count = sys.argv[1:]
+how, fatal, count = sys.argv[1:]
+print("ready", flush=True)
+address, port, size, rank, name = input().split()
 store = dist.TCPStore(address, int(port), int(size), is_master=False, timeout=timedelta(seconds=60))
 make = _new_process_group_helper
 group, _ = make(int(size), int(rank), [], "gloo", PrefixStore(name, store), group_name=name,
@@ -49,18 +51,21 @@ class Receiver:
         self.process = None
         self.url = f"http://{how}"
 
+    def start(self):
+        """Starts the process, and waits until it has imported torch, which takes minutes on a busy machine."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RECEIVER, self.how, str(self.fatal), str(self.size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.process.stdout.readline()
+
     async def post(self, path, content, *, seconds):
         loop = asyncio.get_running_loop()
         if path == "/init_weights_update_group":
             given = (content["master_address"], content["master_port"], content["world_size"], content["rank_offset"])
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", RECEIVER, *map(str, given), content["group_name"]),
-                    *(self.how, str(self.fatal), str(self.size)),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            print(*given, content["group_name"], file=self.process.stdin, flush=True)
             await loop.run_in_executor(None, self.process.stdout.readline)
         if path == "/update_weights_from_distributed":
             line = loop.run_in_executor(None, self.process.stdout.readline)
@@ -100,7 +105,8 @@ def sync(submit, clients, *receivers, count=3):
     size = torch.ones(NUMBERS).nbytes
     for receiver in receivers:
         receiver.size = size
-    clients += receivers
+        clients.append(receiver)
+        receiver.start()
     session = SyncSession(dict(enumerate(receivers)), submit)
     transport = DistributedTransport(bucket_bytes=size, tp_size=1)
     transport._make_group(session)
