@@ -36,10 +36,12 @@ from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import Display, format_update, pluralize
+from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
@@ -72,6 +74,8 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []  # on rank 0
         self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
@@ -130,6 +134,8 @@ class Job:
             f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
         )
+        if self.policy.kernels:
+            self.display.log(self.policy.kernels)
         self._report_prompts()
         if self._newest is None:
             self._warm_start()

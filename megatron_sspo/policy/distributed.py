@@ -14,6 +14,7 @@ from megatron.core import parallel_state, tensor_parallel
 from torch.distributed.rendezvous import rendezvous
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy.with_cuda.device import local_device
 from megatron_sspo.processes import agree, stop
 from megatron_sspo.processes.board import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
@@ -70,7 +71,8 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
             wait as long as another rank makes progress, which a `Watchdog` checks.
 
     Raises:
-        UserError: the number of processes is not what the layout needs, or they do not all join in time.
+        UserError: the number of processes is not what the layout needs, they do not all join in time, or there is no
+            GPU for this one.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
@@ -79,8 +81,8 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
             f"context={parallel.context} needs {parallel.num_processes} processes, and {world_size} were started: "
             "change parallel.* or the launcher"
         )
-    on_cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_cuda else torch.device("cpu")
+    device = local_device()
+    on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
