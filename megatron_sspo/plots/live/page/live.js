@@ -8,7 +8,7 @@ const WINDOW = 0.08; // the smoothing window, as a share of the run, as in curve
 const WIDE = 30; // an axis may become logarithmic if its largest value is more than this times the smallest
 const DASHES = ["", "7 3", "3 3", "1 3"], LINES = ["solid", "dashed", "short dashes", "dots"];
 
-let panels = [], runs = [];
+let panels = [], runs = [], drawn = 0;
 const byId = (id) => document.getElementById(id);
 
 function make(name, attributes = {}, ...children) {
@@ -63,7 +63,7 @@ async function poll() {
     const skipped = runs.filter((run) => run.metrics.skipped + run.evaluations.skipped > 0)
       .map((run) => `${run.name}: ${run.metrics.skipped + run.evaluations.skipped} lines cannot be read`);
     showProblem([...new Set([...failed, ...skipped])].join("; "));
-    if (runs.some((run) => run.changed)) draw();
+    if (runs.some((run) => run.changed) && (!more || Date.now() - drawn > EVERY)) draw(); // a long run comes in parts
   }
   setTimeout(poll, more ? 0 : EVERY);
 }
@@ -247,6 +247,7 @@ function nearest(points, update) {
 const lastUpdate = (run) => Math.max(run.metrics.rows.at(-1)?.[0] ?? 0, run.evaluations.rows.at(-1)?.update ?? 0);
 
 function draw() {
+  drawn = Date.now();
   for (const panel of panels) drawPanel(panel);
   for (const run of runs) {
     run.changed = false;
