@@ -36,14 +36,14 @@ def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int]) -> Upda
     return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
 
 
-def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, list[float]]]:
-    """Returns the sequence weight and the token weights of each sequence, in the order of the batch.
+def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
+    """Returns the sequence weight and the token weights [|y_i|] of each sequence, in the order of the batch.
 
     Args:
         lengths: |y_i| of each sequence, in the order of the batch.
     """
     weights = record.tokens["token_weight"].split([lengths[number] for number in record.order])
-    of_sequences = zip(record.sequences["sequence_weight"].tolist(), (w.tolist() for w in weights), strict=True)
+    of_sequences = zip(record.sequences["sequence_weight"].tolist(), weights, strict=True)
     by_number = dict(zip(record.order, of_sequences, strict=True))
     return [by_number[number] for number in range(len(lengths))]
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from megatron_sspo.files.writing import write_rows
 from megatron_sspo.types import Rollout, RolloutGroup
 
@@ -18,7 +20,11 @@ Piece = tuple[str, float | None]
 
 
 def write_examples(
-    path: Path, update: int, batch: Sequence[RolloutGroup], weights: Sequence[tuple[float, list[float]]], tokenizer: Any
+    path: Path,
+    update: int,
+    batch: Sequence[RolloutGroup],
+    weights: Sequence[tuple[float, torch.Tensor]],
+    tokenizer: Any,
 ) -> None:
     """Replaces the file by rollouts of this update, one per line: at most eight, of at most 512 tokens each.
 
@@ -46,7 +52,7 @@ def write_examples(
                     "sequence_weight": _rounded(sequence_weight),
                     "tokens": rollout.num_response_tokens,
                     "finish_reason": rollout.finish_reason,
-                    "pieces": pieces(rollout, token_weights, tokenizer),
+                    "pieces": pieces(rollout, token_weights.tolist(), tokenizer),
                 }
             )
     write_rows(path, rows)

@@ -227,7 +227,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         "routes": [r.routes for r in noted],
         "gradients": compared,
         "updates": [update_metrics(record) for record in records],
-        "weights": by_sequence(records[-1], [r.num_response_tokens for r in noted]),
+        "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
         "after": weights(),
     }
     everyone: list[Any] = [None] * dist.get_world_size()

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from megatron_sspo.run_folder import sinks
@@ -81,7 +82,7 @@ def batch(by_bytes: Tokenizer, num_groups: int, size: int = 3) -> tuple[list[Rol
         RolloutGroup(prompt=p, rollouts=[rollout(by_bytes.encode(f"r{i}").ids, reward=float(i)) for i in range(size)])
         for p in prompts
     ]
-    return groups, [(float(n), [n / 100, 1.0]) for n in range(num_groups * size)]
+    return groups, [(float(n), torch.tensor([n / 100, 1.0])) for n in range(num_groups * size)]
 
 
 def rows(path: Path) -> list[dict]:
@@ -118,7 +119,7 @@ def test_the_file_stays_small(by_bytes: Tokenizer, tmp_path: Path) -> None:
     long = [rollout(by_bytes.encode("\u0001" * 40_000).ids, reward=float(i)) for i in range(2)]
     prompt = Prompt(id="p", tokens=tuple(by_bytes.encode("?" * 30_000).ids), answer="a" * 30_000)
     groups = [RolloutGroup(prompt=prompt, rollouts=long)] * 20
-    weights = [(1.0, [n / 40_000 for n in range(40_000)])] * 40
+    weights = [(1.0, torch.arange(40_000) / 40_000)] * 40
     write_examples(tmp_path / "rollouts.jsonl", 1, groups, weights, by_bytes)
     assert len(rows(tmp_path / "rollouts.jsonl")) == 8
     assert (tmp_path / "rollouts.jsonl").stat().st_size < 200_000

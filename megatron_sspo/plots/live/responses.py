@@ -13,6 +13,8 @@ from megatron_sspo.run_folder import sinks
 _ANSWERS = "evaluation_responses.jsonl"
 _MOST_ROWS = 16
 _MOST_BYTES = 1 << 20
+_ROLLOUT = ("update", "id", "prompt", "gold", "reward", "parts", "advantage", "sequence_weight", "tokens")
+_ROLLOUT += ("finish_reason", "pieces")  # the fields of a rollout
 _ENDS = 4_000  # characters at the beginning of an answer, and as many at its end; the rest of a longer one is left out
 
 Row = dict[str, Any]
@@ -28,7 +30,7 @@ def read_rollouts(folder: Path, query: Mapping[str, str]) -> Row:
     Raises:
         UserError: the file cannot be read.
     """
-    return _read(folder / sinks.ROLLOUTS, query.get("seen", ""), lambda row: row)
+    return _read(folder / sinks.ROLLOUTS, query.get("seen", ""), lambda row: {name: row[name] for name in _ROLLOUT})
 
 
 def read_answers(folder: Path, query: Mapping[str, str]) -> Row:

@@ -109,6 +109,28 @@ def test_a_problem_is_shown(tmp_path: Path) -> None:
     assert "update 2 of 100" in found
 
 
+def test_a_server_that_is_gone(tmp_path: Path) -> None:
+    @web.middleware
+    async def end(request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.path == "/metrics" and request.transport is not None:
+            request.transport.close()
+        return await handler(request)
+
+    with serving([write_run(tmp_path / "run", 2)], end) as address:
+        found = dom(address, tmp_path / "profile")
+    assert "the server does not answer: start it again with the same command" in found
+
+
+def test_marks_of_an_axis_differ(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 0)
+    append(run, *(metrics(update, **{"reward/mean": 0.99999 + update / 1e7}) for update in range(1, 30)))
+    with serving([run]) as address:
+        found = dom(address, tmp_path / "profile")
+    (panel,) = re.findall(r'<svg [^>]*aria-label="reward".*?</svg>', found, re.DOTALL)
+    marks = re.findall(r'text-anchor="end">([^<]*)<', panel)
+    assert len(marks) >= 3 and len(set(marks)) == len(marks)
+
+
 def test_both_runs_are_seen(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "one", 30), write_run(tmp_path / "two", 20)]
     with serving(folders) as address:

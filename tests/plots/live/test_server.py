@@ -94,7 +94,7 @@ def test_rollouts_come_once_per_version(tmp_path: Path) -> None:
             assert first["rows"][0]["pieces"] == [["before ", 1.0], ["1+1=2", 0.25], [" after", None]]
             same = await get(client, "/rollouts", run=0, seen=first["version"])
             assert same == {"version": first["version"], "rows": None}
-            append(run, {"update": 4, "pieces": []}, name="rollouts.jsonl")
+            append(run, {**first["rows"][0], "update": 4}, name="rollouts.jsonl")
             assert len((await get(client, "/rollouts", run=0, seen=first["version"]))["rows"]) == 2
             (run / "rollouts.jsonl").unlink()
             assert await get(client, "/rollouts", run=0, seen="x") == {"version": "", "rows": []}
@@ -118,10 +118,11 @@ def test_answers_are_few_of_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n'])
-def test_answers_of_another_program(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(("name", "path"), [("evaluation_responses", "/answers"), ("rollouts", "/rollouts")])
+def test_responses_of_another_program(tmp_path: Path, name: str, path: str, content: str) -> None:
     run = write_run(tmp_path / "run", 1)
-    (run / "evaluation_responses.jsonl").write_text(content)
-    response, text = ask("/answers?run=0", run)
+    (run / f"{name}.jsonl").write_text(content)
+    response, text = ask(f"{path}?run=0", run)
     assert response.status == 500 and "was it written by another program?" in json.loads(text)["error"]
 
 

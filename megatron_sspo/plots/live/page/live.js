@@ -22,7 +22,9 @@ function make(name, attributes = {}, ...children) {
 // ---------------------------------------------------------------- what the server has
 
 async function ask(path, options = {}) {
-  const response = await fetch(`${path}?${new URLSearchParams(options)}`);
+  const response = await fetch(`${path}?${new URLSearchParams(options)}`).catch(() => {
+    throw new Error("the server does not answer: start it again with the same command");
+  });
   const content = response.headers.get("Content-Type").startsWith("application/json")
     ? await response.json() : { error: await response.text() };
   if (content.error) throw new Error(content.error);
@@ -59,17 +61,13 @@ async function poll() {
   if (!document.hidden) {
     const results = await Promise.allSettled(runs.map(refresh));
     more = results.some((result) => result.value === true);
-    const failed = results.filter((result) => result.status === "rejected").map((result) => explain(result.reason));
+    const failed = results.filter((result) => result.status === "rejected").map((result) => result.reason.message);
     const skipped = runs.filter((run) => run.metrics.skipped + run.evaluations.skipped > 0)
       .map((run) => `${run.name}: ${run.metrics.skipped + run.evaluations.skipped} lines cannot be read`);
     showProblem([...new Set([...failed, ...skipped])].join("; "));
     if (runs.some((run) => run.changed) && (!more || Date.now() - drawn > EVERY)) draw(); // a long run comes in parts
   }
   setTimeout(poll, more ? 0 : EVERY);
-}
-
-function explain(error) {
-  return error instanceof TypeError ? "the server does not answer: start it again with the same command" : error.message;
 }
 
 function showProblem(text) {
@@ -154,6 +152,13 @@ function format(value) {
   return size < 1e-3 || size >= 1e6 ? value.toExponential(size < 1e-3 ? 0 : 1) : String(Number(value.toPrecision(3)));
 }
 
+// Returns the label of one of an axis's marks, with as many digits as tell them apart.
+function formatMark(value, marks) {
+  const size = Math.abs(value), apart = Math.abs(marks.at(-1) - marks[0]) / Math.max(1, marks.length - 1);
+  if (size < 1e-3 || size >= 1e6 || !apart) return format(value);
+  return String(Number(value.toFixed(Math.max(0, 1 - Math.floor(Math.log10(apart))))));
+}
+
 function drawPanel(panel) {
   const curves = curvesOf(panel), svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
   svg.setAttribute("aria-label", panel.title);
@@ -198,7 +203,7 @@ function drawAxes(panel, scale, svg) {
   for (const value of marks) {
     const y = scale.y(value);
     svg.append(make("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "grid" }));
-    svg.append(make("text", { x: LEFT - 5, y: y + 4, "text-anchor": "end" }, format(value)));
+    svg.append(make("text", { x: LEFT - 5, y: y + 4, "text-anchor": "end" }, formatMark(value, marks)));
   }
   for (const update of ticks(0, scale.last, 5).filter(Number.isInteger)) {
     const x = scale.x(update);
@@ -329,7 +334,7 @@ async function start() {
   try {
     build(await ask("runs"));
   } catch (error) {
-    showProblem(explain(error));
+    showProblem(error.message);
     setTimeout(start, EVERY);
     return;
   }
