@@ -28,6 +28,8 @@ def write_examples(
 ) -> None:
     """Replaces the file by rollouts of this update, one per line: at most eight, of at most 512 tokens each.
 
+    Groups with different rewards come first, because the others have no gradient.
+
     Args:
         update: the number of the update.
         batch: the groups of the update.
@@ -36,6 +38,7 @@ def write_examples(
     """
     remaining = iter(weights)
     of_groups = [(group, [(rollout, next(remaining)) for rollout in group.rollouts]) for group in batch]
+    of_groups.sort(key=lambda item: len({rollout.reward for rollout, _ in item[1]}) == 1)
     rows = []
     for group, found in of_groups[:_GROUPS]:
         ordered = sorted(found, key=lambda item: -item[0].reward)

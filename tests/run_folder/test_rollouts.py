@@ -110,6 +110,15 @@ def test_the_best_and_the_worst_response_of_the_first_prompts(by_bytes: Tokenize
     }
 
 
+def test_groups_with_different_rewards_come_first(by_bytes: Tokenizer, tmp_path: Path) -> None:
+    groups, weights = batch(by_bytes, 6, size=2)
+    equal = [RolloutGroup(prompt=group.prompt, rollouts=[group.rollouts[0]] * 2) for group in groups[:3]]
+    write_examples(tmp_path / "rollouts.jsonl", 1, [*equal, *groups[3:]], weights, by_bytes)
+    found = rows(tmp_path / "rollouts.jsonl")
+    assert [row["id"] for row in found[::2]] == ["p3", "p4", "p5", "p0"]
+    assert [row["sequence_weight"] for row in found] == [7.0, 6.0, 9.0, 8.0, 11.0, 10.0, 0.0, 1.0]
+
+
 def test_a_group_of_one_has_one_response(by_bytes: Tokenizer, tmp_path: Path) -> None:
     write_examples(tmp_path / "rollouts.jsonl", 1, *batch(by_bytes, 1, size=1), by_bytes)
     assert len(rows(tmp_path / "rollouts.jsonl")) == 1
