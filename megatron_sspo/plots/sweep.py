@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.plots.curves import COLOURS, FAINT, INK, escape_dollars
+from megatron_sspo.plots.curves import FAINT, INK, escape_dollars
+from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.sweep.results import Results, read_results

@@ -119,7 +119,7 @@ class Policy:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         reports = self._schedule.run(rank_batch, loss, forward_only=False)
-        return merge(self._schedule.gather_reports(reports), num_sequences=len(rank_batch.sequences))
+        return merge(self._schedule.gather_reports(reports), order=rank_batch.order)
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.

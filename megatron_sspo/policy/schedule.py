@@ -29,6 +29,7 @@ class RankBatch:
 
     sequences: Sequences  # of the whole batch
     members: Sequence[Sequence[int]]  # numbers of the sequences in each of this rank's microbatches
+    order: Sequence[int]  # numbers of all sequences, in the order of the gathered reports
     microbatches: Sequence[Microbatch]
 
 
@@ -94,7 +95,8 @@ class Schedule:
             ).to(self._device)
             for chosen in members
         ]
-        return RankBatch(sequences, members, microbatches)
+        order = [i for of_rank in plan for chosen in of_rank for i in chosen]
+        return RankBatch(sequences, members, order, microbatches)
 
     def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
         """Returns the loss function's report of each microbatch on the last pipeline stage, and no reports elsewhere.
