@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.cuda import nccl
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import check_memory, memory_of_rank
@@ -70,7 +71,7 @@ def _nccl_version() -> str:
     """Returns the version of the NCCL library that torch has loaded, which LD_PRELOAD may replace; "none" on CPUs."""
     if not torch.cuda.is_available():
         return "none"
-    return ".".join(map(str, torch.cuda.nccl.version()))
+    return ".".join(map(str, nccl.version()))
 
 
 def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:

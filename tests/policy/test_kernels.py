@@ -41,10 +41,11 @@ def installed(monkeypatch, tmp_path):
         del sys.modules[name]
 
 
-def test_a_transformer_engine_that_works(installed):
-    installed("2.9.0")
+@pytest.mark.parametrize("version", ["2.9.0", "2.20.2"])
+def test_a_transformer_engine_that_works(installed, version):
+    installed(version)
     assert kernels.has_transformer_engine()
-    assert kernels.transformer_engine_version() == "2.9.0"
+    assert kernels.transformer_engine_version() == version
 
 
 def test_no_transformer_engine(monkeypatch):
