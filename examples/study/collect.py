@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.study.grid import SWEEPS
-from examples.study.run import folder_name
+from examples.study.grid import SWEEPS, Sweep, folder_name
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
@@ -50,19 +49,23 @@ def main(arguments: Sequence[str]) -> int:
             runs.setdefault(row["run"], [[], [], []])[index].append(row)
     folder = Path(arguments[0] if arguments else "runs/study")
     for name, sweep in SWEEPS.items():
-        place = folder / folder_name(name)
-        if not is_sweep(place):
-            continue
-        for cell in read_sweep(place).cells():
-            if status(place / cell.name).state == "finished":
-                row = {"sweep": name, "recipe": sweep.recipe, "objective": cell.labels["objective"]}
-                run, rows = _read(place / cell.name, row)
-                runs[run] = rows
+        runs |= read_finished(folder / folder_name(name), name, sweep)
     RESULTS.mkdir(exist_ok=True)
     for index, name in enumerate(_FILES):
         write_rows(RESULTS / name, (row for run in sorted(runs) for row in runs[run][index]))
     print(f"{len(runs)} runs in {RESULTS}")
     return 0
+
+
+def read_finished(place: Path, name: str, sweep: Sweep) -> dict[str, list[list[Row]]]:
+    """Returns the rows of the three files of each finished run of a sweep; none if there is no such folder."""
+    found: dict[str, list[list[Row]]] = {}
+    for cell in read_sweep(place).cells() if is_sweep(place) else ():
+        if status(place / cell.name).state == "finished":
+            row = {"sweep": name, "recipe": sweep.recipe, "objective": cell.labels["objective"]}
+            run, rows = _read(place / cell.name, row)
+            found[run] = rows
+    return found
 
 
 def _read(folder: Path, row: Row) -> tuple[str, list[list[Row]]]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from examples.study.collect import METRICS, read_rows
+from examples.study.rates import best
 
 SUMS, LONG_SUMS, DENSE_SUMS = "sums", "long_sums", "dense_sums"  # recipes; the last two are of the questions e and f
 SEARCH, REPLAY, MAP = "search", "replay", "map"  # what the names of their sweeps begin with
@@ -123,7 +124,7 @@ class Study:
             areas = self.areas_by_rate(recipe)
             others = [one.lr for one in self.results if one.recipe == recipe and not one.sweep.startswith(MAP)]
             if areas:
-                chosen[recipe] = max(areas, key=lambda rate: math.fsum(areas[rate]) / len(areas[rate]))
+                chosen[recipe] = best(areas)
             elif others:
                 chosen[recipe] = min(others)
         return chosen

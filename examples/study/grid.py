@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 BASE_RATE = 1e-4  # lr*, from the sweep `search`: docs/study.md
 RATES = (BASE_RATE / 3, BASE_RATE, 3 * BASE_RATE)
 SEARCHED_RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+BEYOND = {3e-5: 1e-5, 3e-3: 1e-2}  # an end of the searched rates -> the value that is added if lr* is that end
 
 _OWN = "examples/study/objectives.py"
 _TAUS = ((0.2, 0.3), (0.1, 0.1), (0.6, 0.5), (0.5, 0.6), (1.0, 1.0))  # (τ_neg, τ_pos), beside the default
@@ -52,8 +53,10 @@ class Sweep:
     """One sweep: a product of objectives, values of μ and learning rates.
 
     Attributes:
+        rates: the learning rates; with `search`, multiples of lr*.
         seeds: the number of seeds that its question needs.
         assignments: of `--set`, for all of its runs.
+        search: the sweep that chooses the recipe's lr*; "" if the learning rates are known.
     """
 
     objectives: Mapping[str, str]
@@ -62,13 +65,19 @@ class Sweep:
     seeds: int
     recipe: str = "sums"
     assignments: Sequence[str] = field(default_factory=tuple)
+    search: str = ""
+
+
+def _search(recipe: str) -> Sweep:
+    """Returns the on-policy search of a recipe's lr*, in which every objective has the same gradient."""
+    return Sweep(recipe=recipe, objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=SEARCHED_RATES, seeds=3)
 
 
 _REST = {name: text for name, text in CORE.items() if name not in MILD}
 
 # in the order in which they are run; no cell is in two of them
 SWEEPS = {
-    "search": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=SEARCHED_RATES, seeds=3),
+    "search": _search("sums"),
     "staleness": Sweep(objectives=CORE, updates_per_sync=[8], rates=RATES[1:], seeds=8),
     "mild": Sweep(objectives=MILD, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8),
     "gates": Sweep(objectives=OTHER_GATES | ONE_SIGN, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
@@ -86,4 +95,18 @@ SWEEPS = {
         seeds=8,
         assignments=["routing_replay=R2"],
     ),
+    "search dense sums": _search("dense_sums"),
+    "dense sums": Sweep(
+        recipe="dense_sums", objectives=FEW, updates_per_sync=[8], rates=[1], seeds=8, search="search dense sums"
+    ),
+    "search long sums": _search("long_sums"),
+    "long sums": Sweep(
+        recipe="long_sums", objectives=MILD, updates_per_sync=[8], rates=[1], seeds=8, search="search long sums"
+    ),
 }
+SEARCHES = {"search", *(sweep.search for sweep in SWEEPS.values() if sweep.search)}
+
+
+def folder_name(sweep: str) -> str:
+    """Returns the name of a sweep's folder."""
+    return sweep.replace(",", "").replace(" ", "-")

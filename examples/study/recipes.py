@@ -6,11 +6,15 @@ megatron-sspo sweep examples/study/recipes.py:sums --start-from "runs/warm-{seed
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.run import Optimizer, Parallel, Run
+from megatron_sspo.run import HeldOut, Optimizer, Parallel, Prompts, Run
+from megatron_sspo.types import Sampling
 
 _TINY_MOE = Path(__file__).parents[1] / "tiny_moe.py"
+_TINY_DENSE = Path(__file__).parent / "tiny_dense"
+_LONG_SUMS = Path(__file__).with_name("long_sums.py")
 
 
 def sums() -> Run:
@@ -28,9 +32,54 @@ def sums() -> Run:
     )
 
 
+def long_sums() -> Run:
+    """Returns the run on sums of four or five numbers, with responses of 60 to 120 tokens; else as `sums`."""
+    run = sums()
+    assert run.evaluation is not None
+    held_out = {"additions": HeldOut(prompts=_long_additions(size=256, split="held_out"))}
+    return replace(
+        run,
+        name="long_sums",
+        prompts=_long_additions(size=8000),
+        rollouts=replace(run.rollouts, sampling=Sampling(max_tokens=150)),
+        evaluation=replace(run.evaluation, sets=held_out),
+    )
+
+
+def dense_sums() -> Run:
+    """Returns the run of `sums` by a dense model as wide as the mixture's two active experts."""
+    return replace(sums(), name="dense_sums", model=replace(sums().model, path=str(_TINY_DENSE)))
+
+
 def warm_sums() -> Run:
     """Returns the warm start of `sums` alone: its one update has a learning rate of 0."""
-    run = load_recipe(str(_TINY_MOE))
+    return _warm(sums())
+
+
+def warm_long_sums() -> Run:
+    """Returns the warm start of `long_sums` alone."""
+    return _warm(long_sums(), prompts=_long_additions(size=8000, wrong_fraction=0.5))
+
+
+def warm_dense_sums() -> Run:
+    """Returns the warm start of `dense_sums` alone."""
+    return _warm(dense_sums())
+
+
+def _warm(run: Run, **changes: Any) -> Run:
+    """Returns the quickstart's warm start, with changes, of the run's model."""
+    start = load_recipe(str(_TINY_MOE)).warm_start
+    assert start is not None
     return replace(
-        sums(), name="warm", warm_start=run.warm_start, num_updates=1, updates_per_sync=1, optimizer=Optimizer(lr=0.0)
+        run,
+        name="warm",
+        warm_start=replace(start, **changes),
+        num_updates=1,
+        updates_per_sync=1,
+        optimizer=Optimizer(lr=0.0),
     )
+
+
+def _long_additions(**options: Any) -> Prompts:
+    """Returns sums of four or five numbers up to 99."""
+    return Prompts(source=f"{_LONG_SUMS}:rows", options=options, template="{question}", max_tokens=16)

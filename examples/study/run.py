@@ -2,15 +2,19 @@
 
 python -m examples.study.run                          # everything, two runs at a time, into runs/study
 python -m examples.study.run --only staleness --seeds 2
+python -m examples.study.run --only "search long sums,long sums"
 """
 
 import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from examples.study.grid import SWEEPS, Sweep
+from examples.study.grid import SEARCHES, SWEEPS, Sweep, folder_name
+from examples.study.rates import chosen, extension
+from megatron_sspo.errors import UserError
 
 _RECIPES = "examples/study/recipes.py"
 
@@ -19,36 +23,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the first exit code that is not 0, and 0 if all runs are finished."""
     parser = argparse.ArgumentParser(prog="python -m examples.study.run", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,...", help=f"sweeps to run: {', '.join(SWEEPS)}")
-    parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds of each sweep")
+    parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds of each sweep that is no search")
     parser.add_argument("--at-once", type=int, default=2, help="number of runs at a time (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
     options = parser.parse_args(arguments)
     names = [name.strip() for name in options.only.split(",")] if options.only else list(SWEEPS)
     if unknown := [name for name in names if name not in SWEEPS]:
         parser.error(f"there is no sweep {unknown[0]!r}: choose of {', '.join(SWEEPS)}")
-    for name in names:
-        sweep = SWEEPS[name]
-        seeds = min(sweep.seeds, options.seeds)
-        warm = options.output / f"{sweep.recipe}-warm"
-        start = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
+    try:
+        return next((code for name in names if (code := _make(name, options))), 0)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _make(name: str, options: argparse.Namespace) -> int:
+    """Makes the warm starts and the runs of a sweep, and what a search has to try beyond the end of its list."""
+    sweep = SWEEPS[name]
+    # lr* is a choice among all seeds: with fewer of them, cells would be at a learning rate that is not the study's
+    seeds = sweep.seeds if name in SEARCHES else min(sweep.seeds, options.seeds)
+    unit = chosen(sweep.search, options.output) if sweep.search else 1.0
+    warm = options.output / f"{sweep.recipe}-warm"
+    starts = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
+    if code := subprocess.run(starts, check=False).returncode:
+        return code
+    rates: Sequence[float] = [unit * rate for rate in sweep.rates]
+    while rates:
         runs = command(
             f"{_RECIPES}:{sweep.recipe}",
             options.output / folder_name(name),
             seeds,
             options.at_once,
-            *grid(sweep),
+            *grid(replace(sweep, rates=rates)),
             "--start-from",
             str(warm / "seed={seed}"),
         )
-        for one in (start, runs):
-            if code := subprocess.run(one, check=False).returncode:
-                return code
+        if code := subprocess.run(runs, check=False).returncode:
+            return code
+        beyond = extension(name, options.output) if name in SEARCHES else None
+        rates = [] if beyond is None else [beyond]
     return 0
-
-
-def folder_name(sweep: str) -> str:
-    """Returns the name of a sweep's folder."""
-    return sweep.replace(",", "").replace(" ", "-")
 
 
 def command(recipe: str, output: Path, seeds: int, at_once: int, *more: str) -> list[str]:

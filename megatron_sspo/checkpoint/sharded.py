@@ -127,6 +127,7 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
 
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
+        # gathers the state, unlike dp_reshardable, but does not depend on DDP's buckets: docs/checkpoints.md
         "distrib_optim_sharding_type": "fully_reshardable",
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,

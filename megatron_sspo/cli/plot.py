@@ -19,11 +19,17 @@ def add_arguments(commands: Any, *, run: Any) -> None:
         metavar="PNG",
         help="picture to write (default: curves.png in the first folder, or gates.png)",
     )
+    command.add_argument(
+        "--serve", action="store_true", help="serve a page of the runs that grows while they go on, on this machine"
+    )
+    command.add_argument("--port", type=int, metavar="N", help="port of the page (default: 8060; 0 takes a free one)")
     add_measure(command)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Draws the picture, and prints its path."""
+    """Draws the picture and prints its path, or serves the page until Ctrl-C."""
+    if options.serve or options.port is not None:
+        return _serve(options)
     from megatron_sspo.sweep.folder import is_sweep
 
     if len(options.runs) == 1 and is_sweep(Path(options.runs[0])):
@@ -46,4 +52,18 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         path = options.output or folders[0] / "curves.png"
         plot_runs(folders, path)
     print(path)
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from megatron_sspo.errors import UserError
+
+    check_measure(options, "plot")
+    if not options.serve:
+        raise UserError("--port is for the page: add --serve")
+    if options.output is not None:
+        raise UserError("--output is for a picture, and --serve draws none: leave out one of them")
+    from megatron_sspo.plots.live.server import PORT, serve
+
+    serve([Path(run) for run in options.runs], PORT if options.port is None else options.port)
     return 0

@@ -19,11 +19,14 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, and trains in this process, or starts the run's processes if it has several."""
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.processes import local
+    from megatron_sspo.processes.cuda_connections import order_kernels
     from megatron_sspo.processes.output import survive_full_disk
     from megatron_sspo.recipe import load_recipe
 
     survive_full_disk()
     run = load_recipe(options.recipe, options.set)
+    # before the checks, which ask torch for GPUs
+    order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
     if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
         preflight(run, resume=options.resume)
         if run.parallel.num_processes > 1 and not local.is_launched():

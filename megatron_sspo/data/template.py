@@ -16,14 +16,6 @@ THINK_ANSWER_INSTRUCTION = (
 )
 """System text for recipes that train a chat model on the paper's template (the paper does not print its text)."""
 
-CODE_ANSWER_INSTRUCTION = (
-    "First think about the task step by step, then solve it with a Python program that prints the result. "
-    "Write the reasoning between <think> and </think> and the program between <answer> and </answer>, in a block that "
-    "begins with ```python and ends with ```, like this: <think> reasoning </think> <answer>\n```python\nprogram\n```\n"
-    "</answer>"
-)
-"""System text for recipes whose answers are programs (`reward/code.py`)."""
-
 CODEACT_INSTRUCTION = (
     "Solve the task step by step. Begin every message with your reasoning, between <think> and </think>, and end it "
     "in one of two ways. Either run Python code: write it between <execute> and </execute>. It runs in an interpreter "

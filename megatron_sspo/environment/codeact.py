@@ -51,8 +51,9 @@ def environment(
     Raises:
         UserError: a number is out of range, or the sandbox is missing or fails its probe.
     """
-    check_values(max_turns, max_characters, concurrency, max_episodes, limits, url, python, packages, cgroup)
-    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    sandbox: dict[str, Any] = {"limits": limits, "url": url, "python": python, "packages": packages, "cgroup": cgroup}
+    check_values(max_turns, max_characters, concurrency, max_episodes, **sandbox)
+    runner = open_sandbox(**sandbox)
     return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
 
 
@@ -61,13 +62,9 @@ def check_values(
     max_characters: int = 2000,
     concurrency: int = 0,
     max_episodes: int = 128,
-    limits: Mapping[str, Any] | None = None,
-    url: str = "",
-    python: str = "",
-    packages: Sequence[str] = (),
-    cgroup: str = "",
+    **sandbox: Any,
 ) -> None:
-    """Checks the options of `environment`, as far as that needs no sandbox.
+    """Checks the options of `environment`, as far as that needs no sandbox; `sandbox` has those of `open_sandbox`.
 
     Raises:
         UserError: a value is out of range, or options contradict each other.
@@ -78,7 +75,7 @@ def check_values(
             raise UserError(f"rollouts.environment_options.{name} is {value}: it must be 1 or more")
     if concurrency < 0:
         raise UserError(f"rollouts.environment_options.concurrency is {concurrency}: it must be 0 or more")
-    check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    check_sandbox_options(**sandbox)
 
 
 class CodeAct:

@@ -30,20 +30,23 @@ from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
-from megatron_sspo.policy.metrics import UpdateRecord, update_metrics
+from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, update_metrics
 from megatron_sspo.policy.policy import Batch, Policy
 from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import Display, format_update, pluralize
+from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import check_files, differences
+from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.weights.random import write_random_weights
 
 
@@ -72,6 +75,8 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._evaluations: list[dict[str, float]] = []  # on rank 0
         self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
@@ -130,6 +135,8 @@ class Job:
             f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
         )
+        if self.policy.kernels:
+            self.display.log(self.policy.kernels)
         self._report_prompts()
         if self._newest is None:
             self._warm_start()
@@ -158,7 +165,7 @@ class Job:
                 for line in differences(read_manifest(self._newest).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
-            for name in (sinks.METRICS, sinks.EVALUATIONS):
+            for name in (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS):
                 sinks.truncate_after(self.folder / name, self.state.update if self._newest else -1)
             first = self.state.update + 1 if self._newest else 0
             self._metrics_writer = sinks.MetricsWriter(
@@ -236,6 +243,7 @@ class Job:
         self._seconds = {}
         if self._metrics_writer is not None:
             self._metrics_writer.write(sinks.METRICS, row)
+            self._write_rollouts(batch, record)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if not self.state.batches:
             self.display.log(format_update(row))
@@ -244,6 +252,12 @@ class Job:
             self._evaluate()
         if self._is_due(self.run.checkpoint_every):
             self._save()
+
+    def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
+        lengths = [rollout.num_response_tokens for group in batch for rollout in group.rollouts]
+        weights = by_sequence(record, lengths)
+        with os_errors_as_user_errors(self.folder):
+            write_examples(self.folder / sinks.ROLLOUTS, self.state.update, batch, weights, self.tokenizer)
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0

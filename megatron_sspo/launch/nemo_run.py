@@ -118,13 +118,22 @@ def task(job: SlurmJob, executor: run.Executor) -> run.Script:
     """Returns the script that the executor runs: the whole job of slurm/, or locally `megatron-sspo train`."""
     if isinstance(executor, run.SlurmExecutor):
         return run.Script(inline=f"exec bash {shlex.join([job.script, *job.arguments])}\n")
-    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
+    return local_script(job, "megatron_sspo", "train", *job.arguments)
+
+
+def local_script(job: SlurmJob, module: str, *arguments: str) -> run.Script:
+    """Returns the script of a task on this machine: a module, run in the checkout by the trainer's interpreter."""
     lines = [
         f"cd {shlex.quote(str(job.project))}",
         f"export PYTHONPATH={shlex.quote(str(job.project))}",
-        f"exec {shlex.join([python, '-m', 'megatron_sspo', 'train', *job.arguments])}",
+        f"exec {shlex.join([trainer_python(job), '-m', module, *arguments])}",
     ]
     return run.Script(inline="\n".join(lines) + "\n")
+
+
+def trainer_python(job: SlurmJob) -> str:
+    """Returns the path of the trainer's interpreter: PYTHON, or that of `make install`."""
+    return job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
 
 
 @dataclass(kw_only=True)
@@ -233,7 +242,7 @@ def check(job: SlurmJob, executor: run.Executor) -> None:
     Raises:
         UserError: a check fails; it has the check's message.
     """
-    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
+    python = trainer_python(job)
     if not Path(python).exists():
         raise UserError(f"there is no interpreter for the trainer at {python}: make install, or set PYTHON to one")
     on_slurm = isinstance(executor, run.SlurmExecutor)

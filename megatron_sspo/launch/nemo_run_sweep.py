@@ -19,6 +19,7 @@ from megatron_sspo.launch.nemo_run import (
     check_accounting,
     final_states,
     local_executor,
+    local_script,
     slurm_executor,
 )
 from megatron_sspo.launch.slurm import SlurmJob, split_options, variables_from_environment
@@ -88,14 +89,8 @@ def _executor(job: SlurmJob, comment: str) -> "run.SlurmExecutor":
 def _task(job: SlurmJob, number: int, name: str, *, on_slurm: bool, place: int, at_once: int) -> "run.Script":
     if on_slurm:
         return run.Script(inline=f"exec bash {shlex.join([job.script, job.recipe, str(number)])}\n")
-    python = job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
-    command = [python, "-m", "megatron_sspo.sweep.task", job.recipe, name, "--place", str(place)]
-    lines = [
-        f"cd {shlex.quote(str(job.project))}",
-        f"export PYTHONPATH={shlex.quote(str(job.project))}",
-        f"exec {shlex.join([*command, '--at-once', str(at_once)])}",
-    ]
-    return run.Script(inline="\n".join(lines) + "\n")
+    arguments = [job.recipe, name, "--place", str(place), "--at-once", str(at_once)]
+    return local_script(job, "megatron_sspo.sweep.task", *arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

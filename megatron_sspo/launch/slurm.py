@@ -77,13 +77,11 @@ class SlurmJob:
 
     def script_assignments(self) -> list[str]:
         """Returns the overrides (`--set`) in the script itself."""
-        return re.findall(
-            r'^ +--set "([^"$]+)"', (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE
-        )
+        return re.findall(r'^ +--set "([^"$]+)"', self._script_text(), re.MULTILINE)
 
     def all_options(self) -> dict[str, str]:
         """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
-        lines = re.findall(r"^#SBATCH (.+)$", (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE)
+        lines = re.findall(r"^#SBATCH (.+)$", self._script_text(), re.MULTILINE)
         words = [*(word for line in lines for word in shlex.split(line)), *self.options]
         return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
@@ -91,17 +89,14 @@ class SlurmJob:
         """Returns a variable's value in the job: the given one or the script's default; "" if a node determines it."""
         if name in self.variables:
             return self.variables[name]
-        default = re.search(
-            rf"^{name}=\${{{name}:-([^}}$]*)}}", (self.project / self.script).read_text(encoding="utf-8"), re.MULTILINE
-        )
+        default = re.search(rf"^{name}=\${{{name}:-([^}}$]*)}}", self._script_text(), re.MULTILINE)
         return default[1] if default else ""
 
     def describe(self) -> str:
         """Returns exactly what would be submitted: working folder, environment, command line and script."""
         lines = [f"cd {shlex.quote(str(self.project))}"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
-        script = (self.project / self.script).read_text(encoding="utf-8").rstrip()
-        return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", script])
+        return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", self._script_text().rstrip()])
 
     def submit(self) -> int:
         """Runs sbatch, which prints the job's number, and returns its exit code.
@@ -112,6 +107,9 @@ class SlurmJob:
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
+
+    def _script_text(self) -> str:
+        return (self.project / self.script).read_text(encoding="utf-8")
 
 
 def variables_from_environment() -> dict[str, str]:

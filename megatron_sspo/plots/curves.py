@@ -1,18 +1,16 @@
 """The curves of runs, side by side: reward, entropy, KL, ratios, gate weights, lengths."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.files.reading import read_json
+from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.run_folder import sinks
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 INK, FAINT = "#333333", "#dddddd"
 _WINDOW = 0.08  # the smoothing window, as a share of the run; the raw curve stays visible behind the smoothed one
 _WIDE = 30.0  # an axis may become logarithmic if the largest value is more than this times the smallest
@@ -78,7 +76,7 @@ class _Style:
 def plot_run(folder: Path) -> Path:
     """Draws one run, also without rows, into its own folder and returns the path of the picture."""
     path = folder / "curves.png"
-    _draw_runs({_label(folder, [folder]): _read(folder)}, path)
+    _draw_runs({run_label(folder, [folder]): _read(folder)}, path)
     return path
 
 
@@ -89,9 +87,9 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
         UserError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
             written.
     """
-    runs = {_label(folder, folders): _read(folder) for folder in folders}  # before the output, by default in a run
+    runs = {run_label(folder, folders): _read(folder) for folder in folders}  # before the output, by default in a run
     for folder in folders:
-        if not any(runs[_label(folder, folders)]):
+        if not any(runs[run_label(folder, folders)]):
             raise UserError(f"{folder / sinks.METRICS} has no rows: wait for the first update of the run")
     check_output(path)
     _draw_runs(runs, path)
@@ -129,9 +127,7 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a name's letter
-            write_picture(figure, path, dpi=120)
+        write_picture(figure, path, dpi=120)
     finally:
         pyplot.close(figure)
 
@@ -277,22 +273,3 @@ def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
 
 def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:
     return key.startswith(drawn) or f"/{_PASS}" in key
-
-
-def _label(folder: Path, folders: Sequence[Path]) -> str:
-    """Returns the folder's name, or its path if two folders share a name, and the run's gate."""
-    name = folder.resolve().name
-    if [other.resolve().name for other in folders].count(name) > 1:
-        name = str(folder)
-    gate = _gate(folder / "config.json")
-    return f"{name} ({gate})" if gate else name
-
-
-def _gate(config: Path) -> str:
-    """Returns the class of the run's token gate, or of its sequence gate if that is the only one; "" if unknown."""
-    try:
-        objective = read_json(config)["objective"]
-        gates = [str(objective[gate]["class"]) for gate in ("token_gate", "sequence_gate")]
-    except (UserError, KeyError, TypeError):
-        return ""
-    return next((gate for gate in gates if gate != "Identity"), "")

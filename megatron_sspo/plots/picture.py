@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def write_picture(figure: Any, path: Path, *, dpi: int) -> None:
         UserError: the file cannot be written.
     """
     partial = path.with_name(f".{path.stem[:40]}.{os.getpid()}.partial")
-    with os_errors_as_user_errors():
+    with os_errors_as_user_errors(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a letter of a name
         try:
             figure.savefig(partial, dpi=dpi, format=path.suffix.removeprefix("."))
             os.replace(partial, path)

@@ -1,11 +1,11 @@
 """Draws a sweep: a panel of curves for each setting, interquartile means, and probabilities of improvement."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.plots.curves import COLOURS, FAINT, INK, escape_dollars
+from megatron_sspo.plots.curves import FAINT, INK, escape_dollars
+from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.sweep.results import Results, read_results
@@ -50,9 +50,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a label's letter
-            write_picture(figure, path, dpi=120)
+        write_picture(figure, path, dpi=120)
     finally:
         pyplot.close(figure)
 

@@ -28,7 +28,7 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
     Raises:
         UserError: a field of `run.megatron` or `run.ddp` is wrong, or the layout does not fit the model.
     """
-    ddp_config(run.ddp)
+    ddp_config(run.ddp, run.parallel)
     family = load_family(config)
     dtype, replay = getattr(torch, run.model.dtype), run.routing_replay != "none"
     try:

@@ -14,6 +14,7 @@ from megatron.core import parallel_state, tensor_parallel
 from torch.distributed.rendezvous import rendezvous
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy.with_cuda.device import local_device
 from megatron_sspo.processes import agree, stop
 from megatron_sspo.processes.board import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
@@ -70,7 +71,8 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
             wait as long as another rank makes progress, which a `Watchdog` checks.
 
     Raises:
-        UserError: the number of processes is not what the layout needs, or they do not all join in time.
+        UserError: the number of processes is not what the layout needs, they do not all join in time, or there is no
+            GPU for this one.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
@@ -79,8 +81,8 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
             f"context={parallel.context} needs {parallel.num_processes} processes, and {world_size} were started: "
             "change parallel.* or the launcher"
         )
-    on_cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_cuda else torch.device("cpu")
+    device = local_device()
+    on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
@@ -129,11 +131,6 @@ def shutdown() -> None:
     dist.destroy_process_group()
 
 
-def data_parallel_group() -> Any:
-    """Returns the process group of ranks that hold the same shard and different data."""
-    return parallel_state.get_data_parallel_group()
-
-
 def tensor_group() -> Any:
     """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
@@ -142,10 +139,7 @@ def tensor_group() -> Any:
 
 
 def context_group() -> Any:
-    """Returns the process group of ranks that share each sequence."""
+    """Returns the process group of ranks that share each sequence; None if one rank has all of it."""
+    if parallel_state.get_context_parallel_world_size() == 1:
+        return None
     return parallel_state.get_context_parallel_group()
-
-
-def is_last_stage() -> bool:
-    """Returns whether this process is in the last pipeline stage, which computes the loss."""
-    return parallel_state.is_pipeline_last_stage(ignore_virtual=True)

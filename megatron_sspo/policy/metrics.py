@@ -17,18 +17,35 @@ class UpdateRecord:
     loss: float  # the mean over sequences, whose gradient was taken
     tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
+    order: Sequence[int]  # [S]: the number in the batch of each of the sequences
     grad_norm: float = 0.0  # before clipping
     learning_rate: float = 0.0  # of this step
 
 
-def merge(reports: Sequence[Mapping[str, Any]], *, num_sequences: int) -> UpdateRecord:
-    """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences."""
+def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int]) -> UpdateRecord:
+    """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences.
+
+    Args:
+        order: the number in the batch of each sequence, in the order of the reports.
+    """
 
     def joined(kind: str) -> dict[str, torch.Tensor]:
         return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
 
-    loss = sum(float(report["loss"].double()) for report in reports) / num_sequences
-    return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"))
+    loss = sum(float(report["loss"].double()) for report in reports) / len(order)
+    return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
+
+
+def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
+    """Returns the sequence weight and the token weights [|y_i|] of each sequence, in the order of the batch.
+
+    Args:
+        lengths: |y_i| of each sequence, in the order of the batch.
+    """
+    weights = record.tokens["token_weight"].split([lengths[number] for number in record.order])
+    of_sequences = zip(record.sequences["sequence_weight"].tolist(), weights, strict=True)
+    by_number = dict(zip(record.order, of_sequences, strict=True))
+    return [by_number[number] for number in range(len(lengths))]
 
 
 def update_metrics(record: UpdateRecord) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Builds Megatron's GPTModel from a Hugging Face configuration."""
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
 from megatron_sspo.policy.options import checked_fields, construct
+from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
+from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
-
-
-def has_transformer_engine() -> bool:
-    """Returns whether Transformer Engine's layers can be used: it is installed and there is a GPU."""
-    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
 def transformer_config(
@@ -39,7 +35,8 @@ def transformer_config(
         options: the user's own `TransformerConfig` fields, which override everything here but sizes and layout.
 
     Raises:
-        UserError: an option is wrong (see `checked_fields`), or Megatron refuses the layout.
+        UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, routing is to be replayed by
+            a fused router, or Transformer Engine is installed and does not work.
     """
     options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
@@ -76,12 +73,17 @@ def transformer_config(
             "moe_aux_loss_coeff": 0.0,
             "moe_router_dtype": "fp32",
             "moe_enable_routing_replay": routing_replay,
-            "moe_grouped_gemm": has_transformer_engine(),
         }
+        if routing_replay and options.get("moe_router_fusion"):
+            raise UserError(
+                "megatron.moe_router_fusion is true with routing_replay: the fused router ignores the routes to "
+                "replay, so leave one of them out"
+            )
     elif routing_replay:
         raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
     elif parallel.expert > 1:
         raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
+    fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
     return construct(TransformerConfig, fields, options, "megatron")
 
 
@@ -97,16 +99,17 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
         )
         if not has_transformer_engine():
             _replace_local_modules(spec, transformer)
-        chunks.append(
-            GPTModel(
-                config=transformer,
-                transformer_layer_spec=spec,  # pyright: ignore[reportArgumentType]
-                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-                vp_stage=stage,
-                **fields,
+        with output_layer_without_apex(transformer):
+            chunks.append(
+                GPTModel(
+                    config=transformer,
+                    transformer_layer_spec=spec,  # pyright: ignore[reportArgumentType]
+                    pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                    post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                    vp_stage=stage,
+                    **fields,
+                )
             )
-        )
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     _mark_expert_parameters(chunks, transformer)

@@ -11,17 +11,24 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.options import checked_fields, construct
-from megatron_sspo.run import Optimizer
+from megatron_sspo.policy.with_cuda.fast_fields import fast_ddp_fields
+from megatron_sspo.run import Optimizer, Parallel
 
 
-def ddp_config(options: Mapping[str, Any]) -> DistributedDataParallelConfig:
+def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDataParallelConfig:
     """Returns DDP's configuration: gradients summed in float32 and a distributed optimizer, unless `Run.ddp` differs.
+
+    On CUDA its collectives overlap with computation.
 
     Raises:
         UserError: an option is wrong (see `checked_fields`), or needs others that are off.
     """
     options = checked_fields(DistributedDataParallelConfig, options, "ddp")
-    fields = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": True}
+    fields = {
+        "grad_reduce_in_fp32": True,
+        "use_distributed_optimizer": True,
+        **fast_ddp_fields(options, parallel),
+    }
     config = construct(DistributedDataParallelConfig, fields, options, "ddp")
     if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
         raise UserError(

@@ -102,7 +102,7 @@ def policy_step(
         temperature=temperature,
         vocab_size=vocab_size,
         tensor_group=tensor_group(),
-        context_group=context_group() if parallel_state.get_context_parallel_world_size() > 1 else None,
+        context_group=context_group(),
         overlap_grad_reduce=overlap_grad_reduce,
     )
 

@@ -18,6 +18,7 @@ from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_sche
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
+from megatron_sspo.policy.with_cuda.fast_fields import describe
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
@@ -36,6 +37,9 @@ class Policy:
         run: the configuration of the run.
         model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
         device: the device that `initialize` returned.
+
+    Attributes:
+        kernels: a line about the kernels in use, for the start of a run; "" without CUDA.
     """
 
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
@@ -63,8 +67,9 @@ class Policy:
         keep = run.penalties.kl_coef > 0
         self._reference = [p.detach().cpu().clone() for chunk in chunks for p in chunk.parameters()] if keep else []
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
-        self.ddp = ddp_config(run.ddp)
+        self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = wrap(self.transformer, self.ddp, chunks)
+        self.kernels = describe(self.transformer, self.ddp)
         self._schedule = Schedule(run, self.transformer, self.chunks, self.vocab_size, routing, device)
         self.set_optimizer(run.optimizer, run.num_updates)
 
@@ -114,7 +119,7 @@ class Policy:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         reports = self._schedule.run(rank_batch, loss, forward_only=False)
-        return merge(self._schedule.gather_reports(reports), num_sequences=len(rank_batch.sequences))
+        return merge(self._schedule.gather_reports(reports), order=rank_batch.order)
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.

@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.batching.microbatch import Microbatch, Sequences, make_microbatch
 from megatron_sspo.batching.pack import pack
-from megatron_sspo.policy.distributed import context_group, data_parallel_group, is_last_stage, tensor_group
+from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_log_probs
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.processes import agree
@@ -29,6 +29,7 @@ class RankBatch:
 
     sequences: Sequences  # of the whole batch
     members: Sequence[Sequence[int]]  # numbers of the sequences in each of this rank's microbatches
+    order: Sequence[int]  # numbers of all sequences, in the order of the gathered reports
     microbatches: Sequence[Microbatch]
 
 
@@ -94,7 +95,8 @@ class Schedule:
             ).to(self._device)
             for chosen in members
         ]
-        return RankBatch(sequences, members, microbatches)
+        order = [i for of_rank in plan for chosen in of_rank for i in chosen]
+        return RankBatch(sequences, members, order, microbatches)
 
     def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
         """Returns the loss function's report of each microbatch on the last pipeline stage, and no reports elsewhere.
@@ -107,7 +109,7 @@ class Schedule:
             temperature=self._temperature,
             vocab_size=self._vocab_size,
             tensor_group=tensor_group(),
-            context_group=context_group() if self._parallel.context > 1 else None,
+            context_group=context_group(),
             routing=self._routing,
             overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
         )
@@ -148,9 +150,10 @@ class Schedule:
 
     def gather_reports(self, reports: list[Report]) -> list[Report]:
         """Returns every data-parallel rank's reports, in the same order on every rank of the job."""
-        on_cpu = [_to_cpu(report) for report in reports] if is_last_stage() else []
+        computes_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        on_cpu = [_to_cpu(report) for report in reports] if computes_loss else []
         gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
-        dist.all_gather_object(gathered, on_cpu, group=data_parallel_group())
+        dist.all_gather_object(gathered, on_cpu, group=parallel_state.get_data_parallel_group())
         if self._parallel.pipeline > 1:
             group: Any = parallel_state.get_pipeline_model_parallel_group()
             last = parallel_state.get_pipeline_model_parallel_last_rank()

@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.cuda import nccl
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 
-_PACKAGES = ("torch", "megatron-core", "transformers", "safetensors")
+_PACKAGES = (
+    *("torch", "megatron-core", "transformers", "safetensors"),
+    *("transformer-engine", "flash-attn", "flash-attn-3", "apex"),
+)
 _SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system is visible on all nodes
 
 
 def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Checks that all ranks have the same software, see the run's and the model's folders, and have enough memory.
+    """Checks that all ranks have the same software, GPUs of their own, the same folders, and enough memory.
 
     A collective: all ranks raise the same error, so that no rank waits for another.
 
@@ -35,9 +39,10 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: the first check that fails.
     """
-    found = agree.all_gather_objects({"host": socket.gethostname(), "versions": versions()})
+    found = agree.all_gather_objects({"host": socket.gethostname(), "versions": versions(), "gpu": _gpu()})
     hosts = [rank["host"] for rank in found]
     _compare([rank["versions"] for rank in found], hosts)
+    _check_own_gpus([rank["gpu"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
     available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
     failed: UserError | None = None
@@ -49,8 +54,8 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages used, and a hash of this package's sources."""
-    found = {"Python": platform.python_version()}
+    """Returns the versions of Python, of NCCL and of the packages used, and a hash of this package's sources."""
+    found = {"Python": platform.python_version(), "NCCL": _nccl_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
@@ -62,6 +67,13 @@ def versions() -> dict[str, str]:
     return {**found, "megatron_sspo": digest.hexdigest()[:12]}
 
 
+def _nccl_version() -> str:
+    """Returns the version of the NCCL library that torch has loaded, which LD_PRELOAD may replace; "none" on CPUs."""
+    if not torch.cuda.is_available():
+        return "none"
+    return ".".join(map(str, nccl.version()))
+
+
 def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
     for name, expected in found[0].items():
         for rank, others in enumerate(found):
@@ -70,6 +82,24 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
                     f"rank {rank} on {hosts[rank]} has {name} {others[name]}, but rank 0 on {hosts[0]} has {expected}: "
                     "start all ranks from one environment and one checkout"
                 )
+
+
+def _gpu() -> str:
+    """Returns the id of this rank's GPU; "" without CUDA."""
+    if not torch.cuda.is_available():
+        return ""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+
+
+def _check_own_gpus(gpus: list[str], hosts: list[str]) -> None:
+    """Checks that no two ranks are on one GPU, which NCCL would refuse later, in the first collective."""
+    owners: dict[str, int] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu and owners.setdefault(gpu, rank) != rank:
+            raise UserError(
+                f"ranks {owners[gpu]} and {rank} on {hosts[rank]} are on the same GPU, {gpu}: start one process per "
+                "GPU, and set LOCAL_RANK or CUDA_VISIBLE_DEVICES for each"
+            )
 
 
 def _check_paths(run: Run, folder: Path, hosts: list[str]) -> None:

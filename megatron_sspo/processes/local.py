@@ -13,7 +13,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import stop
-from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.processes.ports import free_port
 
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
@@ -136,7 +136,7 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):
                 if code and code not in stop.EXIT_CODES:
-                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    how = describe_exit(code)
                     print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
                     return code if code > 0 else 128 - code
             if all(code is not None for code in codes):

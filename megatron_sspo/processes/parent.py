@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Processes that do not outlive the one that started them, and how they ended."""
 
 import ctypes
 import os
@@ -20,3 +20,8 @@ def exit_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def describe_exit(code: int) -> str:
+    """Describes how a process ended, from its exit code as `subprocess` reports it."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -41,27 +41,21 @@ def reward(
     Raises:
         UserError: the sandbox cannot be made or reached, or fails its probe.
     """
-    check_values(concurrency, limits, url, python, packages, cgroup)
-    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    sandbox: dict[str, Any] = {"limits": limits, "url": url, "python": python, "packages": packages, "cgroup": cgroup}
+    check_values(concurrency, **sandbox)
+    runner = open_sandbox(**sandbox)
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
 
 
-def check_values(
-    concurrency: int = 0,
-    limits: Mapping[str, Any] | None = None,
-    url: str = "",
-    python: str = "",
-    packages: Sequence[str] = (),
-    cgroup: str = "",
-) -> None:
-    """Checks the options of `reward`, as far as that needs no sandbox.
+def check_values(concurrency: int = 0, **sandbox: Any) -> None:
+    """Checks the options of `reward`, as far as that needs no sandbox; `sandbox` has those of `open_sandbox`.
 
     Raises:
         UserError: a value is out of range, or options contradict each other.
     """
     if concurrency < 0:
         raise UserError(f"the code reward's concurrency is {concurrency}: it must be 0 or more")
-    check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    check_sandbox_options(**sandbox)
 
 
 def check_prompt(prompt: Prompt) -> None:

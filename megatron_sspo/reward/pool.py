@@ -1,4 +1,8 @@
-"""Runs a function on items that may hang, crash or never end, in processes that can be killed."""
+"""Runs a function on items that may hang, crash or never end, in processes that can be killed.
+
+`pebble.ProcessPool` (5.2.3) is not enough for this: its deadlines follow the system's clock, which may jump; while it
+stops one worker (SIGTERM, then seconds of grace), no other deadline is checked; and a worker's own children stay alive.
+"""
 
 import contextlib
 import logging

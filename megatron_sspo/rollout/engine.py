@@ -74,7 +74,10 @@ class RolloutEngine(Protocol):
         ...
 
     def release_memory(self) -> None:
-        """Releases memory for training, if possible. No generation starts before the next `load_weights`."""
+        """Releases memory for training, if possible. No generation starts before the next `load_weights`.
+
+        Every process calls it at the same place, as it does `load_weights`.
+        """
         ...
 
     def metrics(self) -> dict[str, float]:

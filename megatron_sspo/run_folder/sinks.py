@@ -7,19 +7,21 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes, read_text
 from megatron_sspo.files.writing import write_atomically
-from megatron_sspo.run import Tracking
+
+if TYPE_CHECKING:
+    from megatron_sspo.run import Tracking
 
 _WANDB_ID = "wandb_id"
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
 _MOST_UPDATES = 10**15  # a larger number in a row is an error
 
 
-def check(tracking: Tracking) -> None:
+def check(tracking: "Tracking") -> None:
     """Raises UserError if the run asks for a tracker that is not installed."""
     for is_requested, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
         spec = importlib.util.find_spec(module) if is_requested else None
@@ -39,7 +41,7 @@ class MetricsWriter:
             killed attempt wrote.
     """
 
-    def __init__(self, folder: Path, tracking: Tracking, name: str, config: Any, *, first_step: int) -> None:
+    def __init__(self, folder: Path, tracking: "Tracking", name: str, config: Any, *, first_step: int) -> None:
         self.folder = folder
         self._tensorboard: Any = None
         self._wandb: Any = None

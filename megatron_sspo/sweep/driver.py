@@ -15,7 +15,7 @@ from typing import Any
 
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.processes import stop
-from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.progress import SweepProgress
@@ -129,7 +129,7 @@ class Driver:
             self._has_stopped_runs = True
             self._progress.log(f"{name}: has stopped")
         else:
-            self._retry(attempt, f"{_describe_exit(code)}: {_last_line(attempt.log)}")
+            self._retry(attempt, f"{describe_exit(code)}: {_last_line(attempt.log)}")
 
     def _retry(self, attempt: _Attempt, why: str) -> None:
         name = attempt.cell.name
@@ -196,10 +196,6 @@ def _prepare_child(parent: int, blocked: Iterable[int]) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     exit_with_parent(parent)
-
-
-def _describe_exit(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _last_line(log: Path) -> str:

@@ -13,6 +13,7 @@ from megatron_sspo.sweep.statistics import (
 )
 
 ALL = "all settings"
+Scores = Mapping[str, Mapping[str, Sequence[float]]]  # value of the compared field -> setting -> a number for each run
 _MOST_NAMES = 10  # names of unfinished runs to print
 
 
@@ -37,8 +38,8 @@ def sweep_table(results: Results) -> str:
     return "\n".join(parts)
 
 
-def measures(results: Results) -> dict[str, Mapping[str, Mapping[str, Sequence[float]]]]:
-    """Returns title -> value of the compared field -> setting -> a number for each run."""
+def measures(results: Results) -> dict[str, Scores]:
+    """Returns title -> scores."""
     return {
         f"{results.measure}, at the end": {value: results.finals(value) for value in results.values},
         f"{results.measure}, mean over the run (area under its curve)": {
@@ -47,18 +48,14 @@ def measures(results: Results) -> dict[str, Mapping[str, Mapping[str, Sequence[f
     }
 
 
-def common_settings(
-    results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], setting: str
-) -> Sequence[str]:
+def common_settings(results: Results, scores: Scores, setting: str) -> Sequence[str]:
     """Returns the settings of a column; for `ALL`, the settings in which every value has a finished run."""
     if setting != ALL:
         return [setting]
     return [one for one in results.settings if all(one in of_value for of_value in scores.values())]
 
 
-def compare_values(
-    results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], first: str, second: str, setting: str
-) -> Interval | None:
+def compare_values(results: Results, scores: Scores, first: str, second: str, setting: str) -> Interval | None:
     """Returns P(first > second); None if one of them has no finished run in the setting."""
     settings = common_settings(results, scores, setting)
     strata = [[scores[value].get(one, ()) for one in settings] for value in (first, second)]
@@ -67,9 +64,7 @@ def compare_values(
     return probability_of_improvement(*strata)
 
 
-def summarize(
-    results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], value: str, setting: str
-) -> tuple[Interval, int] | None:
+def summarize(results: Results, scores: Scores, value: str, setting: str) -> tuple[Interval, int] | None:
     """Returns the interquartile mean and the number of runs; None if there is no finished run."""
     strata = [scores[value].get(one, ()) for one in common_settings(results, scores, setting)]
     if not strata or not all(strata):
@@ -81,7 +76,7 @@ def _columns(results: Results) -> list[str]:
     return [*results.settings, *([ALL] if len(results.settings) > 1 else [])]
 
 
-def _means(results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> tuple[list[str], list[list[str]]]:
+def _means(results: Results, scores: Scores) -> tuple[list[str], list[list[str]]]:
     columns = _columns(results)
     rows = []
     for value in results.values:
@@ -93,9 +88,7 @@ def _means(results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]]
     return [results.field or "", *(setting or "all seeds" for setting in columns)], rows
 
 
-def _matrix(
-    results: Results, scores: Mapping[str, Mapping[str, Sequence[float]]], setting: str
-) -> tuple[list[str], list[list[str]]]:
+def _matrix(results: Results, scores: Scores, setting: str) -> tuple[list[str], list[list[str]]]:
     rows = []
     for first in results.values:
         cells = []

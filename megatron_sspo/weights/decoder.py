@@ -140,6 +140,18 @@ def dense_rows(
     return decoder_rows(config, padded_vocab_size, layer_rows)
 
 
+def moe_rows(
+    config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, **experts: str
+) -> list[ParameterMap]:
+    """Returns the rows of a model whose layers are all mixtures of experts; `experts`: see `expert_rows`."""
+
+    def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
+        attention = attention_rows(config, layer, qk_layernorm=qk_layernorm)
+        return [*attention, *expert_rows(config, layer, **experts)]
+
+    return decoder_rows(config, padded_vocab_size, layer_rows)
+
+
 def decoder_rows(
     config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[ParameterMap]]
 ) -> list[ParameterMap]:

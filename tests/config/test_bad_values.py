@@ -81,6 +81,7 @@ VALUES = {
     "rollouts=Rollouts(environment_options={'max_turns': 2})": "rollouts.environment is ''",
     "rollouts=Rollouts(sampling=None)": "rollouts.sampling is None: it must be a Sampling",
     "rollouts=Rollouts(sampling=Sampling(temperature=0))": "rollouts.sampling.temperature is 0.0: training needs",
+    "rollouts=Rollouts(sampling=Sampling(temperature=-0.1))": f"temperature is -0.1: it must be {NOT_NEGATIVE}",
     "rollouts=Rollouts(sampling=Sampling(temperature=math.inf))": "rollouts.sampling.temperature is inf: it must be",
     "rollouts=Rollouts(sampling=Sampling(temperature=torch.tensor(1.0)))": "temperature is tensor(1.): it must be",
     "rollouts=Rollouts(sampling=Sampling(top_p=0))": "rollouts.sampling.top_p is 0: it must be a number above 0",

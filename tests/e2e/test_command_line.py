@@ -24,6 +24,7 @@ def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whol
         "metrics.jsonl",
         "evaluations.jsonl",
         "evaluation_responses.jsonl",
+        "rollouts.jsonl",
         "curves.png",
         "log.txt",
         "model",

@@ -19,7 +19,8 @@ def assert_same(run: Path, reference: Path) -> None:
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         assert rows(run / name) == rows(reference / name), name
     assert (run / "model" / "model.safetensors").read_bytes() == (reference / "model/model.safetensors").read_bytes()
-    assert (run / "evaluation_responses.jsonl").read_text() == (reference / "evaluation_responses.jsonl").read_text()
+    for name in ("evaluation_responses.jsonl", "rollouts.jsonl"):
+        assert (run / name).read_text() == (reference / name).read_text(), name
 
 
 def test_the_reference_learns_from_something(whole_run) -> None:

@@ -1,4 +1,4 @@
-"""The study's own objectives and recipes (docs/study.md)."""
+"""The study's own objectives and its sweeps (docs/study.md)."""
 
 from collections import Counter
 
@@ -7,11 +7,9 @@ import torch
 
 from examples.study import objectives
 from examples.study.grid import SWEEPS
-from examples.study.recipes import sums, warm_sums
 from examples.study.run import command, grid
 from megatron_sspo.__main__ import main
 from megatron_sspo.objective import AtanLog, Clip, Pessimistic, Segments, SequenceObjective
-from megatron_sspo.run import check
 from tests.objective.test_gates import gradient_of_log_gate
 
 OBJECTIVES = {name: value for name, value in vars(objectives).items() if isinstance(value, SequenceObjective)}
@@ -75,9 +73,3 @@ def test_sweeps_can_be_started(name, tmp_path) -> None:
     options = [*line[3:], "--start-from", str(tmp_path / "warm-{seed}"), "--dry-run"]
     assert main(options) == 0
     assert not (tmp_path / "sweep").exists()
-
-
-def test_recipes() -> None:
-    run, start = check(sums()), check(warm_sums())
-    assert run.warm_start is None and start.warm_start is not None
-    assert run.model == start.model and run.parallel.num_processes == 1

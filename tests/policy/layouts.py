@@ -199,7 +199,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     from tiny_policy import make_run, read_batch
 
     from megatron_sspo.policy.distributed import initialize
-    from megatron_sspo.policy.metrics import update_metrics
+    from megatron_sspo.policy.metrics import by_sequence, update_metrics
     from megatron_sspo.policy.policy import Policy
 
     layout = LAYOUTS[name]
@@ -220,12 +220,14 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     before = weights()
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, results / layout.reference) for case in cases_of(name)}
+    records = [policy.update(batch, sspo()) for _ in range(3)]
     found = {
         "before": before,
         "old_log_probs": [list(r.old_log_probs or ()) for r in noted],
         "routes": [r.routes for r in noted],
         "gradients": compared,
-        "updates": [update_metrics(policy.update(batch, sspo())) for _ in range(3)],
+        "updates": [update_metrics(record) for record in records],
+        "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
         "after": weights(),
     }
     everyone: list[Any] = [None] * dist.get_world_size()

@@ -78,6 +78,15 @@ def test_metrics_of_three_updates(measured, note, name):
 
 
 @other_layout
+def test_every_rollout_has_its_own_token_weights(measured, name):
+    found, expected = (measured(n)["weights"] for n in (name, layouts.LAYOUTS[name].reference))
+    assert len({weight for _, weights in expected for weight in weights}) > len(expected)
+    for (whole, weights), (expected_whole, expected_weights) in zip(found, expected, strict=True):
+        assert whole == pytest.approx(expected_whole, abs=1e-4)
+        assert weights == pytest.approx(expected_weights, abs=1e-4)
+
+
+@other_layout
 def test_weights_after_three_updates(measured, note, name):
     found, expected = (measured(n)["after"] for n in (name, layouts.LAYOUTS[name].reference))
     differences = {key: float((found[key] - tensor).abs().max()) for key, tensor in expected.items()}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from megatron_sspo.policy.metrics import UpdateRecord, merge, update_metrics
+from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, merge, update_metrics
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -21,9 +21,8 @@ def record(
         "entropy": torch.tensor(entropy if entropy is not None else zeros),
         "engine_difference": torch.tensor(difference if difference is not None else zeros),
     }
-    return UpdateRecord(
-        loss=0.25, tokens=tokens, sequences={"sequence_weight": torch.tensor(list(sequence_weight))}, **more
-    )
+    sequences = {"sequence_weight": torch.tensor(list(sequence_weight))}
+    return UpdateRecord(loss=0.25, tokens=tokens, sequences=sequences, order=range(len(sequence_weight)), **more)
 
 
 def test_means_and_shares() -> None:
@@ -108,13 +107,20 @@ def report(loss: float, log_ratio: list[float], weights: list[float]) -> dict:
 
 
 def test_two_microbatches_are_one() -> None:
-    one = merge([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], num_sequences=3)
-    two = merge([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], num_sequences=3)
+    one = merge([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], order=range(3))
+    two = merge([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3))
     with_an_empty_one = merge(
-        [report(1.0, [0.1], [1.0]), report(0.0, [], []), report(2.0, [0.2, 0.3], [2.0, 3.0])], num_sequences=3
+        [report(1.0, [0.1], [1.0]), report(0.0, [], []), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3)
     )
     assert one.loss == 1.0
     assert update_metrics(one) == update_metrics(two) == update_metrics(with_an_empty_one)
+
+
+def test_weights_by_sequence() -> None:
+    reports = [report(1.0, [0.5, 0.25, 0.125], [2.0, 3.0]), report(0.0, [], []), report(1.0, [0.75], [1.0, 0.0])]
+    merged = merge(reports, order=[3, 1, 0, 2])
+    found = [(weight, tokens.tolist()) for weight, tokens in by_sequence(merged, [1, 2, 0, 1])]
+    assert found == [(1.0, [0.75]), (3.0, [0.25, 0.125]), (0.0, []), (2.0, [0.5])]
 
 
 def rollout(num_tokens: int, finish_reason="stop", version=3, **parts: float) -> Rollout:

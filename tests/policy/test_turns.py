@@ -83,7 +83,7 @@ def test_loss_gradient_and_metrics(name):
         entropy = torch.rand(11, generator=torch.Generator().manual_seed(2)).requires_grad_()
         total, _, report = loss(batch, log_probs, entropy)
         gradient = torch.autograd.grad(total, (log_probs, entropy), allow_unused=True)
-        metrics = update_metrics(merge([report], num_sequences=4))
+        metrics = update_metrics(merge([report], order=range(4)))
         found.append((total.detach(), gradient[0], 0 if gradient[1] is None else gradient[1].sum(), metrics))
     assert found[0][0] == found[1][0] and found[0][0] != 0
     assert torch.equal(found[0][1], found[1][1])

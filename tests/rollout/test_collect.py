@@ -9,22 +9,36 @@ import torch.multiprocessing as mp
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import collect, resolve_advantage, with_advantages
-from megatron_sspo.rollout.engine import NeedsWeights
-from megatron_sspo.rollout.engines.scripted import ScriptedEngine
+from megatron_sspo.rollout.engine import NeedsWeights, SingleBatchGeneration
 from megatron_sspo.rollout.metrics import reward_metrics
-from megatron_sspo.types import Prompt, Sampling
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
-class Characters:
-    """A minimal tokenizer for the scripted engine."""
+class ScriptedEngine:
+    """An engine with the weights of version 5, whose responses come from a function of the prompt and the index."""
 
-    eos_token_id = 0
+    replicated = True
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
+    def __init__(self, script) -> None:
+        self._script = script
 
-    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
-        return "".join(chr(token) for token in tokens if token)
+    def start(self, given, sampling, *, group_size, seed, environment=None):
+        return SingleBatchGeneration(lambda: [self._group(prompt, group_size) for prompt in given])
+
+    def _group(self, prompt: Prompt, group_size: int) -> RolloutGroup:
+        return RolloutGroup(
+            prompt=prompt, rollouts=[self._rollout(self._script(prompt, index)) for index in range(group_size)]
+        )
+
+    def _rollout(self, text: str) -> Rollout:
+        tokens = (*map(ord, text), 0)
+        return Rollout(
+            tokens=tokens,
+            rollout_log_probs=(-1.0,) * len(tokens),
+            text=text,
+            finish_reason="stop",
+            policy_version=5,
+        )
 
 
 class Length:
@@ -46,9 +60,7 @@ def prompts(ids: str) -> list[Prompt]:
 
 
 def scripted(script=lambda prompt, index: prompt.id * (index + 1)) -> ScriptedEngine:
-    engine = ScriptedEngine(script, Characters(), -1.0)  # type: ignore[arg-type]
-    engine.load_weights([], 5)
-    return engine
+    return ScriptedEngine(script)
 
 
 def collected(ids: str, engine=None, group_size: int = 2):

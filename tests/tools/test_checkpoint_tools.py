@@ -1,4 +1,4 @@
-"""The programs of tools/ that handle checkpoints, as a user starts them."""
+"""The programs that handle checkpoints, as a user starts them."""
 
 import subprocess
 import sys
@@ -11,12 +11,24 @@ from tests.policy import tiny_policy
 
 pytestmark = pytest.mark.slow
 
-TOOLS = Path(__file__).parents[2] / "tools"
+COMPARE = Path(__file__).parents[2] / "tools" / "compare_log_probs.py"
 
 
-def run(tool, *arguments):
-    command = [sys.executable, str(TOOLS / f"{tool}.py"), *map(str, arguments)]
+def run(*arguments):
+    command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def convert(source, destination, to, *options):
+    return run("-m", "megatron_sspo", "convert", source, destination, "--to", to, *options)
+
+
+def verify(first, second):
+    return run("-m", "megatron_sspo", "verify", first, second)
+
+
+def compare_log_probs(*arguments):
+    return run(COMPARE, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -24,48 +36,48 @@ def root(tmp_path_factory):
     """A Hugging Face folder with a tokenizer, its Megatron checkpoint, and the folder converted back."""
     root = tmp_path_factory.mktemp("tools")
     tiny_policy.save("moe", root / "hf")
-    done = run("convert_hf_to_megatron", root / "hf", root / "megatron")
+    done = convert(root / "hf", root / "megatron", "megatron")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{root / 'megatron'}: a Megatron checkpoint of ")
-    done = run("convert_megatron_to_hf", root / "megatron", root / "back", "--threads", "1")
+    done = convert(root / "megatron", root / "back", "hf", "--threads", "1")
     assert done.returncode == 0, done.stderr
     return root
 
 
 def test_there_and_back(root):
     for other in ("megatron", "back"):
-        done = run("verify_checkpoint", root / "hf", root / other)
+        done = verify(root / "hf", root / other)
         assert done.returncode == 0 and done.stdout.startswith("bitwise equal: "), done.stderr
 
 
 def test_the_wrong_way_round(root):
-    done = run("convert_megatron_to_hf", root / "hf", root / "nothing")
+    done = convert(root / "hf", root / "nothing", "hf")
     assert done.returncode == 2 and "is a Hugging Face folder" in done.stderr and not (root / "nothing").exists()
 
 
 def test_folders_that_differ(root, tmp_path):
-    run("convert_megatron_to_hf", root / "megatron", tmp_path / "other")
+    convert(root / "megatron", tmp_path / "other", "hf")
     content = load_file(tmp_path / "other" / "model.safetensors")
     content["model.norm.weight"][3] += 1
     save_file(content, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
-    done = run("verify_checkpoint", root / "megatron", tmp_path / "other")
+    done = verify(root / "megatron", tmp_path / "other")
     assert done.returncode == 1 and done.stdout.startswith("model.norm.weight differs in ")
 
 
 @pytest.mark.parametrize("model", ["hf", "megatron"])
 def test_log_probs(root, tmp_path, model):
     (tmp_path / "text").write_text(" ".join(f"w{i}" for i in range(2, 90)))
-    done = run("compare_log_probs", root / model, "--hf", root / "hf", "--text", tmp_path / "text")
+    done = compare_log_probs(root / model, "--hf", root / "hf", "--text", tmp_path / "text")
     assert done.returncode == 0 and done.stdout.startswith("87 tokens: |Δ log π| mean "), done.stdout + done.stderr
 
 
 def test_log_probs_of_another_model(root, tmp_path):
-    run("convert_megatron_to_hf", root / "megatron", tmp_path / "other")
+    convert(root / "megatron", tmp_path / "other", "hf")
     content = load_file(tmp_path / "other" / "model.safetensors")
     content["model.norm.weight"] *= 1.5
     save_file(content, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "text").write_text(" ".join(f"w{i}" for i in range(2, 90)))
-    done = run("compare_log_probs", root / "megatron", "--hf", tmp_path / "other", "--text", tmp_path / "text")
+    done = compare_log_probs(root / "megatron", "--hf", tmp_path / "other", "--text", tmp_path / "text")
     assert done.returncode == 1, done.stdout
-    done = run("compare_log_probs", root / "hf", "--text", tmp_path / "nothing")
+    done = compare_log_probs(root / "hf", "--text", tmp_path / "nothing")
     assert done.returncode == 2 and "Traceback" not in done.stderr

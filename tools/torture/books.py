@@ -129,7 +129,7 @@ def differences(run: Path, reference: Path) -> list[str]:
             found.append(f"{name} differs from update {different[0]} on")
         elif len(_rows(run / name)) != len(_rows(reference / name)):
             found.append(f"{name} has another number of rows")
-    for name in ("model/model.safetensors", "evaluation_responses.jsonl"):
+    for name in ("model/model.safetensors", "evaluation_responses.jsonl", "rollouts.jsonl"):
         if (run / name).read_bytes() != (reference / name).read_bytes():
             found.append(f"{name} differs")
     return found

@@ -32,7 +32,6 @@ class Servers:
         self.key = secrets.token_urlsafe(16)
         self._environment = {**os.environ, **environment, "MEGATRON_SSPO_SERVER_KEY": self.key}
         self._process: subprocess.Popen[bytes] | None = None
-        self.num_starts = 0
 
     @property
     def urls(self) -> list[str]:
@@ -43,7 +42,6 @@ class Servers:
         if self._process is not None and self._process.poll() is None:
             return
         self._process = self.start(self.port)
-        self.num_starts += 1
 
     def start(self, port: int) -> "subprocess.Popen[bytes]":
         """Starts `megatron-sspo serve` at a port."""

@@ -9,7 +9,8 @@ import numpy as np
 from examples.study.comparisons import NOT_RUN
 from examples.study.data import Cell, Curve, Result, Study
 from examples.study.statistics import mean, mean_curve
-from megatron_sspo.plots.curves import COLOURS, FAINT, INK
+from megatron_sspo.plots.curves import FAINT, INK
+from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 
 TWO_SIDED, ONE_SIDED = COLOURS[1], COLOURS[0]

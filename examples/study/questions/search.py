@@ -50,7 +50,8 @@ def _other_rates(study: Study, recipe: str) -> str:
     if not strange:
         return ""
     named = ", ".join(f"{rate:.3g}" for rate in strange)
+    remedy = "set `BASE_RATE` in `grid.py` to lr\\*, and run them again" if recipe == SUMS else "run its sweep again"
     return (
         f"Runs of {recipe} at the learning rates {named} are left out, because these are not lr\\*/3, lr\\* or 3 "
-        "lr\\*: set `BASE_RATE` in `grid.py` to lr\\*, and run them again."
+        f"lr\\*: {remedy}."
     )

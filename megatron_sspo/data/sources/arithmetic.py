@@ -53,7 +53,13 @@ def rows(
 
 
 def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
-    """Returns a sum worked digit by digit, ones first: "<think>7+5=12 1+2+1=4</think> <answer>42</answer>" for 17+25.
+    """Returns a worked sum: "<think>7+5=12 1+2+1=4</think> <answer>42</answer>" for 17+25; `slip` as in `work_out`."""
+    steps, answer = work_out(a, b, slip=slip)
+    return f"<think>{steps}</think> <answer>{answer}</answer>"
+
+
+def work_out(a: int, b: int, *, slip: bool = False) -> tuple[str, int]:
+    """Adds two numbers digit by digit, ones first: returns ("7+5=12 1+2+1=4", 42) for 17+25.
 
     With `slip` the first carry is dropped; without any carry, the leading column is off by one.
     """
@@ -71,8 +77,7 @@ def demonstrate(a: int, b: int, *, slip: bool = False) -> str:
         carry = total // 10
         if slip and carry:
             carry, slip = 0, False
-    answer += carry * 10**width
-    return f"<think>{' '.join(steps)}</think> <answer>{answer}</answer>"
+    return " ".join(steps), answer + carry * 10**width
 
 
 def _draw_pairs(draw: random.Random, size: int, split: str, max_operand: int) -> list[tuple[int, int]]:

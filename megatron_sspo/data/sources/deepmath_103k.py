@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megatron_sspo.data.row import Fields, Row, row_from_record
+from megatron_sspo.data.row import Row
 from megatron_sspo.data.sources.published import Published
 
 _SET = Published(
@@ -12,7 +12,6 @@ _SET = Published(
     columns=("question", "final_answer"),
     metadata=("difficulty", "topic"),
 )
-_FIELDS = Fields(question="question", answer="final_answer")
 
 
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
@@ -28,4 +27,4 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row]:
     Raises:
         UserError: see `Published.records`.
     """
-    return [row_from_record(record, _FIELDS) for record in _SET.records(split, path)]
+    return _SET.rows(split, path)

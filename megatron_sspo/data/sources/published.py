@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron_sspo.data.row import Record, describe
+from megatron_sspo.data.row import Fields, Record, Row, describe, row_from_record
 from megatron_sspo.data.sources import huggingface, jsonl, parquet
 from megatron_sspo.errors import UserError
 
@@ -22,6 +22,15 @@ class Published:
     columns: tuple[str, ...]  # required columns
     metadata: tuple[str, ...] = ()  # optional columns that are kept; all others are ignored
     config: str | None = None
+
+    def rows(self, split: str, path: str | Path = "") -> list[Row]:
+        """Returns the rows of a split, for a set whose two columns are the question and the answer.
+
+        Arguments and errors are those of `records`.
+        """
+        question, answer = self.columns
+        fields = Fields(question=question, answer=answer)
+        return [row_from_record(record, fields) for record in self.records(split, path)]
 
     def records(self, split: str, path: str | Path = "") -> Iterator[Record]:
         """Yields the rows of a split, from the hub, its cache, or files with the same columns.

@@ -30,6 +30,9 @@ def log_probs_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns log π(label) and the entropy of π = softmax(logits / temperature), row by row.
 
+    The trainer has no use for it, since `fused.py` adds the logits block by block. It is the same arithmetic on given
+    logits, by which tests and `benchmarks/log_probs.py` compare it with the formula and with other libraries.
+
     Args:
         logits: [R, V/TP], this rank's columns of the padded vocabulary, any floating dtype. The backward pass
             overwrites them with the gradient, so it can run only once.

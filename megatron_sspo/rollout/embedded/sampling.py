@@ -6,21 +6,6 @@ import random
 import torch
 from torch import Tensor
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.types import Sampling
-
-
-def check(sampling: Sampling) -> None:
-    """Raises UserError if a field of `sampling` is out of range."""
-    if sampling.max_tokens < 1:
-        raise UserError(f"sampling.max_tokens is {sampling.max_tokens}: it must be 1 or more")
-    if sampling.temperature < 0:
-        raise UserError(f"sampling.temperature is {sampling.temperature}: use 0 for greedy decoding, or more to sample")
-    if not 0 < sampling.top_p <= 1:
-        raise UserError(f"sampling.top_p is {sampling.top_p}: it must lie in (0, 1]")
-    if "" in sampling.stop:
-        raise UserError("sampling.stop has an empty string, which every response contains: remove it")
-
 
 def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
     """Returns the log-probs of the distribution that tokens are sampled from.

@@ -16,7 +16,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
-from megatron_sspo.rollout.embedded.sampling import check, draw, log_distribution, random_stream
+from megatron_sspo.rollout.embedded.sampling import draw, log_distribution, random_stream
 from megatron_sspo.rollout.engine import BatchedGeneration, Generation
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup, Sampling
@@ -148,12 +148,13 @@ class EmbeddedEngine:
     ) -> list[RolloutGroup]:
         """Generates `group_size` responses to each prompt, in the order of the prompts.
 
-        A response that reaches the model's last position ends there with finish reason "length".
+        It is for programs outside of the training loop, such as examples/study/mechanism.py, which want all groups at
+        once. A response that reaches the model's last position ends there with finish reason "length".
 
         Raises:
-            UserError: no weights were loaded, a value of `sampling` is out of range, or a prompt is empty, has a token
-                outside the vocabulary, or leaves no room for a response in the model's positions. In an environment
-                also: the chat template does not support a second turn, or the environment is broken.
+            UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
+                room for a response in the model's positions. In an environment also: the chat template does not
+                support a second turn, or the environment is broken.
         """
         found = dict(
             pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
@@ -184,7 +185,6 @@ class EmbeddedEngine:
         """Decodes batch after batch, and yields completed groups, each with the index of its prompt."""
         if self._policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
-        check(sampling)
         for prompt in prompts:
             self._check_prompt(prompt)
         rows = [

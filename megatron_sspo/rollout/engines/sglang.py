@@ -23,6 +23,7 @@ from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.rollout.requests.generation import Requests, ServedGeneration
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.gpu_memory import give_back_cached_memory, hand_over_to_servers
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.own import build_router, build_servers, server_dtype
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
@@ -160,6 +161,8 @@ class SGLangEngine:
         Raises:
             UserError: the servers reject the weights, hold other weights than were sent, or too few servers are left.
         """
+        if self._options.release_memory:
+            hand_over_to_servers()
         if not self._is_driver:
             self._transport.participate(tensors)
             return
@@ -186,18 +189,15 @@ class SGLangEngine:
         }
 
     def release_memory(self) -> None:
-        """Makes the servers release their GPU memory, if the option is set and no generation is in progress."""
-        if not self._is_driver or not self._options.release_memory or self._is_busy:
+        """Makes the servers release their GPU memory, if the option is set and no generation is in progress.
+
+        A collective: no rank takes memory for training before the servers have released theirs.
+        """
+        if not self._options.release_memory:
             return
-        self.pool.version = None
-        if self._watch is not None:  # its health checks would generate tokens
-            self._watch.cancel()
-            self._watch = None
-        session = self._new_session()
-        session.post("/pause_generation", {"mode": "abort"})  # returns when no request is in progress
-        session.post("/release_memory_occupation", {})
-        self._run(self._record_session(session, None))
-        self._released = set(session.servers.values())
+        if self._is_driver and not self._is_busy:
+            self._release()
+        agree.barrier()
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last sync, and how long the servers were idle."""
@@ -208,6 +208,8 @@ class SGLangEngine:
 
     def close(self) -> None:
         """Stops the servers that the run owns, and resumes external ones. A second call does nothing."""
+        if self._options.release_memory:
+            give_back_cached_memory()
         if not self._is_driver or not self._thread.is_alive():
             return
         self._run(_end_all_tasks())
@@ -260,6 +262,17 @@ class SGLangEngine:
             checksums.compare(session)
         if is_busy:
             session.post("/continue_generation", {})
+
+    def _release(self) -> None:
+        self.pool.version = None
+        if self._watch is not None:  # its health checks would generate tokens
+            self._watch.cancel()
+            self._watch = None
+        session = self._new_session()
+        session.post("/pause_generation", {"mode": "abort"})  # returns when no request is in progress
+        session.post("/release_memory_occupation", {})
+        self._run(self._record_session(session, None))
+        self._released = set(session.servers.values())
 
     def _resume_memory(self, session: SyncSession) -> None:
         """Resumes only servers that released their memory: SGLang crashes on a request to resume memory that it has."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout.servers import server_program
+from megatron_sspo.rollout.servers.environment import without_trainers_own
 
 _MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
 _MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
@@ -66,7 +68,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [str(self._python), server_program.__file__, self._module, *command_line(given)],
                 env={
-                    **os.environ,
+                    **without_trainers_own(os.environ),
                     "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
                     "TORCHINDUCTOR_CACHE_DIR": _compile_cache(),
                     **self._environment,
@@ -101,8 +103,7 @@ class ServerProcess:
             return f"the server {self.url} could not bind its port, which is in use, and hangs; see {self.log}"
         if code is None:
             return ""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the server {self.url} {how}; the end of {self.log}: {self.last_lines()}"
+        return f"the server {self.url} {describe_exit(code)}; the end of {self.log}: {self.last_lines()}"
 
     def last_lines(self, count: int = 5) -> str:
         """Returns the last lines of this process's part of the log, as one line."""

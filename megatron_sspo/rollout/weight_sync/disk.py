@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, consume
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 
 
-class DiskTransport:
+class DiskTransport(Transport):
     """Writes a Hugging Face folder per sync, lets the servers load its weights, and removes it.
 
     Args:
@@ -43,10 +43,3 @@ class DiskTransport:
         }
         session.post("/update_weights_from_disk", content)
         shutil.rmtree(path)
-
-    def participate(self, tensors: Iterable[NamedTensor]) -> None:
-        """Consumes the stream."""
-        consume(tensors)
-
-    def close(self) -> None:
-        """Does nothing; this transport holds no resources."""

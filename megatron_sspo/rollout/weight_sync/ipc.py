@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, buckets
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
 from megatron_sspo.rollout.weight_sync.tensor import flatten, with_sglang_class_name
 
 
-class IpcTransport:
+class IpcTransport(Transport):
     """Flattens tensors in buckets on every trainer process's GPU; each server rank reads the bucket on its own GPU.
 
     A collective of all trainer processes. It has not been run: it needs CUDA, whose handles have no CPU counterpart.
@@ -53,9 +53,6 @@ class IpcTransport:
         for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
             flat, _ = self._share(bucket)
             _release(flat)
-
-    def close(self) -> None:
-        """Does nothing; this transport holds no resources."""
 
     def _share(self, bucket: Sequence[NamedTensor]) -> tuple[torch.Tensor, dict[str, str]]:
         """Returns the bucket in this GPU's memory, and the handles of all GPUs by GPU id. A collective."""

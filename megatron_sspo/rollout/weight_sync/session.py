@@ -1,8 +1,7 @@
 """One weight sync: the servers that take part, and the errors of those that have left it."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +20,7 @@ _CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
-    """A way to move weights to servers."""
+    """A way to move weights to servers. By default only rank 0 uses the stream, and there is nothing to release."""
 
     def send(self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
@@ -32,11 +31,11 @@ class Transport(Protocol):
 
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
-        ...
+        for _ in tensors:
+            pass
 
     def close(self) -> None:
         """Releases the transport's resources."""
-        ...
 
 
 class SyncSession:
@@ -56,7 +55,7 @@ class SyncSession:
 
     def begin(self) -> None:
         """Opens a weight update; if a killed trainer has left one open, ends that first."""
-        answers = self.start("/begin_weight_update", {}).result()
+        answers = self.start("/begin_weight_update", {}).answers()
         left_open = [key for key, answer in answers.items() if "already open" in str(answer)]
         self._drop_failed({key: answer for key, answer in answers.items() if key not in left_open})
         self.post("/end_weight_update", {}, to=left_open)
@@ -93,17 +92,23 @@ class SyncSession:
         keys = [key for key in (self.servers if to is None else to) if key in self.servers]
         return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
 
-    def start(self, path: str, content: Mapping[str, Any]) -> "Future[Answers]":
+    def start(self, path: str, content: Mapping[str, Any]) -> "Requests":
         """Starts the same request to every server."""
-        return self._submit(_post_all(self.servers, path, dict.fromkeys(self.servers, content)))
+        return self.start_each(path, dict.fromkeys(self.servers, content))
 
-    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Future[Answers]":
+    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Requests":
         """Starts a request to every server, each with its own content."""
-        return self._submit(_post_all(self.servers, path, contents))
+        return Requests(
+            {key: self._submit(_post(self.servers[key], path, content)) for key, content in contents.items()}
+        )
 
-    def finish(self, request: "Future[Answers]") -> dict[Any, dict[str, Any]]:
-        """Waits for a request and returns the answers. A server that has failed leaves the session."""
-        return self._drop_failed(request.result())
+    def finish(self, requests: "Requests", *, seconds: float | None = None) -> dict[Any, dict[str, Any]]:
+        """Waits for requests and returns the answers. A server that has failed leaves the session.
+
+        Args:
+            seconds: see `Requests.answers`.
+        """
+        return self._drop_failed(requests.answers(seconds))
 
     def _drop_failed(self, answers: "Answers") -> dict[Any, dict[str, Any]]:
         good = {}
@@ -116,24 +121,34 @@ class SyncSession:
         return good
 
 
-async def _post_all(servers: Mapping[Any, Client], path: str, contents: Mapping[Any, Mapping[str, Any]]) -> Answers:
-    """Sends one request to each server that has an entry in `contents`."""
-    seconds = _CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS
+class Requests:
+    """Requests in progress, one to each of some servers."""
 
-    async def post(key: Any) -> dict[str, Any] | ServerError:
-        try:
-            return await servers[key].post(path, contents[key], seconds=seconds)
-        except ServerError as error:
-            return error
+    def __init__(self, pending: "Mapping[Any, Future[dict[str, Any] | ServerError]]") -> None:
+        self._pending = pending
 
-    keys = list(contents)
-    return dict(zip(keys, await asyncio.gather(*map(post, keys)), strict=True))
+    def has_failed(self) -> bool:
+        """Returns whether a server has failed already, while others may still be at work."""
+        return any(request.done() and isinstance(request.result(), ServerError) for request in self._pending.values())
+
+    def answers(self, seconds: float | None = None) -> Answers:
+        """Waits for all requests, and returns the answer of each server, or its error.
+
+        Args:
+            seconds: servers that do not answer within this time have failed; None waits as long as the requests do.
+        """
+        _, late = wait(self._pending.values(), timeout=seconds)
+        for request in late:
+            request.cancel()
+        error = ServerError(f"it did not answer within the {seconds} s after the process group of the weights was lost")
+        return {key: error if request in late else request.result() for key, request in self._pending.items()}
 
 
-def consume(tensors: Iterable[NamedTensor]) -> None:
-    """Takes part in a stream without using its tensors."""
-    for _ in tensors:
-        pass
+async def _post(client: Client, path: str, content: Mapping[str, Any]) -> dict[str, Any] | ServerError:
+    try:
+        return await client.post(path, content, seconds=_CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS)
+    except ServerError as error:
+        return error
 
 
 def buckets(

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, buckets, consume
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
 
 _ALIGNMENT = 16  # bytes
 
 
-class TensorTransport:
+class TensorTransport(Transport):
     """Sends tensors in buckets, flattened to bytes. The next bucket is gathered while one is being sent.
 
     Args:
@@ -40,13 +40,6 @@ class TensorTransport:
         if request is not None:
             session.finish(request)
         session.end(version)
-
-    def participate(self, tensors: Iterable[NamedTensor]) -> None:
-        """Consumes the stream."""
-        consume(tensors)
-
-    def close(self) -> None:
-        """Does nothing; this transport holds no resources."""
 
 
 def serialize(bucket: Sequence[NamedTensor]) -> bytes:

@@ -1,19 +1,11 @@
 """Mixtral: 8x7B, 8x22B."""
 
+from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.decoder import (
-    attention_rows,
-    decoder_fields,
-    decoder_rows,
-    embedding_fields,
-    expert_fields,
-    expert_rows,
-    require_decoder,
-)
+from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
 from megatron_sspo.weights.family import Config, Family, size
-from megatron_sspo.weights.table import ParameterMap
 
 
 def check(config: Config) -> None:
@@ -31,28 +23,17 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     return {**decoder_fields(config), **expert_fields(config, width_field="intermediate_size", pre_softmax=False)}
 
 
-def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
-    """Returns one row per parameter of the model."""
-    return decoder_rows(config, padded_vocab_size, _layer_rows)
-
-
-def _layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-    experts = expert_rows(
-        config,
-        layer,
-        width_field="intermediate_size",
-        router="block_sparse_moe.gate",
-        gate="block_sparse_moe.experts.{e}.w1",
-        up="block_sparse_moe.experts.{e}.w3",
-        down="block_sparse_moe.experts.{e}.w2",
-    )
-    return [*attention_rows(config, layer), *experts]
-
-
 family = Family(
     architectures=("MixtralForCausalLM",),
     check=check,
     transformer_fields=transformer_fields,
     model_fields=embedding_fields,
-    rows=rows,
+    rows=partial(
+        moe_rows,
+        width_field="intermediate_size",
+        router="block_sparse_moe.gate",
+        gate="block_sparse_moe.experts.{e}.w1",
+        up="block_sparse_moe.experts.{e}.w3",
+        down="block_sparse_moe.experts.{e}.w2",
+    ),
 )

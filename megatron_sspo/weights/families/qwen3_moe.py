@@ -1,19 +1,11 @@
 """Qwen3 mixture-of-experts models: Qwen3-30B-A3B, Qwen3-235B-A22B."""
 
+from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.decoder import (
-    attention_rows,
-    decoder_fields,
-    decoder_rows,
-    embedding_fields,
-    expert_fields,
-    expert_rows,
-    require_decoder,
-)
+from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
 from megatron_sspo.weights.family import Config, Family, flag, size
-from megatron_sspo.weights.table import ParameterMap
 
 # Every layer must be a mixture of experts with full attention.
 _UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False, None)}
@@ -38,28 +30,18 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     return {**decoder_fields(config, qk_layernorm=True), **experts}
 
 
-def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
-    """Returns one row per parameter of the model."""
-    return decoder_rows(config, padded_vocab_size, _layer_rows)
-
-
-def _layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-    experts = expert_rows(
-        config,
-        layer,
-        width_field="moe_intermediate_size",
-        router="mlp.gate",
-        gate="mlp.experts.{e}.gate_proj",
-        up="mlp.experts.{e}.up_proj",
-        down="mlp.experts.{e}.down_proj",
-    )
-    return [*attention_rows(config, layer, qk_layernorm=True), *experts]
-
-
 family = Family(
     architectures=("Qwen3MoeForCausalLM",),
     check=check,
     transformer_fields=transformer_fields,
     model_fields=embedding_fields,
-    rows=rows,
+    rows=partial(
+        moe_rows,
+        qk_layernorm=True,
+        width_field="moe_intermediate_size",
+        router="mlp.gate",
+        gate="mlp.experts.{e}.gate_proj",
+        up="mlp.experts.{e}.up_proj",
+        down="mlp.experts.{e}.down_proj",
+    ),
 )

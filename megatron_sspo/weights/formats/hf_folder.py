@@ -95,7 +95,6 @@ def write_folder(
     tensors: Iterable[tuple[str, Tensor]],
     *,
     source: ModelFolder,
-    dtype: torch.dtype | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Writes a Hugging Face folder with the configuration and tokenizer of `source`.
@@ -106,7 +105,6 @@ def write_folder(
     Args:
         tensors: (name, tensor) pairs. Tensors stay in memory until their file is full, so a later pair must not
             overwrite the memory of an earlier one.
-        dtype: the dtype that floating-point tensors are cast to; None leaves them as they are.
         shard_bytes: the maximum size of a file, unless a single tensor is larger.
 
     Raises:
@@ -119,7 +117,7 @@ def write_folder(
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir()
     try:
-        dtypes = _write_weights(partial, tensors, dtype, shard_bytes)
+        dtypes = _write_weights(partial, tensors, shard_bytes)
         copy_tokenizer_files(source.config_folder, partial)
         write_config(source.config, partial, dtypes)
         publish(partial, path)
@@ -128,9 +126,7 @@ def write_folder(
         raise
 
 
-def _write_weights(
-    folder: Path, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, shard_bytes: int
-) -> set[torch.dtype]:
+def _write_weights(folder: Path, tensors: Iterable[tuple[str, Tensor]], shard_bytes: int) -> set[torch.dtype]:
     """Writes the safetensors and their index. Returns the floating-point dtypes among the tensors."""
     shards: list[list[str]] = []  # the names in each file
     pending: dict[str, Tensor] = {}
@@ -151,14 +147,13 @@ def _write_weights(
         if name in seen:
             raise ValueError(f"{name} occurs twice")
         seen.add(name)
-        is_float = tensor.is_floating_point()
-        tensor = tensor.detach().to("cpu", dtype if is_float else None).contiguous()
+        tensor = tensor.detach().cpu().contiguous()
         if pending and pending_bytes + tensor.nbytes > shard_bytes:
             flush()
         pending[name] = tensor
         pending_bytes += tensor.nbytes
         total_bytes += tensor.nbytes
-        dtypes |= {tensor.dtype} if is_float else set()
+        dtypes |= {tensor.dtype} if tensor.is_floating_point() else set()
     if not seen:
         raise ValueError("there are no tensors to write")
     flush()

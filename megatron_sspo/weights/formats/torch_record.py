@@ -2,6 +2,10 @@
 
 `torch_dist` checkpoints are files full of such records. This module parses and builds records without the tensor: the
 few hundred bytes before and after the tensor's bytes follow from dtype, shape and checksum.
+
+The writer of torch.distributed.checkpoint (`FileSystemWriter`) could write such files, with a planner that streams the
+tensors. But after a kill it starts from the beginning, and it reports no checksum of what it wrote, while its reader
+takes a damaged byte for a weight (torch 2.13).
 """
 
 import io

@@ -1,0 +1,344 @@
+// The live page: asks the server for what is new every two seconds, and draws it.
+// Whatever a model or a recipe wrote reaches the page through textContent alone, so it is never read as HTML.
+"use strict";
+
+const EVERY = 2000; // milliseconds
+const WIDTH = 360, HEIGHT = 210, LEFT = 58, RIGHT = 16, TOP = 8, BOTTOM = 34; // of a panel
+const WINDOW = 0.08; // the smoothing window, as a share of the run, as in curves.png
+const WIDE = 30; // an axis may become logarithmic if its largest value is more than this times the smallest
+const DASHES = ["", "7 3", "3 3", "1 3"], LINES = ["solid", "dashed", "short dashes", "dots"];
+
+let panels = [], runs = [], drawn = 0;
+const byId = (id) => document.getElementById(id);
+
+function make(name, attributes = {}, ...children) {
+  const svg = ["svg", "path", "line", "text", "circle", "rect"].includes(name);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children); // strings become text
+  return element;
+}
+
+// ---------------------------------------------------------------- what the server has
+
+async function ask(path, options = {}) {
+  const response = await fetch(`${path}?${new URLSearchParams(options)}`).catch(() => {
+    throw new Error("the server does not answer: start it again with the same command");
+  });
+  const content = response.headers.get("Content-Type").startsWith("application/json")
+    ? await response.json() : { error: await response.text() };
+  if (content.error) throw new Error(content.error);
+  return content;
+}
+
+// Asks for the rows after those that the page has. The server says so if those have changed: the run was resumed.
+async function follow(run, path) {
+  const store = run[path];
+  const part = await ask(path, { run: run.number, cursor: store.cursor });
+  if (part.restarted) Object.assign(store, { rows: [], skipped: 0 });
+  for (const row of part.rows) store.rows.push(row);
+  store.cursor = part.cursor;
+  store.skipped += part.skipped;
+  run.changed ||= part.restarted || part.rows.length > 0;
+  return part.more;
+}
+
+async function refresh(run) {
+  const more = await Promise.all([follow(run, "metrics"), follow(run, "evaluations")]);
+  const kind = document.querySelector("input[name=kind]:checked").value;
+  if (byId("hold").checked && run.shown === kind) return more.some(Boolean);
+  const seen = run.shown === kind ? run.version : "";
+  const found = await ask(kind, { run: run.number, seen });
+  if (found.rows !== null && (run.shown !== kind || found.version !== run.version)) {
+    Object.assign(run, { shown: kind, version: found.version });
+    showResponses(run, found.rows);
+  }
+  return more.some(Boolean);
+}
+
+async function poll() {
+  let more = false;
+  if (!document.hidden) {
+    const results = await Promise.allSettled(runs.map(refresh));
+    more = results.some((result) => result.value === true);
+    const failed = results.filter((result) => result.status === "rejected").map((result) => result.reason.message);
+    const skipped = runs.filter((run) => run.metrics.skipped + run.evaluations.skipped > 0)
+      .map((run) => `${run.name}: ${run.metrics.skipped + run.evaluations.skipped} lines cannot be read`);
+    showProblem([...new Set([...failed, ...skipped])].join("; "));
+    if (runs.some((run) => run.changed) && (!more || Date.now() - drawn > EVERY)) draw(); // a long run comes in parts
+  }
+  setTimeout(poll, more ? 0 : EVERY);
+}
+
+function showProblem(text) {
+  byId("problem").textContent = text;
+  byId("problem").hidden = !text;
+}
+
+// ---------------------------------------------------------------- curves
+
+// Returns the curves of a panel: {run, name, dash, points: [[update, value]]}, or with ends: [update, value, low, high].
+function curvesOf(panel) {
+  const found = [];
+  for (const run of runs.filter((run) => run.visible)) {
+    if (panel.columns.length) {
+      panel.columns.forEach((column, place) => {
+        const points = [];
+        for (const row of run.metrics.rows) if (row[column] !== null) points.push([row[0], row[column]]);
+        found.push({ run, name: panel.names[place] || "", dash: place, points });
+      });
+    } else {
+      const sets = [...new Set(run.evaluations.rows.flatMap((row) => Object.keys(row.sets)))];
+      sets.forEach((set, place) => {
+        const rows = run.evaluations.rows.filter((row) => row.sets[set] && row.sets[set][0] !== null);
+        found.push({ run, name: set, dash: place, ends: true, points: rows.map((row) => [row.update, ...row.sets[set]]) });
+      });
+    }
+  }
+  return found.filter((curve) => curve.points.length);
+}
+
+function smoothed(points) {
+  const half = Math.ceil(points.length * WINDOW / 2), sums = [0];
+  for (const [, value] of points) sums.push(sums[sums.length - 1] + value);
+  return points.map(([update], place) => {
+    const from = Math.max(0, place - half), to = Math.min(points.length, place + half + 1);
+    return [update, (sums[to] - sums[from]) / (to - from)];
+  });
+}
+
+function scales(panel, curves) {
+  let last = 1, low = Infinity, high = -Infinity;
+  for (const run of runs) if (run.visible) last = Math.max(last, lastUpdate(run));
+  for (const { points } of curves) {
+    for (const [, value] of points) { low = Math.min(low, value); high = Math.max(high, value); }
+  }
+  const logarithmic = panel.may_be_logarithmic && low > 0 && high > WIDE * low;
+  const of = logarithmic ? Math.log10 : (value) => value;
+  if (!panel.columns.length) [low, high] = [0, 1];
+  let [bottom, top] = [of(low), of(high)];
+  const margin = 0.05 * (top - bottom) || Math.abs(top) * 0.1 || 0.5;
+  [bottom, top] = [bottom - margin, top + margin];
+  return {
+    last, logarithmic, bottom, top,
+    x: (update) => LEFT + (WIDTH - LEFT - RIGHT) * update / last,
+    y: (value) => TOP + (HEIGHT - TOP - BOTTOM) * (top - of(value)) / (top - bottom),
+  };
+}
+
+// Returns the path of a curve. Of the points in half a pixel's width only the lowest, the highest and the last are drawn.
+function pathOf(points, scale) {
+  const columns = [];
+  for (const [update, value] of points) {
+    const x = Math.round(scale.x(update) * 2) / 2, y = scale.y(value), last = columns.at(-1);
+    if (last?.x === x) Object.assign(last, { low: Math.min(last.low, y), high: Math.max(last.high, y), end: y });
+    else columns.push({ x, low: y, high: y, end: y });
+  }
+  const ys = ({ low, high, end }) => low === high ? [low] : [low, high, end];
+  return `M${columns.flatMap((column) => ys(column).map((y) => `${column.x} ${y.toFixed(1)}`)).join("L")}`;
+}
+
+function ticks(low, high, count) {
+  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999);
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high; k++) found.push(k * step);
+  return found;
+}
+
+function format(value) {
+  const size = Math.abs(value);
+  if (value === 0) return "0";
+  return size < 1e-3 || size >= 1e6 ? value.toExponential(size < 1e-3 ? 0 : 1) : String(Number(value.toPrecision(3)));
+}
+
+// Returns the label of one of an axis's marks, with as many digits as tell them apart.
+function formatMark(value, marks) {
+  const size = Math.abs(value), apart = Math.abs(marks.at(-1) - marks[0]) / Math.max(1, marks.length - 1);
+  if (size < 1e-3 || size >= 1e6 || !apart) return format(value);
+  return String(Number(value.toFixed(Math.max(0, 1 - Math.floor(Math.log10(apart))))));
+}
+
+function drawPanel(panel) {
+  const curves = curvesOf(panel), svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  svg.setAttribute("aria-label", panel.title);
+  panel.curves = curves;
+  panel.scale = null;
+  panel.svg.replaceWith(svg);
+  panel.svg = svg;
+  panel.readout.textContent = "";
+  if (!curves.length) {
+    const begun = runs.some((run) => run.metrics.rows.length);
+    const why = panel.off_policy && begun ? "no values of off-policy updates" : "no values yet";
+    svg.append(make("text", { x: WIDTH / 2, y: HEIGHT / 2, "text-anchor": "middle", class: "empty" }, why));
+    return;
+  }
+  const scale = panel.scale = scales(panel, curves);
+  drawAxes(panel, scale, svg);
+  readOut(panel, null);
+  for (const { run, dash, points, ends } of curves) {
+    const stroke = run.colour, dashes = DASHES[(dash + run.dashes) % DASHES.length];
+    const raw = { class: "curve", stroke, "stroke-width": 0.8, opacity: 0.35 };
+    const line = { class: "curve", stroke, "stroke-width": 1.8, "stroke-dasharray": dashes };
+    if (ends) {
+      for (const [update, , low, high] of points) {
+        if (low === null || high === null) continue;
+        const x = scale.x(update);
+        svg.append(make("line", { x1: x, x2: x, y1: scale.y(low), y2: scale.y(high), stroke, opacity: 0.4 }));
+      }
+    } else svg.append(make("path", { ...raw, d: pathOf(points, scale) }));
+    svg.append(make("path", { ...line, d: pathOf(ends ? points : smoothed(points), scale) }));
+    if (ends || points.length <= 2) {
+      for (const [update, value] of points) {
+        svg.append(make("circle", { cx: scale.x(update), cy: scale.y(value), r: 2.5, fill: stroke }));
+      }
+    }
+  }
+}
+
+function drawAxes(panel, scale, svg) {
+  const bottom = HEIGHT - BOTTOM, middle = (TOP + bottom) / 2;
+  const decades = ticks(scale.bottom, scale.top, 4).filter(Number.isInteger);
+  const marks = scale.logarithmic ? decades.map((power) => 10 ** power) : ticks(scale.bottom, scale.top, 4);
+  for (const value of marks) {
+    const y = scale.y(value);
+    svg.append(make("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "grid" }));
+    svg.append(make("text", { x: LEFT - 5, y: y + 4, "text-anchor": "end" }, formatMark(value, marks)));
+  }
+  for (const update of ticks(0, scale.last, 5).filter(Number.isInteger)) {
+    const x = scale.x(update);
+    svg.append(make("line", { x1: x, x2: x, y1: bottom, y2: bottom + 4, class: "axis" }));
+    svg.append(make("text", { x, y: bottom + 15, "text-anchor": "middle" }, String(update)));
+  }
+  svg.append(make("path", { d: `M${LEFT} ${TOP}V${bottom}H${WIDTH - RIGHT}`, class: "curve axis" }));
+  svg.append(make("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "update"));
+  const turned = { x: 11, y: middle, transform: `rotate(-90 11 ${middle})`, "text-anchor": "middle" };
+  svg.append(make("text", turned, panel.unit));
+}
+
+function readOut(panel, event) {
+  panel.svg.querySelector(".cross")?.remove();
+  panel.readout.textContent = "";
+  if (!panel.scale) return;
+  if (!event) {
+    const names = [...new Map(panel.curves.map(({ dash, name }) => [dash, name])).values()];
+    if (names.length > 1) panel.readout.textContent = names.map((name, dash) => `${LINES[dash % 4]}: ${name}`).join(", ");
+    return;
+  }
+  const box = panel.svg.getBoundingClientRect(), { scale } = panel;
+  const wanted = ((event.clientX - box.left) * WIDTH / box.width - LEFT) / (WIDTH - LEFT - RIGHT) * scale.last;
+  let update = null;
+  panel.curves.forEach(({ run, name, points }, place) => {
+    const [found, value] = points[nearest(points, wanted)];
+    if (update === null || Math.abs(found - wanted) < Math.abs(update - wanted)) update = found;
+    const text = make("span", {}, `${place ? " · " : ""}${name ? `${name} ` : ""}${format(value)}`);
+    text.style.color = run.colour;
+    panel.readout.append(text);
+  });
+  panel.readout.prepend(`update ${update}: `);
+  const x = scale.x(update);
+  panel.svg.append(make("line", { x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM, class: "cross" }));
+}
+
+function nearest(points, update) {
+  let [from, to] = [0, points.length - 1];
+  while (to - from > 1) {
+    const middle = (from + to) >> 1;
+    if (points[middle][0] < update) from = middle; else to = middle;
+  }
+  return Math.abs(points[from][0] - update) <= Math.abs(points[to][0] - update) ? from : to;
+}
+
+const lastUpdate = (run) => Math.max(run.metrics.rows.at(-1)?.[0] ?? 0, run.evaluations.rows.at(-1)?.update ?? 0);
+
+function draw() {
+  drawn = Date.now();
+  for (const panel of panels) drawPanel(panel);
+  for (const run of runs) {
+    run.changed = false;
+    const of = run.num_updates === null ? "" : ` of ${run.num_updates}`;
+    run.state.textContent = run.metrics.rows.length ? `update ${lastUpdate(run)}${of}` : "no update yet";
+  }
+}
+
+// ---------------------------------------------------------------- responses
+
+// The colour of a token weight: none at 1, orange below, blue above.
+function tint(weight) {
+  const share = Math.min(1, weight < 1 ? 1 - weight : weight - 1);
+  return weight < 1 ? `rgba(213, 94, 0, ${0.8 * share})` : `rgba(0, 114, 178, ${0.6 * share})`;
+}
+
+function pieceOf([text, weight]) {
+  const span = make("span", weight === null ? { class: "none" } : { title: `weight ${weight}` }, text);
+  if (weight !== null) span.style.backgroundColor = tint(weight);
+  return span;
+}
+
+function showResponses(run, rows) {
+  const update = rows.length && rows[0].update !== undefined ? `: update ${rows[0].update}` : "";
+  const title = make("h2", {}, `${run.name}${update}`);
+  title.style.borderColor = run.colour;
+  const none = run.shown === "rollouts" ? "no rollouts yet" : "no evaluation yet";
+  run.column.replaceChildren(title, ...(rows.length ? rows.map(articleOf) : [make("p", { class: "note" }, none)]));
+}
+
+function articleOf(row) {
+  const parts = Object.entries(row.parts).map(([name, value]) => `${name} ${format(value)}`).join(" + ");
+  const facts = [`reward ${format(row.reward)}${parts ? ` = ${parts}` : ""}`];
+  if (row.advantage !== undefined) facts.push(`advantage ${format(row.advantage)}`);
+  if (typeof row.sequence_weight === "number") facts.push(`sequence weight ${format(row.sequence_weight)}`);
+  facts.push(`${row.tokens} tokens`, row.finish_reason === "length" ? "cut at the limit" : row.finish_reason);
+  facts.push(`gold ${row.gold}`, row.set ? `${row.set}: ${row.id}` : row.id);
+  const text = make("pre", { class: "response" }, ...row.pieces.map(pieceOf));
+  return make("article", {}, make("div", { class: "facts" }, facts.join(" · ")),
+    make("pre", { class: "prompt" }, row.prompt), text);
+}
+
+// ---------------------------------------------------------------- start
+
+function build(found) {
+  panels = found.panels.map((panel) => ({ ...panel, svg: make("svg"), readout: make("span", { class: "readout" }) }));
+  for (const panel of panels) {
+    const figure = make("figure", {}, make("figcaption", {}, panel.title, panel.readout), panel.svg);
+    figure.addEventListener("mousemove", (event) => readOut(panel, event));
+    figure.addEventListener("mouseleave", () => readOut(panel, null));
+    byId("panels").append(figure);
+  }
+  const store = () => ({ rows: [], cursor: "", skipped: 0 });
+  runs = found.runs.map((run, number) => ({
+    ...run, number, visible: true, changed: true, shown: "", version: "", metrics: store(), evaluations: store(),
+    state: make("span", { class: "state" }), column: make("div"),
+  }));
+  for (const run of runs) {
+    const box = make("input", { type: "checkbox", checked: "" });
+    box.addEventListener("change", () => {
+      run.visible = box.checked;
+      run.column.hidden = !box.checked;
+      draw();
+    });
+    const stroke = { d: "M0 4H28", stroke: run.colour, "stroke-width": 3, "stroke-dasharray": DASHES[run.dashes % DASHES.length] };
+    const line = make("svg", { viewBox: "0 0 28 8" }, make("path", stroke));
+    byId("legend").append(make("label", {}, box, line, make("strong", {}, run.name), run.state));
+    byId("responses").append(run.column);
+  }
+  for (const weight of [0, 0.5, 1, 1.5, 2]) {
+    const sample = make("span", {}, weight === 2 ? "2 or more" : String(weight));
+    sample.style.backgroundColor = tint(weight);
+    byId("scale").append(sample);
+  }
+  document.title = `${runs.map((run) => run.name).join(", ")} – megatron-sspo`;
+}
+
+async function start() {
+  try {
+    build(await ask("runs"));
+  } catch (error) {
+    showProblem(error.message);
+    setTimeout(start, EVERY);
+    return;
+  }
+  poll();
+}
+
+start();

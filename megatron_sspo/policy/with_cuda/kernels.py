@@ -1,0 +1,62 @@
+"""The kernels on which a trainer process relies with CUDA: Transformer Engine's, and Apex's."""
+
+import importlib
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from packaging.version import Version
+
+from megatron_sspo.errors import UserError
+
+# The oldest that megatron-core 0.16 is released for; later releases of megatron-core name none.
+OLDEST_TRANSFORMER_ENGINE = "2.9"
+
+
+def has_transformer_engine() -> bool:
+    """Returns whether the model has Transformer Engine's layers: there is a GPU, and it is installed and works.
+
+    Raises:
+        UserError: it is installed, but it is too old or cannot be imported. Without it, the model would have slow
+            layers, and nobody would know why.
+    """
+    if not torch.cuda.is_available() or importlib.util.find_spec("transformer_engine") is None:
+        return False
+    remedy = (
+        "install one that was built for this torch and CUDA (pip install --no-build-isolation "
+        f"'transformer-engine[pytorch]>={OLDEST_TRANSFORMER_ENGINE}'), or uninstall it"
+    )
+    try:
+        # the package itself is imported even if its part for torch is missing or broken
+        importlib.import_module("transformer_engine.pytorch")
+    except Exception as error:  # of many kinds: a shared library that is missing, or was built for another torch
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"Transformer Engine is installed, and cannot be imported ({reason}): {remedy}") from error
+    found = transformer_engine_version()
+    if Version(found) < Version(OLDEST_TRANSFORMER_ENGINE):
+        raise UserError(
+            f"Transformer Engine {found} is installed, older than {OLDEST_TRANSFORMER_ENGINE}, the oldest that fits: "
+            f"{remedy}"
+        )
+    # imported here, because Megatron imports Transformer Engine and lets some of its errors through
+    from megatron.core.extensions import transformer_engine as layers
+
+    if not layers.HAVE_TE:  # it imports names that a newer one may have removed
+        raise UserError(
+            f"Transformer Engine {found} is installed, and megatron-core {version('megatron-core')} cannot use it: "
+            f"{remedy}"
+        )
+    return True
+
+
+def transformer_engine_version() -> str:
+    """Returns the version of the installed Transformer Engine; "0" if it has no metadata."""
+    try:
+        return version("transformer-engine")
+    except PackageNotFoundError:
+        return "0"
+
+
+def has_apex_wgrad() -> bool:
+    """Returns whether Apex's kernel is installed that adds a weight's gradient to its float32 sum."""
+    return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None

@@ -1,0 +1,102 @@
+"""The study's recipes: their tasks, models and warm starts (docs/study.md)."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from examples.study import recipes
+from examples.study.grid import SWEEPS
+from examples.study.long_sums import demonstrate, rows
+from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.reward.math import reward
+from megatron_sspo.run import check
+from megatron_sspo.types import Prompt
+
+NAMES = sorted({sweep.recipe for sweep in SWEEPS.values()})
+EQUATION = re.compile(r"(\d[+\d]*)=(\d+)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_and_its_warm_start(name) -> None:
+    run, start = check(getattr(recipes, name)()), check(getattr(recipes, f"warm_{name}")())
+    assert run.warm_start is None and start.warm_start is not None
+    assert run.model == start.model and run.parallel.num_processes == 1
+    assert run.evaluation == start.evaluation and run.prompts == start.prompts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_differ_from_sums_in_the_task_or_the_model_only(name) -> None:
+    run, sums = getattr(recipes, name)(), recipes.sums()
+    task = {"prompts": sums.prompts, "rollouts": sums.rollouts, "evaluation": sums.evaluation}
+    changed = {"long_sums": task, "dense_sums": {"model": sums.model}}.get(name, {})
+    assert replace(run, name="sums", **changed) == sums
+
+
+def test_the_dense_model_is_as_wide_as_the_active_experts() -> None:
+    mixture, dense = (
+        json.loads((Path(run.model.path) / "config.json").read_text()) for run in (recipes.sums(), recipes.dense_sums())
+    )
+    assert dense["intermediate_size"] == mixture["num_experts_per_tok"] * mixture["moe_intermediate_size"]
+    shared = dense.keys() - {"architectures", "model_type", "intermediate_size"}
+    assert {key: dense[key] for key in shared} == {key: mixture[key] for key in shared}
+    of_experts = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
+    assert mixture.keys() - dense.keys() == of_experts | {"decoder_sparse_step", "mlp_only_layers"}
+
+
+# --- long sums
+
+
+def test_a_demonstration() -> None:
+    assert demonstrate((17, 25, 90)) == ("<think>17+25 7+5=12 1+2+1=4, 42+90 2+0=2 4+9=13</think> <answer>132</answer>")
+
+
+def test_a_demonstration_goes_on_with_its_slip() -> None:
+    assert demonstrate((17, 25, 90), slip=1) == (
+        "<think>17+25 7+5=12 1+2=3, 32+90 2+0=2 3+9=12</think> <answer>122</answer>"
+    )
+    assert demonstrate((17, 25, 90), slip=2) == (
+        "<think>17+25 7+5=12 1+2+1=4, 42+90 2+0=2 4+9=13</think> <answer>32</answer>"
+    )
+
+
+def test_demonstrations_are_right_but_for_their_share_of_slips() -> None:
+    found = rows(size=400, wrong_fraction=0.5)
+    pairs = [(Prompt(id=row.id, tokens=(), answer=row.answer), row.demonstration) for row in found]
+    scores = reward(exact=True).score([prompt for prompt, _ in pairs], [text for _, text in pairs])
+    assert all(score["format"] == 1 for score in scores)
+    assert sum(score["answer"] for score in scores) == 200
+
+
+def test_every_step_of_a_right_demonstration_is_true() -> None:
+    for row in rows(size=200):
+        operands = row.question.removesuffix("=").split("+")
+        assert int(row.answer) == sum(map(int, operands))
+        for terms, total in EQUATION.findall(row.demonstration):
+            assert sum(map(int, terms.split("+"))) == int(total)
+        firsts = re.findall(r"(?:<think>|, )(\d+)\+(\d+)", row.demonstration)
+        assert [second for _, second in firsts] == operands[1:]
+
+
+def test_the_splits_are_apart_and_no_question_is_twice() -> None:
+    train, held_out = ([row.question for row in rows(size=3000, split=split)] for split in ("train", "held_out"))
+    assert len(set(train)) == len(set(held_out)) == 3000
+    assert not set(train) & set(held_out)
+    assert [row.question for row in rows(size=3000, seed=1)] != train
+
+
+def test_responses_are_long_and_fit() -> None:
+    """Demonstrations have 60 to 150 tokens of the model's vocabulary, the end included."""
+    run = recipes.warm_long_sums()
+    assert run.warm_start is not None
+    tokenizer = load_tokenizer(Path(run.model.path))
+    prompt_stream(run.warm_start.prompts, tokenizer, seed=0, shuffle=False)  # refuses a prompt that is too long
+    lengths = []
+    for row in rows(size=2000):
+        tokens = tokenizer.encode(row.demonstration)
+        assert tokenizer.unk_token_id not in tokens
+        lengths.append(len(tokens) + 1)
+    assert min(lengths) >= 60 and max(lengths) <= 125 < run.rollouts.sampling.max_tokens <= 150
