@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["megatron_sspo", "megatron_sspo.*"]),
-    package_data={"megatron_sspo.plots.live": ["page/*"]},
+    package_data={"megatron_sspo.plots.live": ["page/*"], "megatron_sspo.rehearsal": ["models/*.json"]},
     install_requires=[
         "torch>=2.6",
         "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at

@@ -31,6 +31,36 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)"
     )
+    _add_rehearsal(command)
+
+
+def _add_rehearsal(command: argparse.ArgumentParser) -> None:
+    rehearsal = command.add_argument_group(
+        "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
+    )
+    add = rehearsal.add_argument
+    add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
+    add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
+    add("--rank", type=int, metavar="R", help="rehearse only rank R")
+    add("--machine", default="h100x8", metavar="NAME", help="machine of the predicted time (default: %(default)s)")
+    add(
+        "--skew",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="choose the experts of the first expert rank X times as often as the others (default: equally)",
+    )
+    add("--prompt-tokens", type=int, default=0, metavar="N", help="of each sequence (default: the most it may have)")
+    add("--response-tokens", type=int, default=0, metavar="N", help="of each sequence (default: the most it may have)")
+    add(
+        "--microbatches",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most microbatches to rehearse (default: enough to fill the pipeline, and one more)",
+    )
+    add("--output", type=Path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
+    add("--account", type=Path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

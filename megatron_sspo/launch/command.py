@@ -24,6 +24,10 @@ def launch(options: argparse.Namespace) -> int:
     job = _job(options) if options.on != "local" else None
     of_script = job.script_assignments() if job is not None and uses_slurm else []
     run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
+    if options.rehearse:
+        from megatron_sspo.rehearsal.command import rehearse
+
+        return rehearse(options, run)
     if uses_slurm and job is not None and "RUN" in job.variables:
         run, resume = _with_run_folder(run, Path(job.variables["RUN"]))
     if options.dry_run and (code := _print_commands(options, job, run)):
@@ -43,8 +47,29 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError("--sbatch and --script are for Slurm jobs: add --on slurm or --on nemo-run, or leave them out")
     if options.on != "local" and options.resume:
         raise UserError("--resume is for --on local: set RUN to the run's folder instead, which the job then resumes")
+    _check_rehearsal(options)
     if options.on != "nemo-run" and options.executor != "slurm":
         raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
+
+
+def _check_rehearsal(options: argparse.Namespace) -> None:
+    """Checks the options of a rehearsal, and that there are none without one."""
+    if not options.rehearse:
+        given = [name for name in ("stage", "rank", "output") if getattr(options, name) is not None]
+        given += [name for name in ("prompt_tokens", "response_tokens", "microbatches") if getattr(options, name)]
+        given += ["skew"] if options.skew != 1 else []
+        if given:
+            raise UserError(f"--{given[0].replace('_', '-')} is for a rehearsal: add --rehearse, or leave it out")
+        return
+    if options.on != "local" or options.resume:
+        raise UserError("--rehearse runs on this machine, from the start: leave out --on and --resume")
+    if options.stage is not None and options.rank is not None:
+        raise UserError("--stage and --rank both name what to rehearse: leave one of them out")
+    if not options.skew > 0:
+        raise UserError(f"--skew is {options.skew:g}: experts are chosen by that factor, which must be above 0")
+    for name in ("prompt_tokens", "response_tokens", "microbatches"):
+        if getattr(options, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}: it must not be negative")
 
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:

@@ -1,0 +1,77 @@
+"""What a rehearsal of one rank found, as plain values that are written as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from megatron_sspo.rehearsal.books import Books
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """A kind of collective on one process group, in one phase."""
+
+    phase: str
+    kind: str
+    group: str  # Megatron's description of the process group
+    ranks: tuple[int, ...]
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The books of one rank after a rehearsal.
+
+    Attributes:
+        stage: the rank's pipeline stage.
+        resident: bytes by category between two updates.
+        peaks: by part of the update ("update", "step", "gather", "old_log_probs"): bytes by category at the moment when
+            the sum is largest.
+        collectives: everything that the rank sent.
+        flops, memory_traffic: by phase; the traffic is in bytes.
+        seconds: that the rehearsal took, by part.
+    """
+
+    rank: int
+    stage: int
+    resident: Mapping[str, int]
+    peaks: Mapping[str, Mapping[str, int]]
+    collectives: tuple[Traffic, ...]
+    flops: Mapping[str, int]
+    memory_traffic: Mapping[str, int]
+    seconds: Mapping[str, float]
+
+    @property
+    def peak(self) -> Mapping[str, int]:
+        """Bytes by category at the largest of all peaks."""
+        return max(self.peaks.values(), key=lambda found: sum(found.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the account as values that JSON has."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Account":
+        """Returns the account that `to_json` wrote."""
+        collectives = tuple(Traffic(**{**row, "ranks": tuple(row["ranks"])}) for row in values["collectives"])
+        return Account(**{**values, "collectives": collectives})
+
+
+def collectives_of(books: Books) -> tuple[Traffic, ...]:
+    """Returns the collectives of the books, in a fixed order."""
+    return tuple(
+        Traffic(
+            phase=key.phase,
+            kind=key.kind,
+            group=key.group,
+            ranks=key.ranks,
+            calls=books.calls[key],
+            bytes=books.sent[key],
+        )
+        for key in sorted(books.calls)
+    )
+
+
+def without_zeros(live: Mapping[str, int]) -> dict[str, int]:
+    """Returns the categories that hold anything."""
+    return {category: size for category, size in sorted(live.items()) if size}

@@ -1,0 +1,142 @@
+"""`megatron-sspo launch RECIPE --rehearse`: rehearses a rank of each pipeline stage, each in a process of its own."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.rehearsal.account import Account
+from megatron_sspo.rehearsal.batch import Workload, workload
+from megatron_sspo.rehearsal.machines import machine
+from megatron_sspo.rehearsal.prediction import predict, warnings
+from megatron_sspo.rehearsal.report import ASSUMPTIONS, report
+from megatron_sspo.rehearsal.sizes import find_config
+from megatron_sspo.run import Run
+
+
+def rehearse(options: argparse.Namespace, run: Run) -> int:
+    """Rehearses a run, prints the report, and writes it as JSON.
+
+    Raises:
+        UserError: the layout or an option is wrong, or a rehearsal failed.
+    """
+    on = machine(options.machine)
+    config, source = find_config(run.model.path)
+    work = workload(
+        run,
+        prompt_tokens=options.prompt_tokens,
+        response_tokens=options.response_tokens,
+        at_most=options.microbatches,
+    )
+    if options.account:  # one of the processes that are started below
+        return _rehearse_here(options, run, work)
+    ranks = _ranks(options, run)
+    accounts = _rehearse_each(ranks, options)
+    predicted = predict(run, accounts, work, on)
+    print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
+    found = warnings(run, accounts, predicted, on)
+    for line in found:
+        print(f"warning: {line}")
+    skew = f"the first expert rank's experts are chosen {options.skew:g} times as often as the others"
+    print(f"{ASSUMPTIONS} {'Experts are used equally.' if options.skew == 1 else f'With a skew, {skew}.'}")
+    path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
+    values = {
+        "name": run.name,
+        "model": source,
+        "parallel": asdict(run.parallel),
+        "workload": asdict(work),
+        "skew": options.skew,
+        "stages": [account.to_json() for account in accounts],
+        "machine": options.machine,
+        "prediction": {
+            **predicted.terms,
+            "update": predicted.update,
+            "old_log_probs": predicted.old_log_probs,
+            "gather": predicted.gather,
+            "tokens_per_second_and_gpu": predicted.tokens_per_second,
+            "model_flops_utilisation": predicted.utilisation,
+        },
+        "warnings": found,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(values, indent=1))
+    print(path)
+    return 0
+
+
+def _ranks(options: argparse.Namespace, run: Run) -> list[int]:
+    """Returns the ranks to rehearse: the one that is asked for, or the first of one stage or of every stage."""
+    parallel = run.parallel
+    of_stage = parallel.num_processes // parallel.pipeline
+    if options.rank is not None:
+        if not 0 <= options.rank < parallel.num_processes:
+            raise UserError(f"--rank is {options.rank}, and the layout has ranks 0 to {parallel.num_processes - 1}")
+        return [options.rank]
+    if options.stage is not None:
+        if not 1 <= options.stage <= parallel.pipeline:
+            raise UserError(f"--stage is {options.stage}, and the layout has stages 1 to {parallel.pipeline}")
+        return [(options.stage - 1) * of_stage]
+    return [stage * of_stage for stage in range(parallel.pipeline)]
+
+
+def _rehearse_each(ranks: Sequence[int], options: argparse.Namespace) -> list[Account]:
+    """Rehearses ranks in processes of their own, as many at once as there are cores."""
+    begun = time.monotonic()
+    at_once = max(1, len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = [(rank, Path(folder) / f"{rank}.json") for rank in ranks]
+        running: list[tuple[int, Path, subprocess.Popen[bytes]]] = []
+        done: dict[int, Account] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    rank, path = waiting.pop(0)
+                    running.append((rank, path, _start(rank, path, options)))
+                time.sleep(0.1)
+                for entry in [entry for entry in running if entry[2].poll() is not None]:
+                    running.remove(entry)
+                    rank, path, process = entry
+                    if process.returncode:
+                        raise UserError(f"the rehearsal of rank {rank} failed: see its messages above")
+                    done[rank] = Account.from_json(read_json(path))
+                    print(f"{time.monotonic() - begun:7.1f} s  rank {rank} is rehearsed", file=sys.stderr, flush=True)
+        finally:
+            for _, _, process in running:
+                process.kill()
+                process.wait()
+        return [done[rank] for rank in ranks]
+
+
+def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    assignments = [part for value in options.set for part in ("--set", value)]
+    command = [sys.executable, "-m", "megatron_sspo", "launch", options.recipe, *assignments, "--rehearse"]
+    command += ["--rank", str(rank), "--skew", str(options.skew), "--machine", options.machine]
+    command += ["--prompt-tokens", str(options.prompt_tokens), "--response-tokens", str(options.response_tokens)]
+    command += ["--microbatches", str(options.microbatches), "--account", str(path)]
+    # on a machine with GPUs as well: the rehearsal has no values to compute
+    return subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+
+
+def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:
+    from megatron_sspo.rehearsal.rank import num_experts, rehearse_rank
+    from megatron_sspo.rehearsal.recorder import route_of
+
+    config, _ = find_config(run.model.path)
+    begun = time.monotonic()
+
+    def say(part: str) -> None:
+        print(f"{time.monotonic() - begun:7.1f} s  rank {options.rank}: {part}", file=sys.stderr, flush=True)
+
+    route = route_of(num_experts(config), expert_ranks=run.parallel.expert, skew=options.skew)
+    account = rehearse_rank(run, config, options.rank, work, route, say=say)
+    write_atomically(options.account, json.dumps(account.to_json()))
+    return 0

@@ -1,0 +1,160 @@
+"""A process group that connects to nobody, and what a rank would learn from the others by objects."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core.optimizer import clip_grads
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from megatron_sspo.memory.parameters import layers_per_stage, padded_vocab_size
+from megatron_sspo.run import Parallel, Run
+from megatron_sspo.weights import gather
+from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.table import ParameterMap
+
+Shards = dict[str, tuple[int, int]]
+
+
+def first_rank_of_stage(parallel: Parallel, stage: int) -> int:
+    """Returns the first rank of a pipeline stage; in Megatron's order a stage is a block of ranks."""
+    return stage * (parallel.num_processes // parallel.pipeline)
+
+
+@contextmanager
+def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
+    """Makes this process a rank of the layout, with a process group that connects to nobody.
+
+    Objects that ranks gather are taken to be the same on all ranks, and an object that another rank broadcasts is taken
+    to be this rank's.
+    """
+    world_size = parallel.num_processes
+    real_new_group: Any = dist.new_group
+
+    def new_group(*args: Any, **options: Any) -> Any:
+        return real_new_group(*args, **{**options, "backend": "fake"})
+
+    def all_gather_object(found: list[Any], value: Any, group: Any = None) -> None:
+        found[:] = [value] * len(found)
+
+    with ExitStack() as stack:
+        ranks = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
+        stack.enter_context(patch.dict(os.environ, ranks))
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        stack.callback(dist.destroy_process_group)
+        stack.enter_context(patch.object(dist, "new_group", new_group))
+        stack.enter_context(patch.object(dist, "all_gather_object", all_gather_object))
+        stack.enter_context(patch.object(dist, "broadcast_object_list", lambda *_, **__: None))
+        yield
+
+
+@contextmanager
+def without_storage() -> Iterator[None]:
+    """Replaces the few functions that need values, or a device of their own, by ones for tensors without storage."""
+    real_type: Any = torch.Tensor.type
+    real_attention: Any = F.scaled_dot_product_attention
+
+    def type_of(self: torch.Tensor, *args: Any, **options: Any) -> Any:
+        found = real_type(self, *args, **options)
+        return found.replace(".meta.", ".") if isinstance(found, str) else found  # optimizers compare the name
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
+        """Chooses the kernel that a CPU would; for shapes alone torch would compute all scores."""
+        if not query.is_meta:
+            return real_attention(query, key, value, attn_mask=attn_mask, **options)
+        kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
+        return kernel(query, key, value, dropout, is_causal, attn_mask=attn_mask, scale=options.get("scale"))[0]
+
+    def norm(chunk_size: int, overflow: Any, lists: Any, *_: Any) -> Any:
+        """Adds up squares without `torch.tensor`, which would need the values."""
+        return torch.stack([tensor.float().square().sum() for tensor in lists[0]]).sum().sqrt().view(1), None
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.Tensor, "type", type_of))
+        stack.enter_context(patch.object(F, "scaled_dot_product_attention", attention))
+        if hasattr(clip_grads, "l2_norm_impl"):
+            stack.enter_context(patch.object(clip_grads, "l2_norm_impl", norm))
+        yield
+
+
+@contextmanager
+def known_shards(run: Run, config: Mapping[str, Any]) -> Iterator[None]:
+    """Tells the gathering of weights which rank holds which shard, by the layout.
+
+    The shards of this rank are compared with those that its model really has.
+    """
+    family = load_family(config)
+    architecture = family.transformer_fields(config)
+    rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), run.parallel.tensor))
+    known = Shardings(run, rows, architecture["num_layers"], architecture.get("num_moe_experts") or 0)
+
+    def owners(shards: Mapping[str, tuple[int, int]]) -> dict[tuple[str, tuple[int, int]], int]:
+        if known.of_rank(dist.get_rank()) != dict(shards):
+            raise RuntimeError("the rehearsal does not know this layout's shards: update Shardings")
+        return known.owners()
+
+    with patch.object(gather, "_owners", owners):
+        yield
+
+
+class Shardings:
+    """Which shards of the weights each rank of a layout holds."""
+
+    def __init__(self, run: Run, rows: Sequence[ParameterMap], num_layers: int, num_experts: int) -> None:
+        self._parallel, self._rows, self._num_experts = run.parallel, rows, num_experts
+        self._stage_of_layer = _stages(run, num_layers)
+
+    def of_rank(self, rank: int) -> Shards:
+        """Returns (number, count) of the shard of each parameter that a rank holds."""
+        parallel = self._parallel
+        within = rank % (parallel.num_processes // parallel.pipeline)
+        stage = rank // (parallel.num_processes // parallel.pipeline)
+        expert = within // parallel.expert_tensor % parallel.expert
+        shard = {
+            "none": (0, 1),
+            "tensor": (within % parallel.tensor, parallel.tensor),
+            "expert_tensor": (within % parallel.expert_tensor, parallel.expert_tensor),
+        }
+        return {row.name: shard[row.group] for row in self._rows if self._holds(row.name, stage, expert)}
+
+    def owners(self) -> dict[tuple[str, tuple[int, int]], int]:
+        """Returns the lowest rank that holds each shard."""
+        found: dict[tuple[str, tuple[int, int]], int] = {}
+        parallel = self._parallel
+        of_stage = parallel.num_processes // parallel.pipeline
+        distinct = min(of_stage, parallel.tensor * parallel.expert * parallel.expert_tensor)
+        for stage in range(parallel.pipeline):  # ranks beyond these repeat the shards of lower ones
+            for within in range(distinct):
+                rank = stage * of_stage + within
+                for name, shard in self.of_rank(rank).items():
+                    found.setdefault((name, shard), rank)
+        return found
+
+    def _holds(self, name: str, stage: int, expert: int) -> bool:
+        if layer := re.match(r"decoder\.layers\.(\d+)\.", name):
+            if self._stage_of_layer[int(layer[1])] != stage:
+                return False
+            number = re.search(r"\.experts\.(\d+)\.", name)
+            each = self._num_experts // self._parallel.expert
+            return number is None or int(number[1]) // each == expert
+        last = self._parallel.pipeline - 1
+        if name.startswith("embedding."):
+            return stage == 0 or (stage == last and not any(row.name.startswith("output") for row in self._rows))
+        return stage == last
+
+
+def _stages(run: Run, num_layers: int) -> list[int]:
+    """Returns the pipeline stage of each layer."""
+    parallel, virtual = run.parallel, run.parallel.virtual_pipeline
+    if virtual > 1:
+        each = num_layers // (parallel.pipeline * virtual)
+        return [layer // each % parallel.pipeline for layer in range(num_layers)]
+    counts = layers_per_stage(num_layers, parallel, run.megatron)
+    return [stage for stage, count in enumerate(counts) for _ in range(count)]

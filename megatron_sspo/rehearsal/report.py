@@ -1,0 +1,162 @@
+"""The text of a rehearsal: memory by category, messages, FLOPs and the predicted time, one column a pipeline stage."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from megatron_sspo.rehearsal.account import Account
+from megatron_sspo.rehearsal.batch import Workload
+from megatron_sspo.rehearsal.machines import OF_PEAK_BANDWIDTH, OF_PEAK_FLOPS, Machine
+from megatron_sspo.rehearsal.prediction import Prediction
+from megatron_sspo.run import Run
+
+_PEAKS = {
+    "old_log_probs": "log π_old",
+    "update": "forward and backward",
+    "step": "optimizer step",
+    "gather": "weights to the servers",
+}
+_PHASES = {
+    "old_log_probs": "log π_old",
+    "forward": "forward",
+    "backward": "backward",
+    "reduce": "gradients",
+    "step": "step",
+    "gather": "weights",
+}
+
+
+def report(
+    run: Run, source: str, work: Workload, accounts: Sequence[Account], predicted: Prediction, name: str, on: Machine
+) -> str:
+    """Returns the report's text.
+
+    Args:
+        source: where the model's sizes are from.
+        accounts: of a rank of each pipeline stage that was rehearsed.
+        name: the machine's name.
+    """
+    lines = [
+        f"{run.name}: {run.parallel.num_processes} ranks ({layout(run)}), {source}",
+        f"{work.sequences} sequences an update of {work.prompt_tokens} + {work.response_tokens} tokens, in "
+        f"{work.microbatches} microbatches a rank of at most {run.tokens_per_microbatch} tokens; {work.rehearsed} of "
+        "them were rehearsed",
+        "",
+        *_memory(accounts),
+        "",
+        *_messages(accounts, work),
+        "",
+        *_time(predicted, name, on),
+    ]
+    return "\n".join(lines)
+
+
+ASSUMPTIONS = (
+    "Layers are Megatron's local ones, experts are computed one after the other, and log-probs have the model's dtype: "
+    "Transformer Engine's layers, CUDA's allocator and NCCL's buffers are not rehearsed. All ranks are taken to have "
+    "this rank's numbers of tokens. Messages are not overlapped with computation. The model's weights are not read."
+)
+
+
+def layout(run: Run) -> str:
+    """Returns the sizes of the layout that are not 1."""
+    sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+    found = [f"{name} {getattr(run.parallel, name)}" for name in sizes if getattr(run.parallel, name) > 1]
+    return ", ".join([*found, *(["sequence"] if run.parallel.sequence else [])]) or "one process"
+
+
+def _memory(accounts: Sequence[Account]) -> list[str]:
+    rows: list[list[str]] = [["memory, GB", *_stages(accounts)]]
+    for category in sorted({name for account in accounts for name in account.resident}):
+        rows.append([category, *(_gb(account.resident.get(category, 0)) for account in accounts)])
+    rows.append(["between updates", *(_gb(sum(account.resident.values())) for account in accounts)])
+    for part, words in _PEAKS.items():
+        if any(part in account.peaks for account in accounts):
+            sums = [sum(account.peaks.get(part, {}).values()) for account in accounts]
+            rows.append([f"peak: {words}", *map(_gb, sums)])
+    update = [account.peaks["update"] for account in accounts]
+    for category in ("activations", "head"):
+        rows.append([f"  of forward and backward: {category}", *(_gb(peak.get(category, 0)) for peak in update)])
+    return table(rows)
+
+
+def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
+    """Lists the collectives of an update, for all of its microbatches."""
+    factor = work.microbatches / work.rehearsed
+    rows: list[list[str]] = [["sent by a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]]
+    calls: Counter[tuple[str, str, str, int]] = Counter()
+    sizes: list[Counter[tuple[str, str, str, int]]] = [Counter() for _ in accounts]
+    for number, account in enumerate(accounts):
+        for row in account.collectives:
+            if row.phase not in _PHASES:
+                continue
+            times = factor if row.phase in ("old_log_probs", "forward", "backward") else 1
+            key = (_PHASES[row.phase], row.kind, _group(row.group), len(row.ranks))
+            sizes[number][key] += round(row.bytes * times)
+            calls[key] = max(calls[key], round(row.calls * times))
+    for key in sorted(calls, key=lambda key: (list(_PHASES.values()).index(key[0]), key)):
+        if max(size[key] for size in sizes) >= 1e6:
+            phase, kind, group, ranks = key
+            columns = [_gb(size[key]) for size in sizes]
+            rows.append([f"{phase}: {kind}", f"{group} of {ranks}", str(calls[key]), *columns])
+    return table(rows)
+
+
+def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
+    rows = [["predicted seconds", name]]
+    largest = max(predicted.terms, key=lambda term: predicted.terms[term])
+    for term, seconds in predicted.terms.items():
+        rows.append([f"{term}{'  <- the largest' if term == largest else ''}", f"{seconds:.2f}"])
+    rows.append(["an update", f"{predicted.update:.2f}"])
+    if predicted.old_log_probs:
+        rows.append(["log π_old, a mean over updates", f"{predicted.old_log_probs:.2f}"])
+    rows.append(["weights to the servers, once a cycle", f"{predicted.gather:.2f}"])
+    return [
+        *table(rows),
+        f"{predicted.tokens_per_second:,.0f} tokens per second and GPU in training, "
+        f"{predicted.model_flops / predicted.update / 1e12:.0f} TFLOP/s per GPU, "
+        f"{predicted.utilisation:.0%} of its peak; without any fusion, operators other than products would take "
+        f"{predicted.slowest.unfused:.1f} s more",
+        f"{name}: {on.flops / 1e12:.0f} TFLOP/s of which {OF_PEAK_FLOPS:.0%} are reached, {on.memory / 1e9:.0f} GB at "
+        f"{on.memory_rate / 1e9:.0f} GB/s, links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} and "
+        f"{on.between / 1e9:.0f} GB/s between nodes, of which {OF_PEAK_BANDWIDTH:.0%} are reached ({on.source})",
+    ]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows with aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _stages(accounts: Sequence[Account]) -> list[str]:
+    return [f"stage {account.stage + 1}" for account in accounts]
+
+
+_GROUPS: Mapping[str, str] = {
+    "default_pg": "all ranks",
+    "TENSOR_MODEL_PARALLEL_GROUP": "tensor",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pipeline",
+    "CONTEXT_PARALLEL_GROUP": "context",
+    "DATA_PARALLEL_GROUP": "data",
+    "DATA_PARALLEL_GROUP_WITH_CP": "data and context",
+    "EXPERT_MODEL_PARALLEL_GROUP": "expert",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "expert tensor",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "expert and expert tensor",
+    "EXPERT_DATA_PARALLEL_GROUP": "expert data",
+    "EMBEDDING_GROUP": "embedding",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "all ranks",
+}
+
+
+def _group(description: str) -> str:
+    return _GROUPS.get(description, description.lower().removesuffix("_group"))
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f}" if size >= 1e8 or not size else f"{size / 1e9:.3f}"
