@@ -102,6 +102,8 @@ def _copy(func: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
     if not source.is_meta:
         if dtype.is_floating_point and not source.is_floating_point():
             return torch.empty(source.shape, dtype=dtype, device=META)
+        if dtype == source.dtype:  # a copy to the device of tensors without storage, which is no other device
+            return source
         return func(source, **{**kwargs, "device": CPU, "pin_memory": False})
     if not dtype.is_floating_point and (value := getattr(source, "constant_value", None)) is not None:
         return torch.full(source.shape, value, dtype=dtype)
@@ -122,9 +124,9 @@ def _as_numbers(indices: Any) -> list[Any]:
 
 
 def _item(tensor: torch.Tensor) -> bool | int | float:
-    """Returns the value that an unknown number is taken to have: 1.0, False or 0."""
+    """Returns the value that an unknown number is taken to have: 0.5, a norm that is not clipped, False or 0."""
     if tensor.dtype.is_floating_point:
-        return 1.0
+        return 0.5
     return False if tensor.dtype == torch.bool else 0
 
 

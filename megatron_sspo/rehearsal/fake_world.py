@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core.optimizer import clip_grads
+from megatron.core.transformer import module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megatron_sspo.memory.parameters import layers_per_stage, padded_vocab_size
@@ -43,6 +44,10 @@ def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
     def all_gather_object(found: list[Any], value: Any, group: Any = None) -> None:
         found[:] = [value] * len(found)
 
+    def send_and_receive(operations: list[Any]) -> list[Any]:
+        """Calls them one by one; torch would ask for the backend of tensors without storage, to call them at once."""
+        return [one.op(one.tensor, one.peer, group=one.group, tag=one.tag) for one in operations]
+
     with ExitStack() as stack:
         ranks = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
         stack.enter_context(patch.dict(os.environ, ranks))
@@ -51,6 +56,7 @@ def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
         stack.enter_context(patch.object(dist, "new_group", new_group))
         stack.enter_context(patch.object(dist, "all_gather_object", all_gather_object))
         stack.enter_context(patch.object(dist, "broadcast_object_list", lambda *_, **__: None))
+        stack.enter_context(patch.object(dist, "batch_isend_irecv", send_and_receive))
         yield
 
 
@@ -68,20 +74,39 @@ def without_storage() -> Iterator[None]:
         """Chooses the kernel that a CPU would; for shapes alone torch would compute all scores."""
         if not query.is_meta:
             return real_attention(query, key, value, attn_mask=attn_mask, **options)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.where(attn_mask, 0.0, torch.full((), -torch.inf, dtype=query.dtype))
         kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
         return kernel(query, key, value, dropout, is_causal, attn_mask=attn_mask, scale=options.get("scale"))[0]
 
     def norm(chunk_size: int, overflow: Any, lists: Any, *_: Any) -> Any:
-        """Adds up squares without `torch.tensor`, which would need the values."""
-        return torch.stack([tensor.float().square().sum() for tensor in lists[0]]).sum().sqrt().view(1), None
+        """Combines the norms without `torch.tensor`, which would need their values."""
+        return torch.norm(torch.stack([torch.norm(tensor) for tensor in lists[0]])).view(1).clone(), None
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.Tensor, "type", type_of))
         stack.enter_context(patch.object(F, "scaled_dot_product_attention", attention))
+        for name, dtype in _DTYPES.items():
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, _tensors_of(dtype)))
         if hasattr(clip_grads, "l2_norm_impl"):
             stack.enter_context(patch.object(clip_grads, "l2_norm_impl", norm))
         yield
+
+
+# the names of torch's tensor types in Megatron, which tensors without storage are not instances of
+_DTYPES = {"_FLOAT_TYPES": torch.float32, "_HALF_TYPES": torch.float16, "_BF16_TYPES": torch.bfloat16}
+
+
+def _tensors_of(dtype: torch.dtype) -> type:
+    """Returns a type whose instances are the tensors of a dtype."""
+
+    class OfDtype(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and value.dtype == dtype
+
+    return OfDtype("OfDtype", (), {})
 
 
 @contextmanager

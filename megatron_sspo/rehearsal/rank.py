@@ -1,5 +1,6 @@
 """Runs the trainer's own `Policy` as one rank: it is built, computes log π_old, is updated and exports its weights."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -74,7 +75,7 @@ def rehearse_policy(
         seconds[name] = round(time.perf_counter() - begun, 2)
         peaks[name] = without_zeros(books.peak)
 
-    with _categories(books, config), mode:
+    with _categories(books, config), _without_collection(), mode:
         with part("build", "other"):
             trained = policy.Policy(run, Path("sizes"), device)
             _recount_buffers(books, trained.chunks)
@@ -109,6 +110,18 @@ def rehearse_policy(
         memory_traffic=dict(books.traffic),
         seconds=seconds,
     )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Leaves garbage in cycles, which Python would collect at moments that depend on everything else it does."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

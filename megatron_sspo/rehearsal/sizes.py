@@ -1,4 +1,4 @@
-"""A model folder of which only config.json is known: its tensors have shapes and no values."""
+"""A model folder of which only config.json is known: its tensors are zeros."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +29,10 @@ class SizesFolder(ModelFolder):
         return self._shapes
 
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> torch.Tensor:
-        """Returns a slice without values."""
+        """Returns a slice of zeros."""
         shape = list(self._shapes[name])
         shape[dim] = len(range(*slice(start, stop).indices(shape[dim])))
-        return torch.empty(shape, dtype=torch.bfloat16)
+        return torch.zeros(shape, dtype=torch.bfloat16)
 
 
 def find_config(model_path: str) -> tuple[dict[str, Any], str]:

@@ -88,7 +88,7 @@ class Statistics:
         self.temperature = temperature
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         self.values = torch.zeros(4, num_rows, dtype=dtype, device=like.device)
-        self.values[[0, 3]] = -torch.inf
+        self.values[::3] = -torch.inf  # m and t
         self.scratch = _Scratch(dtype, like.device)
 
     def add(self, logits: torch.Tensor, local: torch.Tensor) -> None:

@@ -1,0 +1,72 @@
+"""Compares the books of rehearsed ranks with those of real processes in the same layouts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rehearsed_layouts
+from rehearsed_layouts import LAYOUTS, WORLD
+
+from tests.policy.launcher import launch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(layout, rank) -> the books of the rehearsal, and of the real process."""
+    results = tmp_path_factory.mktemp("books")
+    script = Path(rehearsed_layouts.__file__)
+    launch(script, 1, "fake", results)
+    launch(script, WORLD, "real", results)
+
+    def read(layout: str, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        fake, real = (json.loads((results / f"{layout} {rank} {kind}.json").read_text()) for kind in ("fake", "real"))
+        return fake, real
+
+    return read
+
+
+def collectives(found: dict[str, Any]) -> dict[tuple, tuple[int, int]]:
+    """Returns (phase, kind, group, ranks) -> (calls, bytes)."""
+    return {
+        (row["phase"], row["kind"], row["group"], tuple(row["ranks"])): (row["calls"], row["bytes"])
+        for row in found["collectives"]
+    }
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_collectives_are_those_of_a_real_process(books: Any, layout: str, rank: int) -> None:
+    fake, real = books(layout, rank)
+    assert collectives(fake) == collectives(real)
+    kinds = {kind for _, kind, _, _ in collectives(real)}
+    parallel = LAYOUTS[layout].parallel
+    assert ("all_to_all" in kinds) == (parallel.expert > 1)
+    assert ("send" in kinds or "recv" in kinds) == (parallel.pipeline > 1)
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_flops_are_those_of_a_real_process(books: Any, layout: str, rank: int) -> None:
+    fake, real = books(layout, rank)
+    assert fake["flops"] == real["flops"]
+    for phase in ("forward", "backward", "step"):  # a scalar that is made in another way is a few bytes
+        assert fake["memory_traffic"][phase] == pytest.approx(real["memory_traffic"][phase], rel=0.01)
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_is_that_of_a_real_process(books: Any, layout: str, rank: int) -> None:
+    fake, real = books(layout, rank)
+    assert fake["resident"] == real["resident"]
+    rehearsed = LAYOUTS[layout]
+    if rehearsed.parallel.pipeline == 1:
+        assert fake["peaks"] == real["peaks"]
+        return
+    # gloo may still hold messages to the next stage that it has sent
+    itemsize = 2 if rehearsed.dtype == "bfloat16" else 4
+    messages = 4 * rehearsed.run.tokens_per_microbatch * rehearsed.config["hidden_size"] * itemsize
+    for part, found in fake["peaks"].items():
+        assert 0 <= sum(real["peaks"][part].values()) - sum(found.values()) <= messages

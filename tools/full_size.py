@@ -1,0 +1,165 @@
+"""Rehearses the recipes and layouts of docs/full_size.md at full size, and prints its tables.
+
+    python -m tools.full_size                  rehearses what docs/full_size.json lacks, one after the other
+    python -m tools.full_size --tables         prints the tables of what is there
+
+Each row is one command, which is printed and kept with its result.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.memory.estimate import MemoryEstimate, estimate
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rehearsal.sizes import find_config
+from megatron_sspo.run import Parallel
+from tools.memory_table import ROWS
+
+RESULTS = Path(__file__).parents[1] / "docs" / "full_size.json"
+RECIPES = {
+    "Qwen2.5-7B": "examples/qwen2_5_7b_math.py",
+    "Qwen3-8B": "examples/qwen3_8b_math.py",
+    "Qwen3-14B": "examples/qwen3_14b_math.py",
+    "Qwen3-30B-A3B": "examples/qwen3_30b_a3b_math.py",
+}
+LONG = (
+    *("tokens_per_microbatch=8192", "prompts.max_tokens=256", "rollouts.sampling.max_tokens=3840"),
+    "megatron={}",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A rehearsal: a recipe, what is changed of it, and the table that it belongs to."""
+
+    table: str
+    recipe: str
+    changes: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of `megatron-sspo launch`."""
+        return [self.recipe, *(part for change in self.changes for part in ("--set", change)), "--rehearse"]
+
+
+def rows() -> Iterator[Row]:
+    """Yields the rows: the recipes, the layouts of slurm/README.md, and four sizes of cluster."""
+    for path in sorted(Path("examples").glob("qwen*.py")):
+        yield Row(table="recipes", recipe=str(path))
+    for model, parallel, recompute, _ in ROWS:
+        changes = [*_layout(parallel), *([] if recompute else ["megatron={}"])]
+        yield Row(table="layouts", recipe=RECIPES[model], changes=tuple(changes))
+    for parallel, batch in (
+        (Parallel(data=8, expert=8), 64),
+        (Parallel(data=8, tensor=2, sequence=True, pipeline=2, expert=8), 64),
+        (Parallel(data=32, tensor=2, sequence=True, pipeline=4, expert=16), 256),
+        (Parallel(data=64, tensor=2, sequence=True, pipeline=4, context=2, expert=8), 256),
+    ):
+        changes = (*_layout(parallel), *LONG, f"rollouts.prompts_per_update={batch}")
+        yield Row(table="clusters", recipe=RECIPES["Qwen3-30B-A3B"], changes=changes)
+
+
+def _layout(parallel: Parallel) -> list[str]:
+    return [f"parallel.{name}={value}" for name, value in asdict(parallel).items()]
+
+
+def rehearse(row: Row) -> dict[str, Any]:
+    """Runs a row's command and returns what the document needs of its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rehearsal.json"
+        command = [sys.executable, "-W", "ignore", "-m", "megatron_sspo", "launch", *row.arguments]
+        subprocess.run([*command, "--output", str(output)], check=True)
+        found = read_json(output)
+    run = load_recipe(row.recipe, row.changes)
+    config, _ = find_config(run.model.path)
+    estimates = estimate(run, config, on_cuda=False)
+    return {
+        **asdict(row),
+        "name": found["name"],
+        "parallel": found["parallel"],
+        "workload": found["workload"],
+        "prediction": found["prediction"],
+        "warnings": found["warnings"],
+        "stages": [
+            {
+                "resident": stage["resident"],
+                "peaks": stage["peaks"],
+                "flops": stage["flops"],
+                "seconds": sum(stage["seconds"].values()),
+                "estimate": _estimated(estimates[number]),
+            }
+            for number, stage in enumerate(found["stages"])
+        ],
+    }
+
+
+def _estimated(of_stage: MemoryEstimate) -> dict[str, int]:
+    static = of_stage.weights + of_stage.gradients + of_stage.optimizer
+    return {"resident": static, "update": static + of_stage.activations + max(of_stage.layer, of_stage.logits)}
+
+
+def tables(results: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the tables in Markdown; sizes are in GB (10⁹ bytes) of the stage that needs most."""
+    lines = []
+    for table in dict.fromkeys(result["table"] for result in results):
+        heads = ["", "GPUs", "layout", "between updates", "peak", "estimate", "seconds", "largest term", "MFU"]
+        lines += ["", f"### {table}", "", _line(heads), _line(["---"] * len(heads))]
+        lines += [_line(_cells(result)) for result in results if result["table"] == table]
+    return "\n".join(lines)
+
+
+def _cells(result: Mapping[str, Any]) -> list[str]:
+    stages, parallel, predicted = result["stages"], result["parallel"], result["prediction"]
+    worst = max(stages, key=lambda stage: max(sum(peak.values()) for peak in stage["peaks"].values()))
+    peak = max(sum(peak.values()) for peak in worst["peaks"].values())
+    terms = {name: seconds for name, seconds in predicted.items() if name not in _NOT_TERMS}
+    names = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert")
+    layout = ", ".join(f"{name} {parallel[name]}" for name in names if parallel[name] > 1)
+    gpus = parallel["data"] * parallel["tensor"] * parallel["pipeline"] * parallel["context"]
+    recomputed = not any("megatron={}" in change for change in result["changes"])
+    return [
+        result["name"],
+        str(gpus),
+        layout + (", again" if recomputed else ""),
+        f"{sum(worst['resident'].values()) / 1e9:.1f}",
+        f"{peak / 1e9:.1f}",
+        f"{worst['estimate']['update'] / 1e9:.1f}",
+        f"{predicted['update']:.1f}",
+        max(terms, key=lambda name: terms[name]),
+        f"{predicted['model_flops_utilisation']:.0%}",
+    ]
+
+
+_NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Rehearses what is missing, and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", action="store_true", help="rehearse nothing")
+    options = parser.parse_args()
+    results: list[dict[str, Any]] = read_json(RESULTS)["rows"] if RESULTS.exists() else []
+    for row in [] if options.tables else rows():
+        if any((r["recipe"], tuple(r["changes"]), r["table"]) == (row.recipe, row.changes, row.table) for r in results):
+            continue
+        print("megatron-sspo launch", *row.arguments, flush=True)
+        results.append(rehearse(row))
+        write_atomically(RESULTS, json.dumps({"rows": results}, indent=1))
+    print(tables(results))
+
+
+if __name__ == "__main__":
+    main()
