@@ -1,7 +1,6 @@
 """`megatron-sspo train`."""
 
 import argparse
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.processes import local
     from megatron_sspo.processes.cuda_connections import order_kernels
-    from megatron_sspo.processes.output import survive_full_disk
+    from megatron_sspo.processes.output import ignore_upstream_warnings, survive_full_disk
     from megatron_sspo.recipe import load_recipe
 
     survive_full_disk()
@@ -31,8 +30,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         preflight(run, resume=options.resume)
         if run.parallel.num_processes > 1 and not local.is_launched():
             return local.launch(arguments, run.parallel.num_processes)
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about optional packages
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
+    ignore_upstream_warnings()
     from megatron_sspo.loop import train
 
     return train(run, resume=options.resume)

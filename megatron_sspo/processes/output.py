@@ -1,10 +1,11 @@
-"""Keeps a run alive when its standard output or error is closed, or its disk is full."""
+"""Controls what this process prints: it survives a closed or full output, and leaves out the warnings of libraries."""
 
 import contextlib
 import errno
 import io
 import os
 import sys
+import warnings
 from typing import TextIO
 
 _ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
@@ -78,3 +79,9 @@ class _Stream(io.TextIOWrapper):
         os.close(nowhere)
         with contextlib.suppress(OSError):
             super().flush()  # discards what is still in the buffer
+
+
+def ignore_upstream_warnings() -> None:
+    """Leaves out the warnings of Megatron and torch that users can do nothing about."""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about optional packages
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")

@@ -1,10 +1,11 @@
-"""What a rehearsal of one rank found, as plain values that are written as JSON."""
+"""The results of the rehearsal of one rank, as plain values that are written as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from megatron_sspo.rehearsal.books import Books
+
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:

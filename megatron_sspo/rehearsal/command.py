@@ -14,6 +14,7 @@ from pathlib import Path
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.processes.output import ignore_upstream_warnings
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.rehearsal.machines import machine
@@ -30,7 +31,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         UserError: the layout or an option is wrong, or a rehearsal failed.
     """
     on = machine(options.machine)
-    config, source = find_config(run.model.path)
+    _, source = find_config(run.model.path)
     work = workload(
         run,
         prompt_tokens=options.prompt_tokens,
@@ -127,6 +128,7 @@ def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Pop
 
 
 def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:
+    ignore_upstream_warnings()
     from megatron_sspo.rehearsal.rank import num_experts, rehearse_rank
     from megatron_sspo.rehearsal.recorder import route_of
 

@@ -130,7 +130,7 @@ def known_shards(run: Run, config: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Shardings:
-    """Which shards of the weights each rank of a layout holds."""
+    """The shards of the weights that each rank of a layout holds."""
 
     def __init__(self, run: Run, rows: Sequence[ParameterMap], num_layers: int, num_experts: int) -> None:
         self._parallel, self._rows, self._num_experts = run.parallel, rows, num_experts

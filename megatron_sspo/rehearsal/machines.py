@@ -50,8 +50,8 @@ MACHINES: Mapping[str, Machine] = {
         memory_rate=3350 * GIGA,
         within=450 * GIGA,
         between=50 * GIGA,
-        source="NVIDIA H100 SXM data sheet, without sparsity; DGX H100: NVLink 900 GB/s in both directions, one 400 Gb/s "
-        "port a GPU",
+        source="NVIDIA H100 SXM data sheet, without sparsity; DGX H100: NVLink 900 GB/s in both directions, one 400 "
+        "Gb/s port a GPU",
     ),
     "h200x8": Machine(
         gpus=8,
@@ -81,5 +81,7 @@ def machine(name: str) -> Machine:
         UserError: there is no such machine.
     """
     if name not in MACHINES:
-        raise UserError(f"--machine is {name!r}, and the machines known here are {', '.join(MACHINES)}: name one of them")
+        raise UserError(
+            f"--machine is {name!r}, and the machines known here are {', '.join(MACHINES)}: name one of them"
+        )
     return MACHINES[name]

@@ -82,7 +82,9 @@ def _memory(accounts: Sequence[Account]) -> list[str]:
 def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
     """Lists the collectives of an update, for all of its microbatches."""
     factor = work.microbatches / work.rehearsed
-    rows: list[list[str]] = [["sent by a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]]
+    rows: list[list[str]] = [
+        ["sent by a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]
+    ]
     calls: Counter[tuple[str, str, str, int]] = Counter()
     sizes: list[Counter[tuple[str, str, str, int]]] = [Counter() for _ in accounts]
     for number, account in enumerate(accounts):

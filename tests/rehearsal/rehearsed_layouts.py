@@ -1,7 +1,7 @@
 """Layouts of four processes, and the script that keeps their books; every rank of a group runs it.
 
-    python rehearsed_layouts.py real RESULTS     as one of four processes, with values and messages
-    python rehearsed_layouts.py fake RESULTS     every rank one after the other, with neither
+python rehearsed_layouts.py real RESULTS     as one of four processes, with values and messages
+python rehearsed_layouts.py fake RESULTS     every rank one after the other, with neither
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch

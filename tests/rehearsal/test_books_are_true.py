@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rehearsed_layouts
-from rehearsed_layouts import LAYOUTS, WORLD
 
 from tests.policy.launcher import launch
+from tests.rehearsal import rehearsed_layouts
+from tests.rehearsal.rehearsed_layouts import LAYOUTS, WORLD
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,8 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(layout, rank) -> the books of the rehearsal, and of the real process."""
     results = tmp_path_factory.mktemp("books")
     script = Path(rehearsed_layouts.__file__)
-    launch(script, 1, "fake", results)
-    launch(script, WORLD, "real", results)
+    launch(script, 1, "fake", results, seconds=400)
+    launch(script, WORLD, "real", results, seconds=400)
 
     def read(layout: str, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
         fake, real = (json.loads((results / f"{layout} {rank} {kind}.json").read_text()) for kind in ("fake", "real"))

@@ -1,0 +1,118 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rehearsal.batch import make_batch, workload
+from megatron_sspo.rehearsal.sizes import KNOWN, SizesFolder, find_config
+from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.types import Sampling
+from megatron_sspo.weights.family import load_family
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "megatron_sspo", "launch", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_reports_every_stage(tmp_path: Path) -> None:
+    layout = "parallel.data=2", "parallel.pipeline=2", "parallel.expert=2"
+    output = tmp_path / "found" / "rehearsal.json"
+    settings = [part for value in layout for part in ("--set", value)]
+    done = launch("examples/tiny_moe.py", *settings, "--rehearse", "--machine", "a100x8", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "tiny_moe: 4 ranks (data 2, pipeline 2, expert 2)" in done.stdout
+    assert "stage 1" in done.stdout and "stage 2" in done.stdout and "warning: " in done.stdout
+    assert "Warning" not in done.stderr and "rank 2: step" in done.stderr
+    found = json.loads(output.read_text())
+    assert [stage["stage"] for stage in found["stages"]] == [0, 1]
+    assert found["prediction"]["update"] > 0 and found["machine"] == "a100x8"
+    assert found["parallel"]["pipeline"] == 2
+
+
+@pytest.mark.slow
+def test_one_rank_and_a_skew(tmp_path: Path) -> None:
+    found = {}
+    for skew in ("1", "3"):
+        output = tmp_path / f"{skew}.json"
+        done = launch("examples/tiny_moe.py", "--rehearse", "--rank", "0", "--skew", skew, "--output", str(output))
+        assert done.returncode == 0, done.stderr
+        (stage,) = json.loads(output.read_text())["stages"]
+        found[skew] = sum(stage["peaks"]["update"].values()), stage["flops"]["forward"]
+    assert found["3"][0] > 1.1 * found["1"][0], "the rank with the popular experts holds more"
+    assert found["3"][1] > 1.1 * found["1"][1]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--rehearse", "--machine", "cray"], "--machine is 'cray', and the machines known here are a100x8"),
+        (["--rehearse", "--rank", "2"], "--rank is 2, and the layout has ranks 0 to 1"),
+        (["--rehearse", "--stage", "2"], "--stage is 2, and the layout has stages 1 to 1"),
+        (["--rehearse", "--stage", "1", "--rank", "1"], "--stage and --rank both name what to rehearse"),
+        (["--rehearse", "--skew", "0"], "--skew is 0"),
+        (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
+        (["--rehearse", "--on", "slurm"], "--rehearse runs on this machine"),
+        (["--rank", "0"], "--rank is for a rehearsal: add --rehearse"),
+        (["--skew", "2"], "--skew is for a rehearsal: add --rehearse"),
+    ],
+)
+def test_wrong_options_are_refused(options: list[str], message: str) -> None:
+    done = launch("examples/tiny_moe.py", *options)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
+def test_known_models_have_the_sizes_of_their_names(path: Path) -> None:
+    config, source = find_config(f"models/{path.stem}")
+    assert source == f"the sizes of {path.stem}"
+    shapes = SizesFolder(config).shapes()
+    count = sum(_numel(shape) for shape in shapes.values())
+    wanted = {"Qwen2.5-7B-Instruct": 7.62, "Qwen3-8B": 8.19, "Qwen3-14B": 14.77, "Qwen3-30B-A3B": 30.53}[path.stem]
+    assert count / 1e9 == pytest.approx(wanted, abs=0.005)
+    load_family(config)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    size = 1
+    for each in shape:
+        size *= each
+    return size
+
+
+def test_a_model_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the sizes of Other-7B are not known: put its config.json there"):
+        find_config(str(tmp_path / "Other-7B"))
+
+
+def run_of(parallel: Parallel, prompts: int) -> Run:
+    sampling = Sampling(max_tokens=60)
+    rollouts = Rollouts(engine="sglang", prompts_per_update=prompts, group_size=2, sampling=sampling)
+    return Run(
+        name="run",
+        model=Model(path="model"),
+        prompts=Prompts(source="s", max_tokens=40),
+        num_updates=1,
+        parallel=parallel,
+        rollouts=rollouts,
+        tokens_per_microbatch=200,
+    )
+
+
+def test_the_workload_is_packed_as_an_update_is() -> None:
+    work = workload(run_of(Parallel(data=2), 16))
+    assert (work.sequences, work.microbatches, work.rehearsed) == (32, 8, 2)
+    assert work.tokens == 3200
+    assert len(make_batch(work)[0].rollouts) == 8, "two microbatches of two sequences on each of two ranks"
+    assert workload(run_of(Parallel(data=2), 16), prompt_tokens=10, response_tokens=30).microbatches == 4
+    assert workload(run_of(Parallel(data=2), 16), at_most=5).rehearsed == 5
+
+
+def test_pipelines_are_filled() -> None:
+    assert workload(run_of(Parallel(pipeline=4), 16)).rehearsed == 5
+    interleaved = workload(run_of(Parallel(pipeline=4, virtual_pipeline=2), 16))
+    assert interleaved.rehearsed % 4 == 0 and interleaved.rehearsed >= 9

@@ -1,0 +1,93 @@
+import gc
+
+import pytest
+import torch
+
+from megatron_sspo.rehearsal.books import Books
+from megatron_sspo.rehearsal.fake_floats import FakeFloats
+from megatron_sspo.rehearsal.recorder import route_of
+
+
+@pytest.fixture
+def mode() -> FakeFloats:
+    return FakeFloats(Books(), 4, route_of(4), received=(8, 1, 16))
+
+
+def test_floats_have_no_storage_and_integers_have_values(mode: FakeFloats) -> None:
+    with mode:
+        product = torch.ones(300_000, 300_000) @ torch.ones(300_000, 7)
+        numbers = torch.arange(4) * 2
+    assert product.shape == (300_000, 7) and product.is_meta
+    assert numbers.tolist() == [0, 2, 4, 6]
+    assert mode.books.flops["build"] == 2 * 300_000 * 300_000 * 7
+
+
+def test_memory_is_counted_by_category_until_it_is_freed(mode: FakeFloats) -> None:
+    with mode, mode.books.counted_as("weights"):
+        weight = torch.zeros(1000, dtype=torch.bfloat16)
+        with mode.books.counted_as("gradients"):
+            gradient = torch.zeros(1000)
+        part = weight[:10]
+    assert mode.books.live == {"weights": 2000, "gradients": 4000}
+    del gradient
+    gc.collect()
+    assert mode.books.total == 2000 and mode.books.peak_total == 6000
+    assert mode.books.peak == {"weights": 2000, "gradients": 4000}
+    del weight
+    assert mode.books.total == 2000, "a view keeps its storage"
+    del part
+    assert mode.books.total == 0
+    mode.books.reset_peak()
+    assert mode.books.peak_total == 0
+
+
+def test_what_is_counted_again_changes_its_category(mode: FakeFloats) -> None:
+    with mode, mode.books.counted_as("gradients"):
+        buffer = torch.zeros(10)
+    mode.books.recount_as("weights", buffer[2:])
+    assert mode.books.live["weights"] == 40 and not mode.books.live["gradients"]
+
+
+def test_sizes_follow_from_masks_and_numbers(mode: FakeFloats) -> None:
+    with mode:
+        values = torch.randn(6, 3)
+        mask = torch.tensor([True, False, True, True, False, False])
+        assert values[mask].shape == (3, 3)
+        assert values.masked_select(mask[:, None]).shape == (9,)
+        assert values[torch.tensor([0, 0, 5, 1])].shape == (4, 3)
+        values[mask] = 0.0
+        assert values.shape == (6, 3)
+
+
+def test_routers_choose_by_the_route(mode: FakeFloats) -> None:
+    with mode:
+        scores, experts = torch.randn(5, 4).softmax(dim=1).topk(2, dim=1)
+        chosen = torch.zeros_like(scores.new_empty(5, 4)).int().scatter(1, experts, 1).bool()
+    assert scores.is_meta and scores.shape == (5, 2)
+    assert experts.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [0, 1]]
+    assert chosen.sum(dim=0).tolist() == [3, 3, 2, 2]
+
+
+def test_a_constant_that_was_written_to_is_no_constant(mode: FakeFloats) -> None:
+    with mode:
+        written = torch.zeros_like(torch.randn(3))
+        written.add_(torch.randn(3))
+        assert written.int().is_meta, "its values are not known"
+        assert not torch.ones_like(torch.randn(3)).int().is_meta
+
+
+def test_gradients_flow_without_values(mode: FakeFloats) -> None:
+    with mode:
+        weight = torch.randn(4, 3, requires_grad=True)
+        loss = torch.nn.functional.linear(torch.randn(2, 3), weight).square().mean()
+        loss.backward()
+        assert weight.grad is not None and weight.grad.shape == (4, 3)
+        assert loss.item() == 0.5
+
+
+def test_skewed_experts_are_chosen_more_often() -> None:
+    chosen = route_of(8, expert_ranks=4, skew=3.0)(4000, 2)
+    counts = chosen.flatten().bincount(minlength=8).double()
+    assert counts[:2].mean() / counts[2:].mean() > 2
+    assert (chosen[:, 0] != chosen[:, 1]).all(), "a token goes to two experts"
+    assert route_of(8, expert_ranks=4, skew=3.0)(4000, 2).equal(chosen), "with a fixed seed"
