@@ -1,6 +1,6 @@
-"""A batch of sequences of given lengths, as the trainer would get it from rollouts."""
+"""A batch of sequences of given lengths, as the trainer would get it from rollouts, and how it is packed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.run import Run
@@ -15,19 +15,38 @@ class Workload:
         prompt_tokens, response_tokens: of each sequence.
         sequences: of an update, over all ranks.
         microbatches: of a rank in an update.
-        rehearsed: how many of them the rehearsal runs.
+        per_microbatch: sequences of the fullest microbatch; the rehearsed ones are all like it.
+        rehearsed: how many microbatches the rehearsal runs.
+        data_ranks: the ranks that share the sequences.
     """
 
     prompt_tokens: int
     response_tokens: int
     sequences: int
     microbatches: int
+    per_microbatch: int
     rehearsed: int
+    data_ranks: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.prompt_tokens + self.response_tokens
 
     @property
     def tokens(self) -> int:
         """Tokens of an update, over all ranks."""
-        return self.sequences * (self.prompt_tokens + self.response_tokens)
+        return self.sequences * self.length
+
+    @property
+    def rehearsed_sequences(self) -> int:
+        """Sequences of the rehearsed microbatches of all ranks."""
+        return self.rehearsed * self.per_microbatch * self.data_ranks
+
+    @property
+    def factor(self) -> float:
+        """How many times the rehearsed tokens an update has."""
+        return self.sequences / self.rehearsed_sequences
 
 
 def workload(run: Run, *, prompt_tokens: int = 0, response_tokens: int = 0, at_most: int = 0) -> Workload:
@@ -37,27 +56,58 @@ def workload(run: Run, *, prompt_tokens: int = 0, response_tokens: int = 0, at_m
         prompt_tokens, response_tokens: of each sequence; 0: the most that the run allows.
         at_most: microbatches to rehearse; 0: as many as fill the pipeline, and one more, because what an earlier one
             leaves behind counts too.
+
+    Raises:
+        UserError: a sequence does not fit into a microbatch.
     """
     prompt_tokens = prompt_tokens or run.prompts.max_tokens
     response_tokens = response_tokens or run.rollouts.sampling.max_tokens
     sequences = run.rollouts.prompts_per_update * run.rollouts.group_size
-    microbatches = _num_microbatches(run, prompt_tokens + response_tokens, sequences)
     parallel = run.parallel
-    enough = at_most or parallel.pipeline * (2 if parallel.virtual_pipeline > 1 else 1) + 1
-    if parallel.virtual_pipeline > 1:  # the interleaved schedule needs a multiple
+    interleaved = parallel.virtual_pipeline > 1
+    plan = pack(
+        [padded_length(run, prompt_tokens + response_tokens)] * sequences,
+        num_ranks=parallel.data,
+        max_tokens=run.tokens_per_microbatch,
+        multiple_of=parallel.pipeline if interleaved else 1,
+    )
+    microbatches = len(plan[0])
+    enough = at_most or parallel.pipeline * (2 if interleaved else 1) + 1
+    if interleaved:  # its schedule needs a multiple
         enough = -(-enough // parallel.pipeline) * parallel.pipeline
     return Workload(
         prompt_tokens=prompt_tokens,
         response_tokens=response_tokens,
         sequences=sequences,
         microbatches=microbatches,
+        per_microbatch=max(len(members) for of_rank in plan for members in of_rank),
         rehearsed=min(microbatches, enough),
+        data_ranks=parallel.data,
     )
 
 
+def padded_length(run: Run, length: int) -> int:
+    """Returns the length to which context parallelism pads a sequence."""
+    multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
+    return -(-length // multiple) * multiple
+
+
+def rehearsed_run(run: Run, work: Workload) -> Run:
+    """Returns the run with microbatches of no more than the rehearsed ones' tokens, so that they are packed so."""
+    return replace(run, tokens_per_microbatch=work.per_microbatch * padded_length(run, work.length))
+
+
+def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int, int]:
+    """Returns the shape of the hidden states that a pipeline stage gets of a rehearsed microbatch."""
+    parallel = run.parallel
+    shards = parallel.tensor if parallel.sequence else 1
+    whole = (2 * parallel.context if parallel.context > 1 else 1) * shards
+    tokens = -(-work.per_microbatch * padded_length(run, work.length) // whole) * whole
+    return tokens // parallel.context // shards, 1, hidden_size
+
+
 def make_batch(work: Workload) -> list[RolloutGroup]:
-    """Returns the part of the batch that is rehearsed: as many full microbatches as `work` says."""
-    number = max(1, work.sequences * work.rehearsed // work.microbatches)
+    """Returns the sequences of the rehearsed microbatches."""
     tokens, log_probs = tuple(range(1, work.response_tokens + 1)), (-0.5,) * work.response_tokens
     prompt = Prompt(id="rehearsal", tokens=tuple(range(1, work.prompt_tokens + 1)), answer="")
     rollout = Rollout(
@@ -69,16 +119,4 @@ def make_batch(work: Workload) -> list[RolloutGroup]:
         policy_version=0,
         advantage=1.0,
     )
-    return [RolloutGroup(prompt=prompt, rollouts=[rollout] * number)]
-
-
-def _num_microbatches(run: Run, length: int, sequences: int) -> int:
-    parallel = run.parallel
-    multiple = 2 * parallel.context if parallel.context > 1 else 1
-    plan = pack(
-        [-(-length // multiple) * multiple] * sequences,
-        num_ranks=parallel.data,
-        max_tokens=run.tokens_per_microbatch,
-        multiple_of=parallel.pipeline if parallel.virtual_pipeline > 1 else 1,
-    )
-    return len(plan[0])
+    return [RolloutGroup(prompt=prompt, rollouts=[rollout] * work.rehearsed_sequences)]

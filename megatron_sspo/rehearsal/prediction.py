@@ -102,7 +102,7 @@ class Prediction:
 
 def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Machine) -> Prediction:
     """Predicts the time of an update from the books of one rank of each pipeline stage."""
-    factor = work.microbatches / work.rehearsed
+    factor = work.factor
     stages = tuple(_stage_time(account, factor, machine) for account in accounts)
     slowest = max(stage.microbatches for stage in stages)
     parallel = run.parallel

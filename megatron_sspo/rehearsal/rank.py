@@ -19,7 +19,7 @@ from megatron_sspo.policy.distributed import initialize
 from megatron_sspo.policy.head import fused
 from megatron_sspo.policy.metrics import UpdateRecord
 from megatron_sspo.rehearsal.account import Account, collectives_of, without_zeros
-from megatron_sspo.rehearsal.batch import Workload, make_batch
+from megatron_sspo.rehearsal.batch import Workload, make_batch, received_shape, rehearsed_run
 from megatron_sspo.rehearsal.books import Books
 from megatron_sspo.rehearsal.fake_floats import FakeFloats
 from megatron_sspo.rehearsal.fake_world import fake_world, known_shards, without_storage
@@ -40,9 +40,7 @@ def rehearse_rank(
         route: the experts that tokens go to.
         say: receives a line as each part begins.
     """
-    parallel = run.parallel
-    share = parallel.context * (parallel.tensor if parallel.sequence else 1)
-    received = (-(-run.tokens_per_microbatch // share), 1, int(config["hidden_size"]))
+    parallel, received = run.parallel, received_shape(run, work, int(config["hidden_size"]))
     mode = FakeFloats(Books(), num_experts(config), route, received=received)
     with fake_world(parallel, rank), without_storage(), known_shards(run, config):
         device = initialize(parallel, run.seed)
@@ -63,7 +61,7 @@ def rehearse_policy(
     """Builds the policy under a mode that keeps books, and runs each part of a cycle once."""
     books, seconds, peaks = mode.books, {}, {}
     # the reference weights of a KL penalty are on the host
-    run = replace(run, penalties=Penalties())
+    run = replace(rehearsed_run(run, work), penalties=Penalties())
 
     @contextmanager
     def part(name: str, category: str) -> Iterator[None]:

@@ -38,8 +38,8 @@ def report(
     lines = [
         f"{run.name}: {run.parallel.num_processes} ranks ({layout(run)}), {source}",
         f"{work.sequences} sequences an update of {work.prompt_tokens} + {work.response_tokens} tokens, in "
-        f"{work.microbatches} microbatches a rank of at most {run.tokens_per_microbatch} tokens; {work.rehearsed} of "
-        "them were rehearsed",
+        f"{work.microbatches} microbatches a rank of at most {work.per_microbatch} sequences; {work.rehearsed} of them "
+        "were rehearsed",
         "",
         *_memory(accounts),
         "",
@@ -81,7 +81,6 @@ def _memory(accounts: Sequence[Account]) -> list[str]:
 
 def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
     """Lists the collectives of an update, for all of its microbatches."""
-    factor = work.microbatches / work.rehearsed
     rows: list[list[str]] = [
         ["sent by a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]
     ]
@@ -91,7 +90,7 @@ def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
         for row in account.collectives:
             if row.phase not in _PHASES:
                 continue
-            times = factor if row.phase in ("old_log_probs", "forward", "backward") else 1
+            times = work.factor if row.phase in ("old_log_probs", "forward", "backward") else 1
             key = (_PHASES[row.phase], row.kind, _group(row.group), len(row.ranks))
             sizes[number][key] += round(row.bytes * times)
             calls[key] = max(calls[key], round(row.calls * times))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
-from megatron_sspo.rehearsal.batch import make_batch, workload
+from megatron_sspo.rehearsal.batch import make_batch, received_shape, rehearsed_run, workload
 from megatron_sspo.rehearsal.sizes import KNOWN, SizesFolder, find_config
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
@@ -105,11 +106,39 @@ def run_of(parallel: Parallel, prompts: int) -> Run:
 
 def test_the_workload_is_packed_as_an_update_is() -> None:
     work = workload(run_of(Parallel(data=2), 16))
-    assert (work.sequences, work.microbatches, work.rehearsed) == (32, 8, 2)
-    assert work.tokens == 3200
+    assert (work.sequences, work.microbatches, work.per_microbatch, work.rehearsed) == (32, 8, 2, 2)
+    assert work.tokens == 3200 and work.factor == 4
     assert len(make_batch(work)[0].rollouts) == 8, "two microbatches of two sequences on each of two ranks"
-    assert workload(run_of(Parallel(data=2), 16), prompt_tokens=10, response_tokens=30).microbatches == 4
+    shorter = workload(run_of(Parallel(data=2), 16), prompt_tokens=10, response_tokens=30)
+    assert (shorter.microbatches, shorter.per_microbatch) == (4, 4), "sixteen a rank, of which five would fit into one"
+    assert shorter.factor == 2
     assert workload(run_of(Parallel(data=2), 16), at_most=5).rehearsed == 5
+
+
+def test_rehearsed_microbatches_are_as_full_as_the_fullest() -> None:
+    run = run_of(Parallel(), 7)
+    work = workload(run, prompt_tokens=10, response_tokens=30, at_most=3)
+    assert (work.microbatches, work.per_microbatch) == (3, 5), "fourteen are packed as 5, 5 and 4"
+    assert work.factor == 14 / 15
+    small = workload(run, prompt_tokens=10, response_tokens=40, at_most=2)  # four fit into one
+    assert (small.microbatches, small.per_microbatch) == (4, 4)
+    lengths = [50] * small.rehearsed_sequences
+    packed = pack(lengths, num_ranks=1, max_tokens=rehearsed_run(run, small).tokens_per_microbatch)
+    assert [len(members) for members in packed[0]] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "parallel, shape",
+    [
+        (Parallel(pipeline=2), (200, 1, 8)),
+        (Parallel(pipeline=2, context=2), (100, 1, 8)),
+        (Parallel(pipeline=2, tensor=2, sequence=True), (100, 1, 8)),
+        (Parallel(pipeline=2, tensor=2), (200, 1, 8)),
+    ],
+)
+def test_the_shape_that_a_stage_receives(parallel: Parallel, shape: tuple[int, ...]) -> None:
+    run = run_of(parallel, 16)
+    assert received_shape(run, workload(run), 8) == shape
 
 
 def test_pipelines_are_filled() -> None:
