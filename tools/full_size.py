@@ -93,6 +93,7 @@ def rehearse(row: Row) -> dict[str, Any]:
             {
                 "resident": stage["resident"],
                 "peaks": stage["peaks"],
+                "written": stage["written"],
                 "flops": stage["flops"],
                 "seconds": sum(stage["seconds"].values()),
                 "estimate": _estimated(estimates[number]),
@@ -119,8 +120,8 @@ def tables(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
     stages, parallel, predicted = result["stages"], result["parallel"], result["prediction"]
-    worst = max(stages, key=lambda stage: max(sum(peak.values()) for peak in stage["peaks"].values()))
-    peak = max(sum(peak.values()) for peak in worst["peaks"].values())
+    worst = max(stages, key=lambda stage: _peak(stage))
+    peak = _peak(worst)
     terms = {name: seconds for name, seconds in predicted.items() if name not in _NOT_TERMS}
     names = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert")
     layout = ", ".join(f"{name} {parallel[name]}" for name in names if parallel[name] > 1)
@@ -137,6 +138,10 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
         max(terms, key=lambda name: terms[name]),
         f"{predicted['model_flops_utilisation']:.0%}",
     ]
+
+
+def _peak(stage: Mapping[str, Any]) -> int:
+    return max(sum(peak.values()) for part, peak in stage["peaks"].items() if part != "checkpoint")
 
 
 _NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}

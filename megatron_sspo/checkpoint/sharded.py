@@ -45,9 +45,14 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
     """
     results = ResultQueue()
     with report_save_errors(path), _replace_results_queue(results):
-        state = _state(chunks, optimizer, scheduler, is_loading=False)
+        state = state_to_save(chunks, optimizer, scheduler)
         request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_MCORE_WRITERS)
     return AsyncSave(request, results, path)
+
+
+def state_to_save(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+    """Returns the state whose tensors say which parts of a checkpoint a rank writes. A collective."""
+    return _state(chunks, optimizer, scheduler, is_loading=False)
 
 
 @contextmanager

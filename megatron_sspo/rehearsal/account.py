@@ -26,8 +26,9 @@ class Account:
     Attributes:
         stage: the rank's pipeline stage.
         resident: bytes by category between two updates.
-        peaks: by part of the update ("update", "step", "gather", "old_log_probs"): bytes by category at the moment when
-            the sum is largest.
+        peaks: by part of a cycle ("old_log_probs", "update", "step", "gather", "checkpoint"): bytes by category at the
+            moment when the sum is largest. A checkpoint's are in the memory of the host.
+        written: bytes of a checkpoint that the rank writes.
         collectives: everything that the rank sent.
         flops, memory_traffic: by phase; the traffic is in bytes.
         seconds: that the rehearsal took, by part.
@@ -37,6 +38,7 @@ class Account:
     stage: int
     resident: Mapping[str, int]
     peaks: Mapping[str, Mapping[str, int]]
+    written: int
     collectives: tuple[Traffic, ...]
     flops: Mapping[str, int]
     memory_traffic: Mapping[str, int]
@@ -44,8 +46,9 @@ class Account:
 
     @property
     def peak(self) -> Mapping[str, int]:
-        """Bytes by category at the largest of all peaks."""
-        return max(self.peaks.values(), key=lambda found: sum(found.values()))
+        """Bytes by category at the largest of all peaks in the GPU's memory."""
+        found = [categories for part, categories in self.peaks.items() if part != "checkpoint"]
+        return max(found, key=lambda categories: sum(categories.values()))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the account as values that JSON has."""

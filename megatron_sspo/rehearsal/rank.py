@@ -1,4 +1,4 @@
-"""Runs the trainer's own `Policy` as one rank: it is built, computes log π_old, is updated and exports its weights."""
+"""Runs the trainer's own `Policy` as one rank: it is built, computes log π_old, is updated, exports and saves."""
 
 import gc
 import time
@@ -11,8 +11,11 @@ from unittest.mock import patch
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
 
 import megatron_sspo.policy  # noqa: F401  lets Megatron run on a CPU
+from megatron_sspo.checkpoint import sharded
 from megatron_sspo.objective import Penalties
 from megatron_sspo.policy import forward_step, optimizer, policy, schedule
 from megatron_sspo.policy.distributed import initialize
@@ -96,6 +99,8 @@ def rehearse_policy(
         with part("gather", "gather"):
             for _ in trained.weights():
                 pass
+        with part("checkpoint", "checkpoint"):
+            written = _written(trained)
     for name in ("build", "first_step", "backward"):  # the last is "update" and "step"
         del peaks[name]
     return Account(
@@ -103,11 +108,20 @@ def rehearse_policy(
         stage=parallel_state.get_pipeline_model_parallel_rank(),
         resident=resident,
         peaks=peaks,
+        written=written,
         collectives=collectives_of(books),
         flops=dict(books.flops),
         memory_traffic=dict(books.traffic),
         seconds=seconds,
     )
+
+
+def _written(trained: policy.Policy) -> int:
+    """Returns the bytes of model and optimizer that this rank writes into a checkpoint."""
+    state = sharded.state_to_save(trained.chunks, trained.optimizer, trained.scheduler)
+    tensors = [value for value in nested_values(state) if isinstance(value, ShardedTensor)]
+    own = [tensor.data for tensor in tensors if is_main_replica(tensor.replica_id) and tensor.data is not None]
+    return sum(data.numel() * data.element_size() for data in own)
 
 
 @contextmanager

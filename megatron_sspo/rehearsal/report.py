@@ -73,6 +73,9 @@ def _memory(accounts: Sequence[Account]) -> list[str]:
         if any(part in account.peaks for account in accounts):
             sums = [sum(account.peaks.get(part, {}).values()) for account in accounts]
             rows.append([f"peak: {words}", *map(_gb, sums)])
+    held = [account.peaks["checkpoint"].get("checkpoint", 0) for account in accounts]
+    rows.append(["a checkpoint: on the host, at most", *map(_gb, held)])
+    rows.append(["a checkpoint: written by this rank", *(_gb(account.written) for account in accounts)])
     update = [account.peaks["update"] for account in accounts]
     for category in ("activations", "head"):
         rows.append([f"  of forward and backward: {category}", *(_gb(peak.get(category, 0)) for peak in update)])

@@ -59,6 +59,7 @@ def account(stage: int = 0, flops: int = 1000, **changes: object) -> Account:
         stage=stage,
         resident={"weights": 1, "optimizer": 12},
         peaks={"update": {"weights": 1}},
+        written=0,
         collectives=(traffic("all_to_all", (0, 1), 80), traffic("reduce_scatter", (0, 1), 80, "reduce")),
         flops={"old_log_probs": flops, "forward": flops, "backward": 2 * flops},
         memory_traffic={"forward": 100, "backward": 100},
@@ -103,7 +104,7 @@ def test_the_bubble_is_that_of_the_slowest_stage() -> None:
 def test_warnings_name_what_is_absurd() -> None:
     run = make_run(Parallel(pipeline=2, data=4, expert=8))
     across = account(
-        collectives=(traffic("all_to_all", tuple(range(8)), 80),), peaks={"update": {"weights": 75 * 10**9}}
+        written=0, collectives=(traffic("all_to_all", tuple(range(8)), 80),), peaks={"update": {"weights": 75 * 10**9}}
     )
     few = replace(WORK, microbatches=1, rehearsed=1, sequences=12)
     found = warnings(run, [across], predict(run, [across], few, MACHINE), MACHINE)
