@@ -20,6 +20,7 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.memory.estimate import MemoryEstimate, estimate
 from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rehearsal.batch import rehearsed_run, workload
 from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Parallel
 from tools.memory_table import ROWS
@@ -81,7 +82,8 @@ def rehearse(row: Row) -> dict[str, Any]:
         found = read_json(output)
     run = load_recipe(row.recipe, row.changes)
     config, _ = find_config(run.model.path)
-    estimates = estimate(run, config, on_cuda=False)
+    # for the microbatches that were rehearsed
+    estimates = estimate(rehearsed_run(run, workload(run)), config, on_cuda=False)
     return {
         **asdict(row),
         "name": found["name"],

@@ -7,6 +7,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
@@ -113,6 +114,7 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     _mark_expert_parameters(chunks, transformer)
+    _forget_probabilities(chunks)
     return chunks
 
 
@@ -146,3 +148,21 @@ def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConf
         for name, parameter in chunk.named_parameters():
             if ".experts." in name:
                 parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _forget_probabilities(chunks: list[GPTModel]) -> None:
+    """Makes token dispatchers forget a microbatch's probabilities when the layer's forward pass is over.
+
+    A dispatcher keeps them until its next microbatch, and with them the autograd graph behind them: two hidden states
+    of every layer that is recomputed stay in memory after the backward pass (megatron-core 0.16 to 0.19).
+    """
+
+    def forget(layer: Any, *_: Any) -> None:
+        for name in ("probs", "local_probs"):  # of the dispatchers by all-to-all and by all-gather
+            if hasattr(layer.token_dispatcher, name):
+                setattr(layer.token_dispatcher, name, None)
+
+    for chunk in chunks:
+        for module in chunk.modules():
+            if isinstance(module, MoELayer):
+                module.register_forward_hook(forget)

@@ -70,3 +70,10 @@ def test_memory_is_that_of_a_real_process(books: Any, layout: str, rank: int) ->
     messages = 4 * rehearsed.run.tokens_per_microbatch * rehearsed.config["hidden_size"] * itemsize
     for part, found in fake["peaks"].items():
         assert 0 <= sum(real["peaks"][part].values()) - sum(found.values()) <= messages
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+def test_nothing_is_left_of_recomputed_layers_after_the_backward_pass(books: Any, rank: int) -> None:
+    _, real = books("DP4 EP2 recompute", rank)
+    left = real["peaks"]["step"].get("activations", 0)
+    assert left < 0.05 * real["peaks"]["update"]["activations"]
