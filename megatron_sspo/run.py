@@ -180,8 +180,10 @@ class Run:
     output: FilePath = "runs"  # the run's folder is output/name
     seed: Amount = 0  # of the order of prompts, of sampling and of random weights
     parallel: Parallel = Parallel()  # the layout of the trainer's processes
-    # layouts for other numbers of processes, by these: a job that gets 8 processes instead of 16 trains in layouts[8]
-    layouts: Mapping[Count, Parallel] = field(default_factory=dict)
+    layouts: Annotated[
+        Mapping[Count, Parallel],
+        Field(description="a dict of layouts by their numbers of processes, {8: Parallel(data=8)}"),
+    ] = field(default_factory=dict)  # for other numbers than that of parallel, if a launcher starts one of them
     rollouts: Rollouts = Rollouts()  # how responses are generated
     reward: Plugin = "math"  # a file of megatron_sspo/reward, or package.module:attribute
     reward_options: Options = field(default_factory=dict)  # the reward's own
