@@ -6,7 +6,7 @@ fast and a wrong value is found before a GPU is touched.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,6 +63,12 @@ class Parallel:
     def num_processes(self) -> int:
         """The world size of this layout."""
         return self.data * self.tensor * self.pipeline * self.context
+
+    def describe(self) -> str:
+        """Returns the sizes above 1: "data 2, expert 2"; for a single process "one process"."""
+        sizes = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "sequence"}
+        parts = [f"{name.replace('_', ' ')} {size}" for name, size in sizes.items() if size > 1]
+        return ", ".join([*parts, *(["sequence"] if self.sequence else [])]) or "one process"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +180,10 @@ class Run:
     output: FilePath = "runs"  # the run's folder is output/name
     seed: Amount = 0  # of the order of prompts, of sampling and of random weights
     parallel: Parallel = Parallel()  # the layout of the trainer's processes
+    layouts: Annotated[
+        Mapping[Count, Parallel],
+        Field(description="a dict of layouts by their numbers of processes, {8: Parallel(data=8)}"),
+    ] = field(default_factory=dict)  # for other numbers than that of parallel, if a launcher starts one of them
     rollouts: Rollouts = Rollouts()  # how responses are generated
     reward: Plugin = "math"  # a file of megatron_sspo/reward, or package.module:attribute
     reward_options: Options = field(default_factory=dict)  # the reward's own
@@ -214,7 +224,8 @@ def check(run: Run) -> Run:
     if run.warm_start:
         _check_optimizer("warm_start.optimizer", run.warm_start.optimizer)
     _check_rollouts(run)
-    _check_layout(run.parallel)
+    _check_layout("parallel", run.parallel)
+    _check_layouts(run)
     if run.penalties.kl_coef > 0 and run.warm_start:
         raise UserError(
             f"penalties.kl_coef is {run.penalties.kl_coef} in a run with a warm start, but the penalty refers "
@@ -267,21 +278,60 @@ def _check_rollouts(run: Run) -> None:
         )
 
 
-def _check_layout(parallel: Parallel) -> None:
+def layouts_of(run: Run) -> dict[str, Run]:
+    """Returns the run in each of its layouts, by the field that has the layout."""
+    others = {f"layouts[{size}]": replace(run, parallel=parallel) for size, parallel in run.layouts.items()}
+    return {"parallel": run, **others}
+
+
+def in_layout_for(run: Run, num_processes: int) -> Run:
+    """Returns the run in its layout for so many processes. A run without `layouts` is returned as it is.
+
+    Raises:
+        UserError: the run has layouts, and none of them is for that number.
+    """
+    if not run.layouts or num_processes == run.parallel.num_processes:
+        return run
+    if num_processes not in run.layouts:
+        sizes = ", ".join(map(str, sorted({run.parallel.num_processes, *run.layouts})))
+        raise UserError(
+            f"{num_processes} processes were started, and the recipe has layouts for {sizes}: add "
+            f"layouts[{num_processes}], or change the launcher"
+        )
+    return replace(run, parallel=run.layouts[num_processes])
+
+
+def _check_layouts(run: Run) -> None:
+    for size, parallel in run.layouts.items():
+        place = f"layouts[{size}]"
+        _check_layout(place, parallel)
+        if parallel.num_processes != size:
+            raise UserError(
+                f"{place} is a layout of {parallel.num_processes} processes ({parallel.describe()}): its key must be "
+                "that number"
+            )
+        if size == run.parallel.num_processes and parallel != run.parallel:
+            raise UserError(
+                f"{place} is {parallel.describe()}, but parallel, {run.parallel.describe()}, has {size} processes too: "
+                f"leave out {place}, or set parallel to it"
+            )
+
+
+def _check_layout(place: str, parallel: Parallel) -> None:
     if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
         raise UserError(
-            f"parallel.virtual_pipeline is {parallel.virtual_pipeline} with parallel.pipeline=1: interleaving needs a "
-            "pipeline, so set parallel.virtual_pipeline to 1 or parallel.pipeline above it"
+            f"{place}.virtual_pipeline is {parallel.virtual_pipeline} with {place}.pipeline=1: interleaving needs a "
+            f"pipeline, so set {place}.virtual_pipeline to 1 or {place}.pipeline above it"
         )
     if parallel.sequence and parallel.tensor == 1:
         raise UserError(
-            "parallel.sequence is on with parallel.tensor=1: sequence parallelism goes along with tensor ranks, so set "
-            "it to False or parallel.tensor above 1"
+            f"{place}.sequence is on with {place}.tensor=1: sequence parallelism goes along with tensor ranks, so set "
+            f"it to False or {place}.tensor above 1"
         )
     experts = parallel.expert * parallel.expert_tensor
     shared_by = parallel.data * parallel.tensor * parallel.context
     if shared_by % experts:
         raise UserError(
-            f"parallel.expert × parallel.expert_tensor = {experts} does not divide data × tensor × context = "
+            f"{place}.expert × {place}.expert_tensor = {experts} does not divide data × tensor × context = "
             f"{shared_by}: experts are shared out among these ranks, so change one of them"
         )

@@ -1,11 +1,25 @@
 """Contradictions in a configuration."""
 
+from dataclasses import replace
+
 import pytest
 
-from megatron_sspo.config.overrides import override
+from megatron_sspo.config.overrides import config_to_json, override
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
-from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Run, WarmStart, check
+from megatron_sspo.run import (
+    Evaluation,
+    HeldOut,
+    Model,
+    Optimizer,
+    Parallel,
+    Prompts,
+    Run,
+    WarmStart,
+    check,
+    in_layout_for,
+    layouts_of,
+)
 
 PROMPTS = Prompts(source="x.jsonl")
 RUN = Run(
@@ -95,6 +109,47 @@ def test_a_contradiction_is_one_sentence_with_the_field_and_its_value(assignment
 
 def test_the_world_size_is_what_the_layout_fills() -> None:
     assert Parallel(data=2, tensor=3, pipeline=4, expert=6).num_processes == 24
+
+
+BY_SIZE = replace(
+    RUN,
+    parallel=Parallel(data=4, expert=2),
+    layouts={2: Parallel(data=2, expert=2), 8: Parallel(tensor=2, sequence=True, data=4)},
+)
+
+
+def test_a_run_takes_its_layout_by_the_number_of_processes() -> None:
+    assert check(BY_SIZE) == BY_SIZE
+    assert in_layout_for(BY_SIZE, 4) == BY_SIZE
+    assert in_layout_for(BY_SIZE, 8) == replace(BY_SIZE, parallel=BY_SIZE.layouts[8])
+    assert check(in_layout_for(BY_SIZE, 2)).parallel == Parallel(data=2, expert=2)
+    assert in_layout_for(RUN, 16) == RUN  # which is refused where the processes join
+    with pytest.raises(UserError, match=r"16 processes were started, .* for 2, 4, 8: add layouts\[16\]"):
+        in_layout_for(BY_SIZE, 16)
+    assert [run.parallel.num_processes for run in layouts_of(BY_SIZE).values()] == [4, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["layouts.2.data=4"], r"layouts\[2\] is a layout of 4 processes .data 4, expert 2.: its key"),
+        (["layouts.2.expert=3"], r"layouts\[2\].expert × layouts\[2\].expert_tensor = 3 does not divide"),
+        (["layouts.8.tensor=0"], r"layouts\[8\].tensor is 0: it must be a whole number"),
+        (["parallel.tensor=2"], r"layouts\[8\] is data 4, tensor 2, sequence, but parallel, data 4, .*has 8 processes"),
+        (["layouts.3.data=3"], r"there is no 'layouts.3.data': .*the fields here are 2, 8"),
+        (["layouts.2.datum=3"], r"did you mean 'data'"),
+    ],
+)
+def test_a_layout_by_size_that_is_wrong_is_named(assignments, message) -> None:
+    with pytest.raises(UserError, match=message):
+        check(override(BY_SIZE, assignments))
+
+
+def test_the_key_of_a_layout_is_a_number_of_processes() -> None:
+    with pytest.raises(UserError, match="layouts has the key '2': a key must be a whole number of 1 or more"):
+        check(replace(RUN, layouts={"2": Parallel(data=2)}))
+    assert override(BY_SIZE, ["layouts=8"]).layouts == {8: BY_SIZE.layouts[8]}
+    assert list(config_to_json(BY_SIZE)["layouts"]) == ["2", "8"]
 
 
 def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_none() -> None:

@@ -15,6 +15,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
+from megatron_sspo.checkpoint.bucket_padding import positions_without_padding
 from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 
@@ -22,6 +23,9 @@ from megatron_sspo.errors import UserError
 _MCORE_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )
+
+# gathers the state, unlike dp_reshardable, but depends on no layout and not on DDP's buckets: docs/checkpoints.md
+SHARDING_TYPE = "fully_reshardable"
 
 
 def check_requirements() -> None:
@@ -71,27 +75,17 @@ def _replace_results_queue(results: Any) -> Iterator[None]:
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-    """Restores the whole state exactly. A collective.
+    """Restores the whole state exactly, in the layout that wrote it. A collective.
 
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
     """
-    try:
-        state: Any = dist_checkpointing.load(
-            _state(chunks, optimizer, scheduler, is_loading=True), str(path), strict=StrictHandling.RAISE_ALL
-        )
-    except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
-        raise UserError(
-            f"the checkpoint {path} cannot be loaded ({describe_error(error)}): it is damaged, or of another model or "
-            "layout; resume from an older checkpoint of the same run"
-        ) from error
-    for number, chunk in enumerate(chunks):
-        _load_strictly(chunk, state[f"model{number}"], path)
-    for group in _param_groups(state["optimizer"]):  # this run's rates, which may differ from the saved ones
+    state = read(path, state_to_load(chunks, optimizer, scheduler))
+    load_chunks(path, chunks, state)
+    for group in param_groups(state["optimizer"]):  # this run's rates, which may differ from the saved ones
         group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
     optimizer.load_state_dict(state["optimizer"])
-    scheduler.num_steps = 0  # load_state_dict adds to it
-    scheduler.load_state_dict(state["scheduler"])
+    load_schedule(scheduler, state["scheduler"])
     random = state["random"]
     torch.set_rng_state(random["torch"])
     if torch.cuda.is_available():
@@ -99,13 +93,63 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
     _rng_tracker().set_states(random["tracker"])
 
 
-def _param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+def state_to_load(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+    """Returns the state of this layout, whose tensors say which parts of a checkpoint's tensors a rank reads."""
+    return _state(chunks, optimizer, scheduler, is_loading=True)
+
+
+def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> dict[str, Any]:
+    """Reads the checkpoint's parts of a state, and its objects that are not sharded. A collective.
+
+    Args:
+        ignored: keys of the checkpoint that the state may lack. Every other key has to be on both sides.
+
+    Raises:
+        UserError: the folder is damaged, or was written by another model or layout.
+    """
+    try:
+        strict = StrictHandling.RETURN_ALL if ignored else StrictHandling.RAISE_ALL
+        found: Any = dist_checkpointing.load(state, str(path), strict=strict)
+        if not ignored:
+            return found
+        found, missing, unexpected = found
+    except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
+        raise _unloadable(path, describe_error(error)) from error
+    if different := sorted({*missing, *unexpected} - {*ignored}):
+        raise _unloadable(path, f"{different[0]} is on one side only")
+    return found
+
+
+def _unloadable(path: Path, why: str) -> UserError:
+    return UserError(
+        f"the checkpoint {path} cannot be loaded ({why}): it is damaged, or of another model or layout; resume from an "
+        "older checkpoint of the same run"
+    )
+
+
+def load_chunks(path: Path, chunks: Sequence[Any], state: Mapping[str, Any]) -> None:
+    """Copies the model's tensors of a state that was read from `path` into the chunks.
+
+    Raises:
+        UserError: the state lacks a parameter, or has one too many.
+    """
+    for number, chunk in enumerate(chunks):
+        _load_strictly(chunk, state[f"model{number}"], path)
+
+
+def load_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
+    """Sets the schedule to its saved step."""
+    scheduler.num_steps = 0  # load_state_dict adds to it
+    scheduler.load_state_dict(state)
+
+
+def param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
     """Yields the parameter groups of an optimizer's state, or of the states of a chain of optimizers."""
     for key, value in state.items():
         if key == "param_groups":
             yield from value
         elif isinstance(value, Mapping):
-            yield from _param_groups(value)
+            yield from param_groups(value)
 
 
 def _rng_tracker() -> Any:
@@ -132,8 +176,7 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
 
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
-        # gathers the state, unlike dp_reshardable, but does not depend on DDP's buckets: docs/checkpoints.md
-        "distrib_optim_sharding_type": "fully_reshardable",
+        "distrib_optim_sharding_type": SHARDING_TYPE,
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
@@ -147,7 +190,8 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         for number, chunk in enumerate(chunks)
     }
     model = state["model0"] if len(chunks) == 1 else dict(state)
-    state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
+    with positions_without_padding(chunks):
+        state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
     state["scheduler"] = scheduler.state_dict()
     random = {
         "torch": torch.get_rng_state(),

@@ -1,6 +1,7 @@
 """`megatron-sspo train`."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.processes.cuda_connections import order_kernels
     from megatron_sspo.processes.output import ignore_upstream_warnings, survive_full_disk
     from megatron_sspo.recipe import load_recipe
+    from megatron_sspo.run import in_layout_for
 
     survive_full_disk()
     run = load_recipe(options.recipe, options.set)
+    if local.is_launched():
+        run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
     # before the checks, which ask torch for GPUs
     order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
     if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not

@@ -49,7 +49,7 @@ def config_to_json(value: Any) -> Any:
         fields = {f.name: config_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
     if isinstance(value, Mapping):
-        return {key: config_to_json(item) for key, item in value.items()}
+        return {str(key): config_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [config_to_json(item) for item in value]
     if callable(value):
@@ -60,9 +60,10 @@ def config_to_json(value: Any) -> Any:
 def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
-        if not name or (any(map(dataclasses.is_dataclass, config.values())) and name not in config):
-            raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(config))}")
-        return {**config, name: _replace(config.get(name, {}), rest, text, full_path) if rest else _literal(text)}
+        key = next((key for key in config if str(key) == name), name)  # a key may be a number
+        if not name or (any(map(dataclasses.is_dataclass, config.values())) and key not in config):
+            raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(map(str, config)))}")
+        return {**config, key: _replace(config.get(key, {}), rest, text, full_path) if rest else _literal(text)}
     is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = [f.name for f in dataclasses.fields(config)] if is_group else []
     if name not in fields:
@@ -121,15 +122,16 @@ def _is_of_objective(hint: Any, origin: Any) -> bool:
     return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
 
 
-def _select_parts(text: str, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, Any]:
     """Returns the parts that a list such as `gsm8k,math-500` names."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in parts]:
+    keys = {str(key): key for key in parts}
+    if unknown := [name for name in names if name not in keys]:
         raise UserError(
-            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose of {', '.join(map(str, parts))}, with "
+            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose of {', '.join(keys)}, with "
             "commas between them"
         )
-    return {name: parts[name] for name in names}
+    return {keys[name]: parts[keys[name]] for name in names}
 
 
 def _literal(text: str) -> Any:

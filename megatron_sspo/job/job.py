@@ -45,7 +45,7 @@ from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
-from megatron_sspo.run_folder.resuming import check_files, differences
+from megatron_sspo.run_folder.resuming import check_files, differences, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.weights.random import write_random_weights
 
@@ -124,9 +124,11 @@ class Job:
             run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment
         )
         if self._newest is not None:
-            self.state, extra = read_checkpoint(self._newest, LOOP_STATE)
+            newest = self._newest
+            self.state, extra = read_checkpoint(newest, LOOP_STATE)
+            is_other = agree.run_on_rank_0(lambda: has_other_layout(run, newest))
             with self._watchdog.allow_silence():
-                self.policy.load(self._newest / "trainer")
+                (self.policy.load_resharded if is_other else self.policy.load)(newest / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
             self.checkpoints.newest = self.state.update

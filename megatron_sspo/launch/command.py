@@ -8,7 +8,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.processes import local
-from megatron_sspo.run import Run
+from megatron_sspo.run import Run, layouts_of
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -113,15 +113,16 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
 
     if job is not None:
-        slurm.check_size(job, run.parallel.num_processes)
+        slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
     remarks = preflight(run, resume=resume, elsewhere=job is not None)
     config = read_model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
-    if options.check:
-        print(report(run, config, on_cuda=on_cuda), flush=True)
-    if options.memory:
-        check_memory(run, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
-    elif job is None:
+    for in_layout in layouts_of(run).values():
+        if options.check:
+            print(report(in_layout, config, on_cuda=on_cuda), flush=True)
+        if options.memory:
+            check_memory(in_layout, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
+    if not options.memory and job is None:
         check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
     if options.check:
         for remark in remarks:

@@ -11,13 +11,10 @@ _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits
 
 def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     """Returns the report's text; sizes are in GB (10⁹ bytes)."""
-    parallel = run.parallel
-    sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
-    layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in sizes if getattr(parallel, name) > 1)
-    ranks = f"{parallel.num_processes} rank{'s' if parallel.num_processes > 1 else ''}"
+    number = run.parallel.num_processes
+    ranks = f"{number} ranks ({run.parallel.describe()})" if number > 1 else "1 rank"
     lines = [
-        f"{run.name}: {ranks}{f' ({layout})' if layout else ''}, "
-        f"{run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
+        f"{run.name}: {ranks}, {run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
         *table(estimate(run, config, on_cuda=on_cuda)),
         f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB",
     ]

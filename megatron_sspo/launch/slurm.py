@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,21 +135,29 @@ def split_options(text: str) -> list[str]:
     return options
 
 
-def check_size(job: SlurmJob, num_processes: int) -> None:
-    """Checks that the job's trainer nodes hold as many ranks as the layout has, if both numbers are known here.
+def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
+    """Checks that the job's trainer nodes hold as many ranks as a layout has, if both numbers are known here.
+
+    A range of nodes, `--nodes=2-3`, needs a layout for each number in it.
+
+    Args:
+        sizes: the numbers of processes that the run has a layout for.
 
     Raises:
         UserError: the numbers differ; the message has both and says how to change them.
     """
     given = job.all_options()
     gpus = given.get("gpus-per-node", "")
-    numbers = (given.get("nodes"), job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
-    nodes, server_nodes, ranks = (int(number) if number and number.isdigit() else None for number in numbers)
+    numbers = (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
+    server_nodes, ranks = (int(number) if number.isdigit() else None for number in numbers)
+    nodes = re.fullmatch(r"(\d+)(?:-(\d+))?", given.get("nodes", ""))
     if nodes is None or server_nodes is None or ranks is None:
         return
-    if (nodes - server_nodes) * ranks != num_processes:
-        raise UserError(
-            f"the job has {nodes} nodes, {server_nodes} of them for servers, with {ranks} ranks on each of the "
-            f"others, but the layout needs {num_processes} ranks: change --sbatch=--nodes=..., SERVER_NODES, "
-            "RANKS_PER_NODE or parallel.*"
-        )
+    for number in range(int(nodes[1]), int(nodes[2] or nodes[1]) + 1):
+        if (number - server_nodes) * ranks not in sizes:
+            needed = " or ".join(map(str, sorted(sizes)))
+            raise UserError(
+                f"the job {'may get' if nodes[2] else 'has'} {number} nodes, {server_nodes} of them for servers, with "
+                f"{ranks} ranks on each of the others, but the layout needs {needed} ranks: change "
+                "--sbatch=--nodes=..., SERVER_NODES, RANKS_PER_NODE, parallel.* or layouts"
+            )

@@ -17,7 +17,7 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.collect import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
-from megatron_sspo.run import Run, check
+from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family
@@ -48,7 +48,13 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         warnings.simplefilter("ignore")
         from megatron_sspo.policy.check import check_policy
 
-        check_policy(run, config, for_other_machines=elsewhere)
+        for place, in_layout in layouts_of(run).items():
+            try:
+                check_policy(in_layout, config, for_other_machines=elsewhere)
+            except UserError as error:
+                if in_layout is run:
+                    raise
+                raise UserError(f"{place} does not fit: {error}") from error
     checkpoint = check_folder(run, resume)
     sinks.check(run.tracking)
     check_advantage(run.advantage, run.rollouts.group_size)

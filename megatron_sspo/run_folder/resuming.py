@@ -1,7 +1,7 @@
 """Checks before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree, local
-from megatron_sspo.run import Run
+from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import sinks
 
 _NO_DIFFERENCE = ("name", "output")  # not compared: they only say where the folder is
@@ -52,6 +52,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
             f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
             "num_updates, or start a new run"
         )
+    _check_model(run, manifest, checkpoint)
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
     sinks.read_complete_rows(folder / sinks.EVALUATIONS)
@@ -72,18 +73,56 @@ def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
     agree.raise_first(failed)
 
 
+def has_other_layout(run: Run, checkpoint: Path) -> bool:
+    """Returns whether a checkpoint has to be resharded for the run.
+
+    Raises:
+        UserError: the checkpoint's manifest is missing or damaged.
+    """
+    return _layout(read_manifest(checkpoint).run) != run.parallel
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each field of the configuration that has changed: "optimizer.lr is 2e-06, and was 1e-06"."""
-    return [line for name, line in _differences(before, now, "") if name not in _NO_DIFFERENCE]
+    """Returns a line for each field of the configuration that has changed: "optimizer.lr is 2e-06, and was 1e-06".
+
+    All fields of the layout have one line.
+    """
+    lines = [line for name, line in _differences(before, now, "") if name not in _NO_DIFFERENCE]
+    other = [line for line in lines if not line.startswith("parallel.")]
+    if _layout(before) == _layout(now):
+        return other
+    return [
+        f"the layout is {_layout(now).describe()}, and was {_layout(before).describe()}; model and optimizer are "
+        "resharded, and random states are seeded anew",
+        *other,
+    ]
+
+
+def _layout(run: Mapping[str, Any]) -> Parallel:
+    """Returns the layout of a configuration in JSON; a field that it lacks is newer than it, and has its default."""
+    saved = run.get("parallel", {})
+    return Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
+
+
+def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """Checks that the model's settings are those of the checkpoint."""
+    for name, line in _differences(manifest.run.get("model", {}), config_to_json(run.model), "model"):
+        if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
+            raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
 
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
-    """Checks that the layout and the model's settings are those of the checkpoint."""
-    now = config_to_json(run)
-    for part in ("parallel", "model"):
-        for name, line in _differences(manifest.run.get(part, {}), now[part], part):
-            if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
-                raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
+    """Checks that the optimizer's state can be resharded if the layout has changed."""
+    before = _layout(manifest.run)
+    if before == run.parallel:
+        return
+    for ddp in (manifest.run.get("ddp", {}), run.ddp):
+        if not ddp.get("use_distributed_optimizer", True):
+            raise UserError(
+                f"the layout is {run.parallel.describe()}, and was {before.describe()} in the checkpoint {checkpoint}, "
+                "but ddp.use_distributed_optimizer is off, and the state of that optimizer is not resharded: resume in "
+                "the layout of the checkpoint"
+            )
 
 
 def _differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, str]]:

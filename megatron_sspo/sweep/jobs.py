@@ -118,8 +118,8 @@ def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace
 
 def _check_sizes(job: slurm.SlurmJob, prepared: Prepared, options: argparse.Namespace) -> None:
     if uses_slurm(options):
-        for num_processes in {run.parallel.num_processes for run in prepared.runs.values()}:
-            slurm.check_size(job, num_processes)
+        for run in prepared.runs.values():
+            slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
 
 
 def _write_arguments(prepared: Prepared) -> None:

@@ -52,6 +52,10 @@ def experts() -> Run:
     return replace(recipe(), parallel=Parallel(data=2, expert=2))
 
 
+def by_size() -> Run:
+    return replace(recipe(), layouts={2: Parallel(data=2, expert=2)})
+
+
 def bare() -> Run:
     """Nothing but rollouts and updates."""
     return replace(recipe(), warm_start=None, evaluation=None, checkpoint_every=0)
@@ -93,8 +97,8 @@ class Workshop:
     def recipe(self) -> str:
         return str(self.folder / "recipe.py")
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TEST_TOKEN": self.token}
+    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TEST_TOKEN": self.token, **variables}
         return subprocess.Popen(
             [sys.executable, "-m", "megatron_sspo", *arguments],
             cwd=ROOT,

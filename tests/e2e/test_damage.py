@@ -118,7 +118,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 CHANGES = {
     "num_updates=1": "num_updates is 1, but",
-    "parallel.data=2": "parallel.data is 2, and was 1 in the checkpoint",
     "model.dtype=bfloat16": "model.dtype is 'bfloat16', and was 'float32' in the checkpoint",
     "seed=5": "the prompts cannot be resumed: the checkpoint's stream has seed=0 and this one seed=5",
     "prompts.options.size=11": "the prompts cannot be resumed: the checkpoint's stream has size=10",
@@ -164,6 +163,20 @@ def test_differences_that_do_no_harm_are_said(trained, run_folder: Path) -> None
         "num_updates is 3, and was 2",
         "optimizer.lr is 0.0001, and was 0.001",
     ]
+
+
+def test_another_layout_is_said_in_one_line(trained, run_folder: Path) -> None:
+    assert look(trained, run_folder, "parallel.data=2", "parallel.expert=2") == [
+        "the layout is data 2, expert 2, and was one process; model and optimizer are resharded, and random states are "
+        "seeded anew"
+    ]
+
+
+def test_another_layout_without_the_distributed_optimizer_is_refused(trained, run_folder: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"but ddp.use_distributed_optimizer is off, .*: resume in the layout of the ch"
+    ):
+        look(trained, run_folder, "parallel.data=2", "ddp.use_distributed_optimizer=false")
 
 
 def test_both_commands_say_the_same(trained, run_folder: Path) -> None:

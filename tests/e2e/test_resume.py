@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.processes.ports import free_port
+
 pytestmark = pytest.mark.slow
 
 
@@ -67,3 +69,28 @@ def test_killed_before_the_first_checkpoint(whole_run, workshop) -> None:
     done = workshop.run("train", workshop.recipe, "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert_same(run, reference.folder / "run")
+
+
+def test_continues_on_another_number_of_processes(whole_run, workshop) -> None:
+    """One process trained; two continue within a cycle, as after a requeue with another number of nodes."""
+    reference, layout = whole_run
+    if layout != "recipe":
+        pytest.skip("start-up takes most of the time, and one direction shows it")
+    run = Path(shutil.copytree(reference.folder / "run", workshop.folder / "run"))
+    for newer in (4, 5, 6):
+        shutil.rmtree(run / "checkpoints" / f"update-{newer:06d}")
+    arguments = ("train", f"{workshop.recipe}:by_size", "--resume", str(run))
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [workshop.start(*arguments, **variables, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    (out, err), _ = [rank.communicate(timeout=240) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], err
+    assert "2 processes" in out and "resumed after update 3" in out
+    assert "the layout is data 2, expert 2, and was one process" in " ".join(out.split())
+    found, expected = (
+        [json.loads(row) for row in rows(path / "metrics.jsonl")] for path in (run, reference.folder / "run")
+    )
+    assert [row["update"] for row in found] == [1, 2, 3, 4, 5, 6]
+    assert found[:3] == expected[:3]
+    assert expected[3]["rollout/staleness"] == 1  # the batch of update 4 is in the checkpoint
+    for name in ("reward/mean", "policy/loss", "policy/grad_norm", "policy/learning_rate"):
+        assert found[3][name] == pytest.approx(expected[3][name], rel=1e-4, abs=1e-6), name

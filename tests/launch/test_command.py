@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.__main__ import main
+from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import VARIABLES, SlurmJob, check_size, split_options
 from tests.weights.test_families import QWEN3_30B_A3B
 
@@ -114,8 +115,15 @@ def test_what_a_script_sets_is_known() -> None:
     assert (found["nodes"], found["gpus-per-node"], found["exclusive"]) == ("5", "8", "")
     assert (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE")) == ("1", "8")
     assert "rollouts.options.server.tp_size=4" in job.script_assignments()
-    check_size(job, 32)
+    check_size(job, {32})
     assert SlurmJob(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
+
+
+def test_a_range_of_nodes_needs_a_layout_for_each_number() -> None:
+    job = SlurmJob(recipe=RECIPE, script=PAPER, options=split_options("--nodes=3-5"))
+    check_size(job, {16, 24, 32})
+    with pytest.raises(UserError, match=r"the job may get 4 nodes, 1 of them .* needs 16 or 32 ranks"):
+        check_size(job, {16, 32})
 
 
 def test_the_table_of_the_readme_is_what_the_tool_prints() -> None:

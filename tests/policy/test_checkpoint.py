@@ -52,6 +52,13 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
     resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
 
 
+def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path):
+    """The embedding of 97 rows of 64 is a bucket that does not divide by 128, and others come after it."""
+    ddp = {"overlap_grad_reduce": True, "bucket_size": 5_000}
+    batch = read_batch(batches["dense"])
+    resume.save_and_resume(folders["dense"], batch, tmp_path, lambda folder: make(folder, ddp=ddp), in_background=False)
+
+
 def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
     monkeypatch.setattr(ResultQueue, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
     policy = make(folders["dense"])

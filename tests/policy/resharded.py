@@ -1,0 +1,123 @@
+"""Resumes in other layouts than the one that saved; every rank of a group runs this script.
+
+    python resharded.py FOLDERS BATCHES RESULTS NAMES
+
+A step loads the checkpoint of an earlier step, saves it again, and takes two updates. A step without an earlier one
+trains first: its two updates are those of a run that is not interrupted.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from layouts import ALONE, gather_gradients
+
+from megatron_sspo.objective import sspo
+from megatron_sspo.run import Model, Parallel
+
+DP2 = Parallel(data=2)
+EP2, TP2 = Parallel(data=2, expert=2), Parallel(tensor=2)
+PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
+TP2_PP2, TP2_SP_PP2 = Parallel(tensor=2, pipeline=2), Parallel(tensor=2, sequence=True, pipeline=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A layout, and the step that saved what is loaded in it."""
+
+    kind: str  # of the model
+    parallel: Parallel = Parallel()
+    source: str = ""  # the name of an earlier step; "": trains from the start
+    dtype: str = "float32"
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+
+
+STEPS = {
+    # two processes
+    "moe EP2": Step(kind="moe", parallel=EP2),
+    "tied PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2),
+    "one_group TP2": Step(kind="one_group", parallel=TP2),
+    "dense PP2": Step(kind="dense", parallel=PP2, dtype="bfloat16"),
+    "dense, small buckets": Step(kind="dense", parallel=DP2, ddp=ALONE),
+    # four
+    "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2"),
+    "tied PP2 VPP2 to TP2 PP2": Step(kind="tied", parallel=TP2_PP2, source="tied PP2 VPP2"),
+    # one
+    "moe TP2 PP2 to one process": Step(kind="moe", source="moe EP2 to TP2 PP2"),
+    "tied TP2 PP2 to one process": Step(kind="tied", source="tied PP2 VPP2 to TP2 PP2"),
+    "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2"),
+    "dense, small buckets, to one process": Step(kind="dense", source="dense, small buckets"),
+    "dense PP2 to one process": Step(kind="dense", source="dense PP2", dtype="bfloat16"),
+    # two again
+    "moe TP2 PP2 to EP2": Step(kind="moe", parallel=EP2, source="moe EP2 to TP2 PP2"),
+    "moe one process to PP2 VPP2": Step(kind="moe", parallel=PP2_VPP2, source="moe TP2 PP2 to one process"),
+    "tied one process to PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2, source="tied TP2 PP2 to one process"),
+    "dense one process to TP2": Step(kind="dense", parallel=TP2, source="dense PP2 to one process", dtype="bfloat16"),
+}
+
+
+def phases() -> list[tuple[int, list[str]]]:
+    """Returns the steps in their order, those next to each other with one number of processes together."""
+    groups = groupby(STEPS, key=lambda name: STEPS[name].parallel.num_processes)
+    return [(size, list(names)) for size, names in groups]
+
+
+def origin(name: str) -> str:
+    """Returns the name of the step whose training a step continues."""
+    while STEPS[name].source:
+        name = STEPS[name].source
+    return name
+
+
+def take(name: str, device: torch.device, folders: Path, batches: Path, results: Path) -> None:
+    """Takes a step: writes a checkpoint into RESULTS/NAME, and the updates after it into NAME.pt. A collective."""
+    import torch.distributed as dist
+    from resume import make_policy
+    from tiny_policy import read_batch
+
+    step = STEPS[name]
+    batch = read_batch(batches / f"{step.kind} ragged.jsonl")
+    model = Model(path="", dtype=step.dtype)  # pyright: ignore
+    policy = make_policy(folders / step.kind, device, step.parallel, model=model, ddp=step.ddp)
+    if step.source:
+        policy.load_resharded(results / step.source)
+    else:
+        for _ in range(2):
+            policy.update(batch, sspo())
+    if dist.get_rank() == 0:
+        (results / name).mkdir()
+    dist.barrier()
+    policy.save(results / name)
+    found = []
+    for _ in range(2 if step.dtype == "float32" else 0):  # layouts round bfloat16 differently
+        record = policy.update(batch, sspo())
+        found.append((record, gather_gradients(policy)))
+    if dist.get_rank() == 0:
+        torch.save(
+            [((r.loss, r.grad_norm, r.learning_rate), gradient) for r, gradient in found], results / f"{name}.pt"
+        )
+    dist.barrier()
+
+
+def main(folders: Path, batches: Path, results: Path, *names: str) -> None:
+    import torch.distributed as dist
+    from launcher import join
+    from megatron.core import parallel_state
+
+    from megatron_sspo.policy.distributed import initialize
+
+    join()
+    for name in names:
+        print(f"step {name}", flush=True)
+        device = initialize(STEPS[name].parallel, seed=0)
+        take(name, device, folders, batches, results)
+        parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]), *sys.argv[4:])
