@@ -225,6 +225,10 @@ def test_options_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureF
     assert "are for the folder of a sweep" in refusal(capsys, run, "--serve", "--measure", "reward")
 
 
+def restore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_ended(tmp_path: Path, ended_by: signal.Signals) -> None:
     import urllib.request
@@ -232,7 +236,9 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path, ended_by: signal.S
     run = write_run(tmp_path / "run", 2)
     before = sorted(path.name for path in run.iterdir())
     command = [sys.executable, "-m", "megatron_sspo", "plot", str(run), "--serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # a test in the background may have been started with SIGINT ignored, which a program inherits
+    with subprocess.Popen(command, **pipes, preexec_fn=restore_interrupts) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
             address = process.stdout.readline().split()[0]
