@@ -52,8 +52,8 @@ def outside(*places: str) -> list[Path]:
     return [path for path in FILES if path not in under(*places)]
 
 
-def test_only_the_policy_and_its_checkpoints_import_megatron() -> None:
-    assert offenders("megatron", outside("policy", "checkpoint")) == []
+def test_only_the_policy_its_checkpoints_and_its_rehearsal_import_megatron() -> None:
+    assert offenders("megatron", outside("policy", "checkpoint", "rehearsal")) == []
     assert offenders("megatron", under("policy")), "the rule would hold for an empty folder too"
 
 

@@ -177,6 +177,7 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,
+        "distrib_optim_fully_reshardable_mem_efficient": True,  # gathered on hosts, not on GPUs: docs/checkpoints.md
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),

@@ -45,7 +45,7 @@ class Workload:
 
     @property
     def factor(self) -> float:
-        """How many times the rehearsed tokens an update has."""
+        """The tokens of an update, as a multiple of the rehearsed ones."""
         return self.sequences / self.rehearsed_sequences
 
 

@@ -118,8 +118,10 @@ def _as_numbers(indices: Any) -> list[Any]:
     """Returns real masks as the numbers of their true elements, whose count is the size of the result."""
     found: list[Any] = []
     for index in indices:
-        is_mask = index is not None and not index.is_meta and index.dtype in (torch.bool, torch.uint8)
-        found += index.nonzero(as_tuple=True) if is_mask else [index]
+        if index is not None and not index.is_meta and index.dtype in (torch.bool, torch.uint8):
+            found += index.nonzero(as_tuple=True)
+        else:
+            found.append(index)
     return found
 
 

@@ -36,7 +36,7 @@ def report(
         name: the machine's name.
     """
     lines = [
-        f"{run.name}: {run.parallel.num_processes} ranks ({layout(run)}), {source}",
+        f"{run.name}: {run.parallel.num_processes} ranks ({run.parallel.describe()}), {source}",
         f"{work.sequences} sequences an update of {work.prompt_tokens} + {work.response_tokens} tokens, in "
         f"{work.microbatches} microbatches a rank of at most {work.per_microbatch} sequences; {work.rehearsed} of them "
         "were rehearsed",
@@ -55,13 +55,6 @@ ASSUMPTIONS = (
     "Transformer Engine's layers, CUDA's allocator and NCCL's buffers are not rehearsed. All ranks are taken to have "
     "this rank's numbers of tokens. Messages are not overlapped with computation. The model's weights are not read."
 )
-
-
-def layout(run: Run) -> str:
-    """Returns the sizes of the layout that are not 1."""
-    sizes = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
-    found = [f"{name} {getattr(run.parallel, name)}" for name in sizes if getattr(run.parallel, name) > 1]
-    return ", ".join([*found, *(["sequence"] if run.parallel.sequence else [])]) or "one process"
 
 
 def _memory(accounts: Sequence[Account]) -> list[str]:
