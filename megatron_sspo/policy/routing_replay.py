@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.moe.router import TopKRouter
@@ -86,7 +87,7 @@ class RoutingReplay:
         assert microbatch.routes is not None
         routes = microbatch.routes[self._rows(len(microbatch.routes))]
         for router, layer in zip(self._routers[number], self._layers[number], strict=True):
-            router.set_target_indices(routes[:, layer].contiguous())
+            router.set_target_indices(routes[:, layer].long())
             router.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
 
     def _rows(self, num_tokens: int) -> slice:
@@ -99,7 +100,7 @@ class RoutingReplay:
 
     def gather_routes(
         self, members: Sequence[Sequence[int]], microbatches: Sequence[Microbatch], lengths: Sequence[int]
-    ) -> list[str]:
+    ) -> list[np.ndarray]:
         """Returns the routes of every sequence of the batch, after a schedule run that recorded them. A collective.
 
         Args:
@@ -108,16 +109,16 @@ class RoutingReplay:
             lengths: the number of tokens of every sequence.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
-        dtype = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
         for chunk, layers in enumerate(self._layers):
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
                 for number, positions, rows in self._by_sequence(sequences, microbatch):
-                    mine.append((number, positions, layers, routes[rows].to(dtype)))
+                    mine.append((number, positions.numpy(), layers, routes[rows].numpy().astype(self.shape.dtype)))
         gathered = agree.all_gather_objects(mine)
-        whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=dtype) for length in lengths]
+        topk, dtype = self.shape.topk, self.shape.dtype
+        whole = [np.zeros((length, self.shape.num_layers, topk), dtype=dtype) for length in lengths]
         for number, positions, layers, routes in (part for rank in gathered for part in rank):
             inside = positions < lengths[number]  # the rest is padding
-            whole[number][positions[inside][:, None], torch.tensor(layers)] = routes[inside]
+            whole[number][positions[inside][:, None], layers] = routes[inside]
         return [pack_routes(routes, self.shape.num_experts) for routes in whole]
 
     def _by_sequence(

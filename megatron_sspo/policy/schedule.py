@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -128,21 +129,20 @@ class Schedule:
                 forward_only=forward_only,
             )
 
-    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> list[tuple[float, ...]]:
+    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> list[np.ndarray]:
         """Returns log π_θ of every sequence's response, on every rank; 0 at tokens that the policy did not sample."""
         reports = self.run(rank_batch, report_log_probs, forward_only=True, record=record)
-        found: dict[int, tuple[float, ...]] = {}
+        found: dict[int, np.ndarray] = {}
         for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
             lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
             for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
-                own = iter(values.tolist())
-                found[index] = tuple(
-                    next(own) if is_own else 0.0 for is_own in rank_batch.sequences[index][1].response_mask()
-                )
+                mask = rank_batch.sequences[index][1].response_mask()
+                found[index] = np.zeros(len(mask), dtype=np.float32)
+                found[index][mask] = values.numpy()
         by_index = {index: values for part in agree.all_gather_objects(found) for index, values in part.items()}
         return [by_index[index] for index in range(len(rank_batch.sequences))]
 
-    def gather_routes(self, rank_batch: RankBatch) -> list[str]:
+    def gather_routes(self, rank_batch: RankBatch) -> list[np.ndarray]:
         """Returns the routes of every sequence of the batch, on every rank, after a run that recorded them."""
         assert self._routing is not None
         lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]

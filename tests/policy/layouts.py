@@ -223,8 +223,8 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     records = [policy.update(batch, sspo()) for _ in range(3)]
     found = {
         "before": before,
-        "old_log_probs": [list(r.old_log_probs or ()) for r in noted],
-        "routes": [r.routes for r in noted],
+        "old_log_probs": [r.old_log_probs.tolist() for r in noted],
+        "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
         "updates": [update_metrics(record) for record in records],
         "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
@@ -311,7 +311,7 @@ def main(folders: Path, batches: Path, results: Path, *names: str) -> None:
     for name in names:
         layout = LAYOUTS[name]
         print(f"layout {name}", flush=True)
-        found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.jsonl", results)
+        found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.npz", results)
         if dist.get_rank() == 0:
             torch.save(found, results / f"{name}.pt")
         dist.barrier()
