@@ -1,7 +1,7 @@
 """The data types of the training step that several folders share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,9 @@ class Rollout(EqualByArrays):
     # [first, beyond) of the tokens that an environment wrote: observations, and the chat template's text around them
     observed: tuple[tuple[int, int], ...] = ()
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
+    # whether another process has the contents, and this one only stand-ins for arrays, which take no memory: they have
+    # the right lengths, tokens of −1 and log-probs of NaN; the texts are empty
+    is_outline: bool = False
 
     def __post_init__(self) -> None:
         converters = {"tokens": token_array, **dict.fromkeys(LOG_PROBS, log_prob_array), "routes": route_array}
@@ -72,9 +75,23 @@ class Rollout(EqualByArrays):
                 )
             object.__setattr__(self, name, found)
 
+    def outline(self, **lengths: int) -> "Rollout":
+        """Returns the rollout without its contents: for processes that count it and do not learn from it.
+
+        Args:
+            lengths: the lengths of arrays that the rollout does not have yet, by field.
+        """
+        lengths = self._lengths() | lengths
+        stand_ins = {name: _stand_in(name, length) for name, length in lengths.items()}
+        return replace(self, **stand_ins, text="", transcript="", is_outline=True)
+
+    def _lengths(self) -> dict[str, int]:
+        return {name: len(array) for name in _STAND_INS if (array := getattr(self, name)) is not None}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments of the constructor, because arrays are writeable again once they are unpickled."""
-        return _unpickle, ({f.name: getattr(self, f.name) for f in fields(self)},)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _unpickle, (values | self._lengths() if self.is_outline else values,)
 
     @property
     def num_response_tokens(self) -> int:
@@ -104,10 +121,20 @@ class Rollout(EqualByArrays):
         return sum(self.reward_parts.values())
 
 
+_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(LOG_PROBS, np.float32(np.nan)), "routes": np.uint8(255)}
+
+
+def _stand_in(name: str, length: int) -> np.ndarray:
+    """Returns a read-only array that repeats one number in memory."""
+    return np.broadcast_to(_STAND_INS[name], length)
+
+
 def _unpickle(values: dict[str, Any]) -> Rollout:
-    for value in values.values():
-        if isinstance(value, np.ndarray):
+    for name in _STAND_INS:
+        if isinstance(value := values[name], np.ndarray):
             freeze(value)
+        elif value is not None:
+            values[name] = _stand_in(name, value)
     return Rollout(**values)
 
 

@@ -1,5 +1,6 @@
 """Converts sequences of numbers to read-only arrays of one dimension and of the type in which they are kept."""
 
+from array import array as typed_array
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ def token_array(tokens: ArrayLike) -> np.ndarray:
     Raises:
         ValueError: these are not integers, do not fit, or have another number of dimensions.
     """
-    return _integers(tokens, np.dtype(np.int32), "tokens")
+    return _integers(_array(tokens, "tokens", "i"), np.dtype(np.int32), "tokens")
 
 
 def log_prob_array(values: ArrayLike) -> np.ndarray:
@@ -23,7 +24,7 @@ def log_prob_array(values: ArrayLike) -> np.ndarray:
     Raises:
         ValueError: these are not numbers, or have another number of dimensions.
     """
-    array = _array(values, "log-probs")
+    array = _array(values, "log-probs", "f")
     if array.dtype == np.float32 and _is_kept(array):
         return array
     if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu"):
@@ -51,8 +52,7 @@ def freeze(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _integers(values: ArrayLike, dtype: np.dtype[Any], what: str) -> np.ndarray:
-    array = _array(values, what)
+def _integers(array: np.ndarray, dtype: np.dtype[Any], what: str) -> np.ndarray:
     if array.dtype == dtype and _is_kept(array):
         return array
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -63,7 +63,18 @@ def _integers(values: ArrayLike, dtype: np.dtype[Any], what: str) -> np.ndarray:
     return freeze(array.astype(dtype))
 
 
-def _array(values: ArrayLike, what: str) -> np.ndarray:
+def _array(values: ArrayLike, what: str, code: str = "") -> np.ndarray:
+    """Returns the values as an array of any type.
+
+    Args:
+        code: the type of `array.array` as which numbers in a list or tuple are read, if they all have it: that is the
+            fastest way, and neither cuts a fraction off nor makes a number of None.
+    """
+    if code and isinstance(values, (list, tuple)) and values:
+        try:
+            return freeze(np.frombuffer(typed_array(code, values), dtype=code))
+        except (TypeError, OverflowError):
+            pass  # said below, in words for the user
     try:
         return np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:

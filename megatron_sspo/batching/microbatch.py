@@ -67,8 +67,8 @@ def make_microbatch(
         router: shape of the routes; if given, the microbatch has `routes`, and every sequence must have them.
 
     Raises:
-        ValueError: a response has no prompt, only some of the sequences have log-probs or routes, or `num_tokens` is
-            too small.
+        ValueError: a response has no prompt or is an outline, only some of the sequences have log-probs or routes, or
+            `num_tokens` is too small.
     """
     borders = _borders(sequences, _num_parts(context_size))
     multiple = _num_parts(context_size) * tensor_shards
@@ -82,16 +82,20 @@ def make_microbatch(
     row = _Row.of(sequences, masks, borders)
     is_response = torch.from_numpy(row.is_response)
     counts, order = gather_order(is_response, borders, context_size)
-    # the next token is looked up in the whole row, because the end of a part may be the beginning of another rank's
-    tokens, held = torch.from_numpy(row.tokens), zigzag(borders, context_rank, context_size)
-    response_rows = is_response[held].nonzero()[:, 0]
+    held = zigzag(borders, context_rank, context_size)
+
+    def share(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values)[held] if context_size > 1 else torch.from_numpy(values)
+
+    response_rows = share(row.is_response).nonzero()[:, 0]
+    # the token after the last one of a part is another rank's, so next tokens are looked up in the whole row
     return Microbatch(
-        tokens=tokens[held],
-        position_ids=torch.from_numpy(row.positions)[held],
+        tokens=share(row.tokens),
+        position_ids=share(row.positions),
         cu_seqlens=torch.tensor(borders, dtype=torch.int32),
         longest=max(b - a for a, b in pairwise(borders)),
         response_rows=response_rows,
-        response_tokens=tokens[held[response_rows] + 1],
+        response_tokens=torch.from_numpy(row.tokens)[held[response_rows] + 1],
         context_counts=tuple(counts),
         context_order=order,
         segments=Segments.from_lengths([rollout.num_response_tokens for rollout in rollouts]),
@@ -99,8 +103,8 @@ def make_microbatch(
         rollout_log_probs=_concatenate([rollout.rollout_log_probs for rollout in rollouts], masks),
         old_log_probs=_concatenate_attribute(rollouts, masks, "old_log_probs"),
         reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
-        is_padding=torch.from_numpy(row.is_padding)[held],
-        routes=_routes(sequences, borders, router)[held] if router else None,
+        is_padding=share(row.is_padding),
+        routes=share(_routes(sequences, borders, router)) if router else None,
     )
 
 
@@ -112,6 +116,8 @@ def _borders(sequences: Sequences, pad_to_multiple_of: int) -> list[int]:
     """Returns the positions where sequences begin and end; a sequence without tokens has none."""
     borders = [0]
     for number, (prompt_tokens, rollout) in enumerate(sequences):
+        if rollout.is_outline:
+            raise ValueError(f"rollout {number} is an outline, and its contents are in another process")
         if len(rollout.tokens) and not prompt_tokens:
             raise ValueError(
                 f"the prompt of rollout {number} is empty, and a response is predicted from the last token of its "
@@ -153,7 +159,7 @@ class _Row:
         return cls(tokens, positions, is_padding, is_response)
 
 
-def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> torch.Tensor:
+def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> np.ndarray:
     """Returns the experts of each token [T, layers, topk].
 
     Tokens without recorded routes get the first experts. Their outputs are not used: they are padding, or the last
@@ -173,7 +179,7 @@ def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -
         beyond = start + len(found)
     routes[beyond:] = np.arange(router.topk)
     # torch has few operations for uint16; no model has more experts than int16 can number
-    return torch.from_numpy(routes if routes.dtype == np.uint8 else routes.view(np.int16))
+    return routes if routes.dtype == np.uint8 else routes.view(np.int16)
 
 
 def _num_parts(context_size: int) -> int:

@@ -230,9 +230,15 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
         "after": weights(),
     }
+    held = {i: (found["old_log_probs"][i], found["routes"][i]) for i, r in enumerate(noted) if not r.is_outline}
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, _digest(found))
-    found["ranks_agree"] = len(set(everyone)) == 1
+    dist.all_gather_object(everyone, (_digest(found), held))
+    digests, (of_rank_0, *others) = zip(*everyone, strict=True)
+    found["ranks_agree"] = (
+        len(set(digests)) == 1
+        and len(of_rank_0) == len(noted)
+        and all(of_rank_0[i] == values for of_rank in others for i, values in of_rank.items())
+    )
     parallel_state.destroy_model_parallel()
     return found
 
@@ -286,7 +292,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
 
 
 def _digest(found: dict[str, Any]) -> str:
-    digest = hashlib.sha256(repr((found["old_log_probs"], found["routes"], found["updates"])).encode())
+    digest = hashlib.sha256(repr(found["updates"]).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
             digest.update(name.encode() + tensor.numpy().tobytes())
