@@ -1,4 +1,4 @@
-"""Which rank has what of a batch, in four processes."""
+"""Holders of a batch: which rank has what, in four processes."""
 
 import pickle
 from dataclasses import replace
