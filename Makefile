@@ -132,6 +132,7 @@ test-layout: install
 benchmark: install
 	$(BIN)/python benchmarks/log_probs.py
 	$(BIN)/python benchmarks/sspo_loss.py
+	$(BIN)/python benchmarks/data_plane.py
 	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
 
 # Measures the latency and throughput of the sandbox: the table of docs/sandbox.md

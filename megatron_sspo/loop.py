@@ -34,9 +34,11 @@ def train(run: Run, *, resume: Path | None = None) -> int:
                 with job.phase("rollout"):
                     groups = job.cycles.next(state.update)
                 with job.phase("old_log_probs"):
+                    batches = split(with_advantages(groups, run.advantage), run.updates_per_sync)
+                    batches = policy.share(batches)  # each rank gets the tokens that it learns from
                     if run.penalties.kl_coef:
-                        groups = policy.reference_log_probs(groups)
-                    first, *later = split(with_advantages(groups, run.advantage), run.updates_per_sync)
+                        batches = policy.reference_log_probs(batches)
+                    first, *later = batches
                     # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
                     state.batches = [first, *map(policy.old_log_probs, later)]
 

@@ -1,12 +1,19 @@
 """The data types of the training step that several folders share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+import numpy as np
+
+from megatron_sspo.arrays.convert import freeze, log_prob_array, route_array, token_array
+from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.config.kinds import Count, NotNegative, Probability, StopString
+from megatron_sspo.errors import UserError
 
 FinishReason = Literal["stop", "length"]
+LOG_PROBS = ("rollout_log_probs", "old_log_probs", "reference_log_probs")
+"""The fields of `Rollout` with one log-prob for each token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,27 +27,71 @@ class Prompt:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rollout:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rollout(EqualByArrays):
     """A policy's response to a prompt, in one or several turns, with its reward, advantage and log-probs.
 
-    Log-probs of any kind have one value for each of `tokens`; the value is 0 for tokens that an environment wrote.
+    Tokens, log-probs and routes are read-only NumPy arrays of one dimension. The constructor also takes lists, tuples
+    and arrays of other types, and converts them. Log-probs of any kind have one value for each of `tokens`; the value
+    is 0 for tokens that an environment wrote.
+
+    Raises:
+        UserError: the constructor was given tokens, log-probs or routes of another kind, or not one log-prob a token.
     """
 
-    tokens: tuple[int, ...]  # the response, all turns, with the end-of-sequence token if it was sampled
-    rollout_log_probs: tuple[float, ...]  # under the distribution that each token was sampled from
+    tokens: np.ndarray  # [n] int32: the response, all turns, with the end-of-sequence token if it was sampled
+    rollout_log_probs: np.ndarray  # [n] float32: under the distribution that each token was sampled from
     text: str  # the last turn decoded, for the reward: without end-of-sequence, stop strings cut as the engine did
     finish_reason: FinishReason
     policy_version: int  # the oldest weights that sampled some of its tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i
-    old_log_probs: tuple[float, ...] | None = None  # the trainer's, at the last sync; None where ρ = 1 by construction
-    reference_log_probs: tuple[float, ...] | None = None  # under the reference policy of the KL penalty
-    routes: str | None = None  # the experts of the prompt's and response's tokens (`routes.py`), for routing replay
+    old_log_probs: np.ndarray | None = None  # [n] float32: the trainer's, at the last sync; None where ρ = 1
+    reference_log_probs: np.ndarray | None = None  # [n] float32: under the reference policy of the KL penalty
+    # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
+    # tokens (`batching/routes.py`), for routing replay
+    routes: np.ndarray | None = None
     # [first, beyond) of the tokens that an environment wrote: observations, and the chat template's text around them
     observed: tuple[tuple[int, int], ...] = ()
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
+    # whether another process has the contents, and this one only stand-ins for arrays, which take no memory: they have
+    # the right lengths, tokens of −1 and log-probs of NaN; the texts are empty
+    is_outline: bool = False
+
+    def __post_init__(self) -> None:
+        converters = {"tokens": token_array, **dict.fromkeys(LOG_PROBS, log_prob_array), "routes": route_array}
+        for name, convert in converters.items():
+            if (given := getattr(self, name)) is None:
+                continue
+            try:
+                found = convert(given)
+            except ValueError as error:
+                raise UserError(f"Rollout.{name} has wrong {error}") from error
+            if name in LOG_PROBS and len(found) != len(self.tokens):
+                raise UserError(
+                    f"Rollout.{name} has {len(found)} values for {len(self.tokens)} tokens: an engine returns one "
+                    "log-prob for each token"
+                )
+            object.__setattr__(self, name, found)
+
+    def outline(self, **lengths: int) -> "Rollout":
+        """Returns the rollout without its contents: for processes that count it and do not learn from it.
+
+        Args:
+            lengths: the lengths of arrays that the rollout does not have yet, by field.
+        """
+        lengths = self._lengths() | lengths
+        stand_ins = {name: _stand_in(name, length) for name, length in lengths.items()}
+        return replace(self, **stand_ins, text="", transcript="", is_outline=True)
+
+    def _lengths(self) -> dict[str, int]:
+        return {name: len(array) for name in _STAND_INS if (array := getattr(self, name)) is not None}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the arguments of the constructor, because arrays are writeable again once they are unpickled."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _unpickle, (values | self._lengths() if self.is_outline else values,)
 
     @property
     def num_response_tokens(self) -> int:
@@ -52,11 +103,11 @@ class Rollout:
         """The number of turns of the policy."""
         return 1 + len(self.observed)
 
-    def response_mask(self) -> list[bool]:
-        """Returns a mask of `tokens` that is True for tokens that the policy sampled."""
-        mask = [True] * len(self.tokens)
+    def response_mask(self) -> np.ndarray:
+        """Returns a mask [n] of `tokens` that is True for tokens that the policy sampled."""
+        mask = np.ones(len(self.tokens), dtype=np.bool_)
         for first, beyond in self.observed:
-            mask[first:beyond] = [False] * (beyond - first)
+            mask[first:beyond] = False
         return mask
 
     def staleness(self, policy_version: int) -> float:
@@ -68,6 +119,23 @@ class Rollout:
     def reward(self) -> float:
         """r_i: the sum of the reward's parts."""
         return sum(self.reward_parts.values())
+
+
+_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(LOG_PROBS, np.float32(np.nan)), "routes": np.uint8(255)}
+
+
+def _stand_in(name: str, length: int) -> np.ndarray:
+    """Returns a read-only array that repeats one number in memory."""
+    return np.broadcast_to(_STAND_INS[name], length)
+
+
+def _unpickle(values: dict[str, Any]) -> Rollout:
+    for name in _STAND_INS:
+        if isinstance(value := values[name], np.ndarray):
+            freeze(value)
+        elif value is not None:
+            values[name] = _stand_in(name, value)
+    return Rollout(**values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from megatron_sspo.errors import UserError
@@ -63,7 +64,7 @@ def compare(model: Path, hf: Path, text: str, dtype: str, max_tokens: int) -> to
     return torch.tensor(_by_megatron(model, tokens, dtype)) - _by_transformers(hf, tokens, dtype)
 
 
-def _by_megatron(model: Path, tokens: list[int], dtype: Any) -> tuple[float, ...]:
+def _by_megatron(model: Path, tokens: list[int], dtype: Any) -> np.ndarray:
     from megatron_sspo.policy.distributed import initialize, shutdown
     from megatron_sspo.policy.policy import Policy
     from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
@@ -79,8 +80,8 @@ def _by_megatron(model: Path, tokens: list[int], dtype: Any) -> tuple[float, ...
     )
     device = initialize(Parallel(), seed=0)
     rollout = Rollout(
-        tokens=tuple(tokens[1:]),
-        rollout_log_probs=(0.0,) * (len(tokens) - 1),
+        tokens=np.array(tokens[1:]),
+        rollout_log_probs=np.zeros(len(tokens) - 1),
         text="",
         finish_reason="stop",
         policy_version=0,

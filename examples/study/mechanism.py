@@ -63,7 +63,7 @@ class Checkpoint:
 
     def log_probs(self, pairs: Sequence[tuple[Prompt, Rollout]]) -> torch.Tensor:
         """Returns log π [T] of the response tokens, one sequence after the other."""
-        rows = [[*prompt.tokens, *rollout.tokens] for prompt, rollout in pairs]
+        rows = [[*prompt.tokens, *rollout.tokens.tolist()] for prompt, rollout in pairs]
         width = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])  # causal: padding comes after
         logits = self.model(tokens).logits[:, :-1].log_softmax(-1)

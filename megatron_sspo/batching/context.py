@@ -39,6 +39,12 @@ def gather_order(is_response: torch.Tensor, borders: Sequence[int], num_ranks: i
     Returns:
         The number of response positions of each rank, and `order` [R] int64: `gathered[order]` is in row order.
     """
+    if num_ranks == 1:
+        count = int(is_response.sum())
+        return [count], torch.arange(count)
     held = [zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]
     responses = [positions[is_response[positions]] for positions in held]
-    return [len(positions) for positions in responses], torch.cat(responses).argsort()
+    place = (is_response.cumsum(0) - 1)[torch.cat(responses)]  # in row order, of each gathered value
+    order = torch.empty_like(place)
+    order[place] = torch.arange(len(place))
+    return [len(positions) for positions in responses], order

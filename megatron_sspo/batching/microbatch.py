@@ -1,9 +1,10 @@
 """The packed tensors of one microbatch of the pipeline schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from megatron_sspo.batching.context import gather_order, zigzag
@@ -38,16 +39,13 @@ class Microbatch:
     old_log_probs: torch.Tensor | None  # [R] float32; None if the policy has not changed since the rollout: ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None without a KL penalty
     is_padding: torch.Tensor  # [T/C] bool
-    routes: torch.Tensor | None = None  # [T/C, layers, topk] int64: the experts to replay
+    routes: torch.Tensor | None = None  # [T/C, layers, topk] uint8 or int16: the experts to replay
 
     def to(self, device: torch.device) -> "Microbatch":
         """Returns a copy on `device`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         movable = {k: v.to(device) for k, v in values.items() if isinstance(v, (torch.Tensor, Segments))}
         return replace(self, **movable)
-
-
-_NO_RESPONSE = -1  # marks a position whose next token is not a response token
 
 
 def make_microbatch(
@@ -69,54 +67,106 @@ def make_microbatch(
         router: shape of the routes; if given, the microbatch has `routes`, and every sequence must have them.
 
     Raises:
-        ValueError: a response has no prompt, only some of the sequences have log-probs or routes, or `num_tokens` is
-            too small.
+        ValueError: a response has no prompt or is an outline, only some of the sequences have log-probs or routes, or
+            `num_tokens` is too small.
     """
-    row = _Row()
-    for number, (prompt_tokens, rollout) in enumerate(sequences):
-        if rollout.tokens and not prompt_tokens:
-            raise ValueError(
-                f"the prompt of rollout {number} is empty, and a response is predicted from the last token of its "
-                "prompt: begin it with a token, that of the beginning of a sequence for example"
-            )
-        response = [t if own else _NO_RESPONSE for t, own in zip(rollout.tokens, rollout.response_mask(), strict=True)]
-        row.add((*prompt_tokens, *rollout.tokens), response, pad_to_multiple_of=_num_parts(context_size))
+    borders = _borders(sequences, _num_parts(context_size))
     multiple = _num_parts(context_size) * tensor_shards
-    row_tokens = num_tokens or max(multiple, -(-len(row.tokens) // multiple) * multiple)
-    if row_tokens < len(row.tokens):
-        raise ValueError(f"{num_tokens=} is less than the {len(row.tokens)} tokens of the padded sequences: raise it")
-    row.add((), (), pad_to_multiple_of=1, padding=row_tokens - len(row.tokens))
+    row_tokens = num_tokens or max(multiple, -(-borders[-1] // multiple) * multiple)
+    if row_tokens < borders[-1]:
+        raise ValueError(f"{num_tokens=} is less than the {borders[-1]} tokens of the padded sequences: raise it")
+    if row_tokens > borders[-1]:
+        borders.append(row_tokens)
     rollouts = [rollout for _, rollout in sequences]
-    next_tokens = torch.tensor(row.next_tokens)
-    counts, order = gather_order(next_tokens != _NO_RESPONSE, row.borders, context_size)
-    held = zigzag(row.borders, context_rank, context_size)
-    response_rows = (next_tokens[held] != _NO_RESPONSE).nonzero()[:, 0]
+    masks = [rollout.response_mask() if rollout.observed else _ALL for rollout in rollouts]
+    row = _Row.of(sequences, masks, borders)
+    is_response = torch.from_numpy(row.is_response)
+    counts, order = gather_order(is_response, borders, context_size)
+    held = zigzag(borders, context_rank, context_size)
+
+    def share(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values)[held] if context_size > 1 else torch.from_numpy(values)
+
+    response_rows = share(row.is_response).nonzero()[:, 0]
+    # the token after the last one of a part is another rank's, so next tokens are looked up in the whole row
     return Microbatch(
-        tokens=torch.tensor(row.tokens)[held],
-        position_ids=torch.tensor(row.positions)[held],
-        cu_seqlens=torch.tensor(row.borders, dtype=torch.int32),
-        longest=max(b - a for a, b in pairwise(row.borders)),
+        tokens=share(row.tokens),
+        position_ids=share(row.positions),
+        cu_seqlens=torch.tensor(borders, dtype=torch.int32),
+        longest=max(b - a for a, b in pairwise(borders)),
         response_rows=response_rows,
-        response_tokens=next_tokens[held][response_rows],
+        response_tokens=torch.from_numpy(row.tokens)[held[response_rows] + 1],
         context_counts=tuple(counts),
         context_order=order,
         segments=Segments.from_lengths([rollout.num_response_tokens for rollout in rollouts]),
         advantages=torch.tensor([rollout.advantage for rollout in rollouts]),
-        rollout_log_probs=_concatenate([_response_values(rollout, rollout.rollout_log_probs) for rollout in rollouts]),
-        old_log_probs=_concatenate_attribute(rollouts, "old_log_probs"),
-        reference_log_probs=_concatenate_attribute(rollouts, "reference_log_probs"),
-        is_padding=torch.tensor(row.is_padding)[held],
-        routes=_routes(sequences, row.borders, router)[held] if router else None,
+        rollout_log_probs=_concatenate([rollout.rollout_log_probs for rollout in rollouts], masks),
+        old_log_probs=_concatenate_attribute(rollouts, masks, "old_log_probs"),
+        reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
+        is_padding=share(row.is_padding),
+        routes=share(_routes(sequences, borders, router)) if router else None,
     )
 
 
-def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> torch.Tensor:
+_ALL = slice(None)  # in place of a mask that is True everywhere
+Mask = np.ndarray | slice
+
+
+def _borders(sequences: Sequences, pad_to_multiple_of: int) -> list[int]:
+    """Returns the positions where sequences begin and end; a sequence without tokens has none."""
+    borders = [0]
+    for number, (prompt_tokens, rollout) in enumerate(sequences):
+        if rollout.is_outline:
+            raise ValueError(f"rollout {number} is an outline, and its contents are in another process")
+        if len(rollout.tokens) and not prompt_tokens:
+            raise ValueError(
+                f"the prompt of rollout {number} is empty, and a response is predicted from the last token of its "
+                "prompt: begin it with a token, that of the beginning of a sequence for example"
+            )
+        length = len(prompt_tokens) + len(rollout.tokens)
+        if length:
+            borders.append(borders[-1] + length + -length % pad_to_multiple_of)
+    return borders
+
+
+@dataclass
+class _Row:
+    """A whole packed row of T positions, before it is split over context-parallel ranks."""
+
+    tokens: np.ndarray  # [T] int64
+    positions: np.ndarray  # [T] int64
+    is_padding: np.ndarray  # [T] bool
+    is_response: np.ndarray  # [T] bool: whether the next token is a response token
+
+    @classmethod
+    def of(cls, sequences: Sequences, masks: Sequence[Mask], borders: Sequence[int]) -> "_Row":
+        tokens = np.zeros(borders[-1], dtype=np.int64)
+        is_padding, is_response = np.ones(borders[-1], dtype=np.bool_), np.zeros(borders[-1], dtype=np.bool_)
+        starts = iter(borders)
+        for (prompt_tokens, rollout), mask in zip(sequences, masks, strict=True):
+            if not prompt_tokens:
+                continue
+            start = next(starts)
+            response, end = start + len(prompt_tokens), start + len(prompt_tokens) + len(rollout.tokens)
+            tokens[start:response] = prompt_tokens
+            tokens[response:end] = rollout.tokens
+            is_padding[start:end] = False
+            # the first response token is predicted from the last position of the prompt
+            is_response[response - 1 : end - 1][mask] = True
+        positions = np.arange(borders[-1])
+        for start, end in pairwise(borders):
+            positions[start:end] -= start
+        return cls(tokens, positions, is_padding, is_response)
+
+
+def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -> np.ndarray:
     """Returns the experts of each token [T, layers, topk].
 
     Tokens without recorded routes get the first experts. Their outputs are not used: they are padding, or the last
     token of a response, which an engine samples and never feeds back.
     """
-    routes = torch.arange(router.topk).expand(borders[-1], router.num_layers, router.topk).clone()
+    routes = np.empty((borders[-1], router.num_layers, router.topk), dtype=router.dtype)
+    beyond = 0
     for start, (prompt_tokens, rollout) in zip(borders, sequences, strict=False):  # the last border ends the padding
         length = len(prompt_tokens) + len(rollout.tokens)
         if rollout.routes is None:
@@ -124,8 +174,12 @@ def _routes(sequences: Sequences, borders: Sequence[int], router: RouterShape) -
         found = unpack_routes(rollout.routes, router)
         if len(found) not in (length - 1, length):
             raise ValueError(f"a rollout has the routes of {len(found)} tokens, and {length} tokens")
+        routes[beyond:start] = np.arange(router.topk)
         routes[start : start + len(found)] = found
-    return routes
+        beyond = start + len(found)
+    routes[beyond:] = np.arange(router.topk)
+    # torch has few operations for uint16; no model has more experts than int16 can number
+    return routes if routes.dtype == np.uint8 else routes.view(np.int16)
 
 
 def _num_parts(context_size: int) -> int:
@@ -133,48 +187,15 @@ def _num_parts(context_size: int) -> int:
     return 2 * context_size if context_size > 1 else 1
 
 
-@dataclass
-class _Row:
-    """The packed row while it is built."""
-
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    is_padding: list[bool] = field(default_factory=list)
-    next_tokens: list[int] = field(default_factory=list)  # the response token after each position, or `_NO_RESPONSE`
-    borders: list[int] = field(default_factory=lambda: [0])
-
-    def add(self, tokens: Tokens, response: Sequence[int], *, pad_to_multiple_of: int, padding: int = 0) -> None:
-        """Appends a padded sequence; appends nothing if there are neither tokens nor padding.
-
-        Args:
-            response: the tokens after the prompt, with `_NO_RESPONSE` in place of those of an observation.
-        """
-        length = len(tokens)
-        padding += -length % pad_to_multiple_of
-        if not length + padding:
-            return
-        self.tokens += [*tokens, *[0] * padding]
-        self.positions += range(length + padding)
-        self.is_padding += [False] * length + [True] * padding
-        # the first response token is predicted from the last position of the prompt
-        before = length - len(response) - 1 if response else length
-        self.next_tokens += [_NO_RESPONSE] * before + [*response]
-        self.next_tokens += [_NO_RESPONSE] * (length - before - len(response) + padding)
-        self.borders.append(len(self.tokens))
-
-
-def _concatenate_attribute(rollouts: Sequence[Rollout], name: str) -> torch.Tensor | None:
+def _concatenate_attribute(rollouts: Sequence[Rollout], masks: Sequence[Mask], name: str) -> torch.Tensor | None:
     """Returns the attribute `name` of every response token, or None if no rollout has it."""
-    found = [_response_values(r, values) for r in rollouts if (values := getattr(r, name)) is not None]
+    found = [values for rollout in rollouts if (values := getattr(rollout, name)) is not None]
     if found and len(found) != len(rollouts):
         raise ValueError(f"some rollouts of a batch have {name} and some have none")
-    return _concatenate(found) if found or not rollouts else None
+    return _concatenate(found, masks) if found or not rollouts else None
 
 
-def _response_values(rollout: Rollout, values: Sequence[float]) -> Sequence[float]:
-    """Selects the values of response tokens from one value per token."""
-    return [x for x, own in zip(values, rollout.response_mask(), strict=True) if own]
-
-
-def _concatenate(values: Sequence[Sequence[float]]) -> torch.Tensor:
-    return torch.tensor([x for sequence in values for x in sequence], dtype=torch.float32)
+def _concatenate(values: Sequence[np.ndarray], masks: Sequence[Mask]) -> torch.Tensor:
+    """Returns the values of response tokens, from one value per token of each sequence."""
+    own = [of_sequence[mask] for of_sequence, mask in zip(values, masks, strict=True)]
+    return torch.from_numpy(np.concatenate([np.empty(0, dtype=np.float32), *own]))

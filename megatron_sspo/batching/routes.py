@@ -1,9 +1,10 @@
-"""Packs the experts that each token was routed to in each layer into one string, small enough for a log."""
+"""The experts that each token was routed to in each layer, as one flat array of one or two bytes a choice."""
 
-import base64
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+
+from megatron_sspo.arrays.convert import freeze
 
 
 @dataclass(frozen=True)
@@ -14,29 +15,31 @@ class RouterShape:
     topk: int
     num_experts: int
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The type in which a choice is kept."""
+        return route_dtype(self.num_experts)
 
-def pack_routes(routes: torch.Tensor, num_experts: int) -> str:
-    """Packs the experts of n tokens, integers [n, layers, topk], as base64 of one or two bytes a choice."""
-    return base64.b64encode(routes.to(_dtype(num_experts)).contiguous().numpy().tobytes()).decode()
+
+def route_dtype(num_experts: int) -> np.dtype:
+    """Returns the smallest type for the numbers of `num_experts` experts."""
+    return np.dtype(np.uint8 if num_experts <= 256 else np.uint16)
 
 
-def unpack_routes(text: str, shape: RouterShape) -> torch.Tensor:
-    """Reverses `pack_routes`; returns int64 [n, layers, topk].
+def pack_routes(routes: np.ndarray, num_experts: int) -> np.ndarray:
+    """Packs the experts of n tokens, integers [n, layers, topk], as a read-only array [n · layers · topk]."""
+    return freeze(routes.astype(route_dtype(num_experts)).reshape(-1))
+
+
+def unpack_routes(routes: np.ndarray, shape: RouterShape) -> np.ndarray:
+    """Reverses `pack_routes`; returns a view [n, layers, topk].
 
     Raises:
-        ValueError: the string does not hold a whole number of tokens, or names an expert that does not exist.
+        ValueError: these are not the choices of a whole number of tokens, or name an expert that does not exist.
     """
-    dtype = _dtype(shape.num_experts)
-    data = bytearray(base64.b64decode(text, validate=True))
     per_token = shape.num_layers * shape.topk
-    if len(data) % (per_token * dtype.itemsize):
-        raise ValueError(f"the routes are {len(data)} bytes, and {per_token} choices a token do not divide that")
-    flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-    routes = flat.to(torch.int64).view(-1, shape.num_layers, shape.topk)
-    if len(routes) and not 0 <= int(routes.min()) <= int(routes.max()) < shape.num_experts:
-        raise ValueError(f"the routes name experts {int(routes.min())} to {int(routes.max())} of {shape.num_experts}")
-    return routes
-
-
-def _dtype(num_experts: int) -> torch.dtype:
-    return torch.uint8 if num_experts <= 256 else torch.int16
+    if len(routes) % per_token:
+        raise ValueError(f"the routes are {len(routes)} choices, and {per_token} choices a token do not divide that")
+    if len(routes) and routes.max() >= shape.num_experts:
+        raise ValueError(f"the routes name experts {routes.min()} to {routes.max()} of {shape.num_experts}")
+    return routes.reshape(-1, shape.num_layers, shape.topk)

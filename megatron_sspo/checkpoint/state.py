@@ -4,17 +4,19 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.writing import write_atomically, write_rows
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
-_FILES = ("state.json", "batches.jsonl", "trainer")
+_FORMAT = 2  # of state.json and batches.npz; in format 1, which had no number, batches were JSON
 LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 
 
@@ -24,35 +26,6 @@ class State:
 
     update: int = 0  # optimizer steps taken; also the policy version
     batches: list[list[RolloutGroup]] = field(default_factory=list)  # the current cycle's batches not yet trained on
-
-
-def prompt_row(prompt: Prompt) -> dict[str, Any]:
-    """Returns a prompt as JSON values; values without a JSON type, such as a date in its metadata, become strings."""
-    return json.loads(json.dumps(asdict(prompt), default=str))
-
-
-def prompt_from_row(row: dict[str, Any]) -> Prompt:
-    """Reverses `prompt_row`."""
-    return Prompt(**_tupled(row))
-
-
-def to_row(group: RolloutGroup) -> dict[str, Any]:
-    """Returns a group as JSON values. Floats keep every bit: Python writes the shortest text that reads back equal."""
-    return {"prompt": asdict(group.prompt), "rollouts": [asdict(rollout) for rollout in group.rollouts]}
-
-
-def from_row(row: dict[str, Any]) -> RolloutGroup:
-    """Reverses `to_row`."""
-    return RolloutGroup(
-        prompt=prompt_from_row(row["prompt"]), rollouts=[Rollout(**_tupled(rollout)) for rollout in row["rollouts"]]
-    )
-
-
-def _tupled(values: dict[str, Any]) -> dict[str, Any]:
-    def of(value: Any) -> Any:
-        return tuple(map(of, value)) if isinstance(value, list) else value
-
-    return {key: of(value) for key, value in values.items()}
 
 
 def begin_checkpoint(folder: Path, update: int) -> Path:
@@ -66,9 +39,8 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
 
 def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) -> None:
     """Writes the state and `extra` into the folder of a checkpoint."""
-    rows = [{"batch": number, **to_row(group)} for number, batch in enumerate(state.batches) for group in batch]
-    write_rows(temporary / "batches.jsonl", rows)
-    numbers = {"update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
+    write_batches(temporary / "batches.npz", state.batches)
+    numbers = {"format": _FORMAT, "update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
     write_atomically(temporary / "state.json", json.dumps({**numbers, **extra}, indent=1))
 
 
@@ -123,24 +95,38 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
         needed: names that the `extra` values must contain.
 
     Raises:
-        UserError: a part of the checkpoint is missing or cannot be read.
+        UserError: a part of the checkpoint is missing, cannot be read, or has another format.
     """
-    missing = [name for name in _FILES if not (path / name).exists()]
-    if missing:
-        raise UserError(f"the checkpoint {path} has no {missing[0]}: delete that folder to resume from an older one")
-    try:
+    _check_parts(path, "state.json")
+    with _damage_as_user_error(path):
         extra = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        rows = [json.loads(line) for line in (path / "batches.jsonl").read_text(encoding="utf-8").splitlines()]
-        update, sizes = extra.pop("update"), extra.pop("batch_sizes")
+        update, sizes, written = extra.pop("update"), extra.pop("batch_sizes"), extra.pop("format", 1)
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")
-        batches: list[list[RolloutGroup]] = [[] for _ in sizes]
-        for row in rows:
-            batches[row.pop("batch")].append(from_row(row))
+    if written != _FORMAT:
+        raise UserError(
+            f"the checkpoint {path} has format {written}, and this version of megatron_sspo reads format {_FORMAT}: "
+            "resume with the version that wrote it, or start a new run"
+        )
+    _check_parts(path, "batches.npz", "trainer")
+    with _damage_as_user_error(path):
+        batches = read_batches(path / "batches.npz")
         if [len(batch) for batch in batches] != sizes:
-            raise ValueError("batches.jsonl is incomplete")
+            raise ValueError("batches.npz does not belong to state.json")
+    return State(update=update, batches=batches), extra
+
+
+def _check_parts(path: Path, *names: str) -> None:
+    for name in names:
+        if not (path / name).exists():
+            raise UserError(f"the checkpoint {path} has no {name}: delete that folder to resume from an older one")
+
+
+@contextmanager
+def _damage_as_user_error(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"
         ) from error
-    return State(update=update, batches=batches), extra

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -24,8 +26,8 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
             f"{max_tokens}: raise that, or drop the row"
         )
     rollout = Rollout(
-        tokens=tokens,
-        rollout_log_probs=(0.0,) * len(tokens),  # the demonstration was not sampled
+        tokens=np.array(tokens),
+        rollout_log_probs=np.zeros(len(tokens)),  # the demonstration was not sampled
         text=prompt.demonstration,
         finish_reason="stop",
         policy_version=0,

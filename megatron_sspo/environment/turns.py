@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from megatron_sspo.errors import UserError
 
 _RESPONSE, _OBSERVATION = "FIRST-RESPONSE", "FIRST-OBSERVATION"
@@ -35,7 +37,7 @@ class TurnTemplate:
             raise _refusal(tokenizer, "does not show a response and the message after it, in order and once each")
         self._before, self._after = self._encode(between), self._encode(after)
 
-    def observation_tokens(self, response: Sequence[int], observation: str) -> tuple[int, ...]:
+    def observation_tokens(self, response: Sequence[int] | np.ndarray, observation: str) -> tuple[int, ...]:
         """Returns the tokens to append to a response before the policy's next turn.
 
         Args:
@@ -44,7 +46,7 @@ class TurnTemplate:
             observation: the observation's text, in which special tokens are encoded as ordinary text.
         """
         before = self._before
-        if before and response and before[0] == response[-1]:
+        if before and len(response) and before[0] == response[-1]:
             before = before[1:]
         return (*before, *self._encode(observation, split_special_tokens=True), *self._after)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from megatron_sspo.batching.holders import Batch, outline
 from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
@@ -31,7 +32,7 @@ from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, update_metrics
-from megatron_sspo.policy.policy import Batch, Policy
+from megatron_sspo.policy.policy import Policy
 from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.processes import agree, local
@@ -125,12 +126,13 @@ class Job:
         )
         if self._newest is not None:
             newest = self._newest
-            self.state, extra = read_checkpoint(newest, LOOP_STATE)
+            extra = self._read_state(newest)
             is_other = agree.run_on_rank_0(lambda: has_other_layout(run, newest))
             with self._watchdog.allow_silence():
                 (self.policy.load_resharded if is_other else self.policy.load)(newest / "trainer")
             self.prompts.restore(extra["prompts"])
             self.cycles.restore(extra["cycles"])
+            self.state.batches = self.policy.share(self.state.batches)
             self.checkpoints.newest = self.state.update
         agree.run_on_rank_0(lambda: self._open_records(stack))
         self.display.log(
@@ -145,6 +147,18 @@ class Job:
             self._evaluate()
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
+
+    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns what is beside it."""
+
+        def read() -> tuple[State, dict[str, Any]]:
+            self.state, extra = read_checkpoint(checkpoint, LOOP_STATE)
+            return State(self.state.update, [outline(batch) for batch in self.state.batches]), extra
+
+        outlined, extra = agree.run_on_rank_0(read)
+        if not self.is_main:
+            self.state = outlined
+        return extra
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is not None:  # no collectives here: the other ranks may be inside a different one

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -41,15 +42,15 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     sequences = []
     for number, given in enumerate(rollouts):
         length = len(given["response"])
-        values = {name: tuple(given[name]) for name in ("old", "engine", "reference") if given.get(name) is not None}
+        values = {name: given[name] for name in ("old", "engine", "reference") if given.get(name) is not None}
         wrong = [name for name, found in values.items() if len(found) != length]
         if wrong:
             raise ValueError(
                 f"rollout {number} has {len(values[wrong[0]])} values of {wrong[0]!r}, and {length} response tokens"
             )
         rollout = Rollout(
-            tokens=tuple(given["response"]),
-            rollout_log_probs=values.get("engine", (0.0,) * length),
+            tokens=given["response"],
+            rollout_log_probs=values.get("engine", np.zeros(length)),
             text="",
             finish_reason="stop",
             policy_version=0,

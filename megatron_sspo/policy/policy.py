@@ -1,12 +1,13 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
+from megatron_sspo.batching.holders import Batch, with_field
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
@@ -27,8 +28,6 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.open_folder import open_folder
-
-Batch = Sequence[RolloutGroup]
 
 
 class Policy:
@@ -81,32 +80,41 @@ class Policy:
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
 
+    def share(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+        """Returns the batches with the contents of the sequences that this rank computes, sent by rank 0.
+
+        Raises:
+            UserError: a sequence does not fit into a microbatch.
+        """
+        return [self._schedule.share(batch) for batch in batches]
+
     @torch.no_grad()
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
         """Returns the batch with log π_old of every response token: those of this policy before it is updated.
 
-        Under R2 the batch also gets the routes that every token took here.
+        Under R2 the batch also gets the routes that every token took here. Rank 0 gets all values, and another rank
+        those of the sequences that it computes; there, the others become outlines.
         """
         record = self.run.routing_replay == "R2"
         rank_batch = self._schedule.rank_batch(batch, replay=not record)
-        batch = with_field(batch, "old_log_probs", self._schedule.log_probs(rank_batch, record=record))
-        return with_field(batch, "routes", self._schedule.gather_routes(rank_batch)) if record else list(batch)
+        batch = _with_log_probs(batch, "old_log_probs", self._schedule.log_probs(rank_batch, record=record))
+        return with_field(batch, "routes", *self._schedule.gather_routes(rank_batch)) if record else batch
 
     @torch.no_grad()
-    def reference_log_probs(self, batch: Batch) -> list[RolloutGroup]:
-        """Returns the batch with log π_ref of every response token, for the KL penalty.
+    def reference_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+        """Returns the batches with log π_ref of every response token, for the KL penalty.
 
-        π_ref has the weights of the run's start.
+        π_ref has the weights of the run's start. Ranks get what they get of `old_log_probs`.
         """
         self._finish_step()
         parameters = [parameter for chunk in self.chunks for parameter in chunk.parameters()]
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
             _copy(self._reference, parameters)
-            values = self._schedule.log_probs(self._schedule.rank_batch(batch))
+            values = [self._schedule.log_probs(self._schedule.rank_batch(batch)) for batch in batches]
         finally:
             _copy(current, parameters)
-        return with_field(batch, "reference_log_probs", values)
+        return [_with_log_probs(b, "reference_log_probs", found) for b, found in zip(batches, values, strict=True)]
 
     def gradient(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Computes the gradient of −J of the batch into Megatron's gradient buffers, and returns the metrics.
@@ -192,10 +200,8 @@ class Policy:
                 chunk.start_param_sync(force_sync=True)
 
 
-def with_field(batch: Batch, name: str, values: Sequence[Any]) -> list[RolloutGroup]:
-    """Returns the batch with one field of every rollout replaced, in order."""
-    order = iter(values)
-    return [replace(g, rollouts=[replace(r, **{name: next(order)}) for r in g.rollouts]) for g in batch]
+def _with_log_probs(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:
+    return with_field(batch, name, values, [len(r.tokens) for group in batch for r in group.rollouts])
 
 
 def _copy(sources: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]) -> None:

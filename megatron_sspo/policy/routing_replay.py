@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.moe.router import TopKRouter
@@ -19,6 +20,7 @@ from megatron.core.transformer.moe.router_replay import RouterReplay, RouterRepl
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.holders import Holders
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.processes import agree
@@ -86,7 +88,7 @@ class RoutingReplay:
         assert microbatch.routes is not None
         routes = microbatch.routes[self._rows(len(microbatch.routes))]
         for router, layer in zip(self._routers[number], self._layers[number], strict=True):
-            router.set_target_indices(routes[:, layer].contiguous())
+            router.set_target_indices(routes[:, layer].long())
             router.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
 
     def _rows(self, num_tokens: int) -> slice:
@@ -98,27 +100,37 @@ class RoutingReplay:
         return slice(first, first + part)
 
     def gather_routes(
-        self, members: Sequence[Sequence[int]], microbatches: Sequence[Microbatch], lengths: Sequence[int]
-    ) -> list[str]:
-        """Returns the routes of every sequence of the batch, after a schedule run that recorded them. A collective.
+        self,
+        members: Sequence[Sequence[int]],
+        microbatches: Sequence[Microbatch],
+        lengths: Sequence[int],
+        holders: Holders,
+    ) -> dict[int, np.ndarray]:
+        """Returns the routes of the sequences that this rank holds, after a schedule run that recorded them.
+
+        A collective.
 
         Args:
             members: the numbers of the sequences in each of this rank's microbatches.
             microbatches: this rank's microbatches, in the same order.
             lengths: the number of tokens of every sequence.
+            holders: who holds what.
+
+        Returns:
+            Packed routes by the number of the sequence; on rank 0 those of all sequences.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
-        dtype = torch.uint8 if self.shape.num_experts <= 256 else torch.int16
         for chunk, layers in enumerate(self._layers):
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
                 for number, positions, rows in self._by_sequence(sequences, microbatch):
-                    mine.append((number, positions, layers, routes[rows].to(dtype)))
-        gathered = agree.all_gather_objects(mine)
-        whole = [torch.zeros(length, self.shape.num_layers, self.shape.topk, dtype=dtype) for length in lengths]
-        for number, positions, layers, routes in (part for rank in gathered for part in rank):
+                    mine.append((number, positions.numpy(), layers, routes[rows].numpy().astype(self.shape.dtype)))
+        parts = [part for of_rank in holders.gather(mine) for part in of_rank]
+        shape = (self.shape.num_layers, self.shape.topk)
+        whole = {number: np.zeros((lengths[number], *shape), dtype=self.shape.dtype) for number, *_ in parts}
+        for number, positions, layers, routes in parts:
             inside = positions < lengths[number]  # the rest is padding
-            whole[number][positions[inside][:, None], torch.tensor(layers)] = routes[inside]
-        return [pack_routes(routes, self.shape.num_experts) for routes in whole]
+            whole[number][positions[inside][:, None], layers] = routes[inside]
+        return {number: pack_routes(routes, self.shape.num_experts) for number, routes in whole.items()}
 
     def _by_sequence(
         self, members: Sequence[int], microbatch: Microbatch

@@ -5,18 +5,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatron_sspo.batching.holders import Holders
 from megatron_sspo.batching.microbatch import Microbatch, Sequences, make_microbatch
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_log_probs
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
-from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
@@ -35,6 +36,8 @@ class RankBatch:
 
 class Schedule:
     """Runs batches through model chunks, with the schedule that Megatron has for the layout.
+
+    Building one is a collective.
 
     Args:
         run: the configuration of the run.
@@ -64,6 +67,30 @@ class Schedule:
         self._max_tokens = run.tokens_per_microbatch
         self._length = -(-run.tokens_per_microbatch // whole) * whole
         self._fixed_length = not transformer.variable_seq_lengths
+        is_first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0
+        self._holders = Holders.agree(
+            dist.get_rank(),
+            parallel_state.get_data_parallel_rank(),
+            is_source=is_first and parallel_state.is_pipeline_last_stage(ignore_virtual=True),
+        )
+
+    def share(self, batch: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        """Returns the batch with the contents that this rank computes, sent by rank 0. A collective.
+
+        Raises:
+            UserError: a sequence does not fit into a microbatch.
+        """
+        sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
+        return self._holders.share(batch, self._plan(_lengths(sequences)))
+
+    def _plan(self, lengths: Sequence[int]) -> list[list[list[int]]]:
+        """Returns the numbers of the sequences in each microbatch of each data-parallel rank."""
+        return pack(
+            [-(-length // self._sequence_multiple) * self._sequence_multiple for length in lengths],
+            num_ranks=parallel_state.get_data_parallel_world_size(),
+            max_tokens=self._max_tokens,
+            multiple_of=self._parallel.pipeline if self._parallel.virtual_pipeline > 1 else 1,
+        )
 
     def rank_batch(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
@@ -75,13 +102,8 @@ class Schedule:
             UserError: a sequence does not fit into a microbatch.
         """
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
-        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
-        plan = pack(
-            [-(-length // self._sequence_multiple) * self._sequence_multiple for length in lengths],
-            num_ranks=parallel_state.get_data_parallel_world_size(),
-            max_tokens=self._max_tokens,
-            multiple_of=self._parallel.pipeline if self._parallel.virtual_pipeline > 1 else 1,
-        )
+        lengths = _lengths(sequences)
+        plan = self._plan(lengths)
         members = plan[parallel_state.get_data_parallel_rank()]
         has_routes = any(rollout.routes is not None for _, rollout in sequences)
         microbatches = [
@@ -128,25 +150,28 @@ class Schedule:
                 forward_only=forward_only,
             )
 
-    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> list[tuple[float, ...]]:
-        """Returns log π_θ of every sequence's response, on every rank; 0 at tokens that the policy did not sample."""
+    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> dict[int, np.ndarray]:
+        """Returns log π_θ of the responses that this rank holds, by number, with 0 at tokens of an environment."""
         reports = self.run(rank_batch, report_log_probs, forward_only=True, record=record)
-        found: dict[int, tuple[float, ...]] = {}
+        found: dict[int, np.ndarray] = {}
         for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
             lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
             for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
-                own = iter(values.tolist())
-                found[index] = tuple(
-                    next(own) if is_own else 0.0 for is_own in rank_batch.sequences[index][1].response_mask()
-                )
-        by_index = {index: values for part in agree.all_gather_objects(found) for index, values in part.items()}
-        return [by_index[index] for index in range(len(rank_batch.sequences))]
+                mask = rank_batch.sequences[index][1].response_mask()
+                found[index] = np.zeros(len(mask), dtype=np.float32)
+                found[index][mask] = values.numpy()
+        return self._holders.spread(found)
 
-    def gather_routes(self, rank_batch: RankBatch) -> list[str]:
-        """Returns the routes of every sequence of the batch, on every rank, after a run that recorded them."""
+    def gather_routes(self, rank_batch: RankBatch) -> tuple[dict[int, np.ndarray], list[int]]:
+        """Returns the routes of the sequences that this rank holds, by number, after a run that recorded them.
+
+        Returns:
+            The routes, and the number of choices of every sequence of the batch.
+        """
         assert self._routing is not None
-        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]
-        return self._routing.gather_routes(rank_batch.members, rank_batch.microbatches, lengths)
+        lengths, shape = _lengths(rank_batch.sequences), self._routing.shape
+        found = self._routing.gather_routes(rank_batch.members, rank_batch.microbatches, lengths, self._holders)
+        return found, [length * shape.num_layers * shape.topk for length in lengths]
 
     def gather_reports(self, reports: list[Report]) -> list[Report]:
         """Returns every data-parallel rank's reports, in the same order on every rank of the job."""
@@ -159,6 +184,10 @@ class Schedule:
             last = parallel_state.get_pipeline_model_parallel_last_rank()
             dist.broadcast_object_list(gathered, src=last, group=group)
         return [report for part in gathered for report in part]
+
+
+def _lengths(sequences: Sequences) -> list[int]:
+    return [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
 
 
 def _to_cpu(value: Any) -> Any:

@@ -34,6 +34,11 @@ def make_control_group() -> None:
     )
 
 
+def control_group() -> Any:
+    """Returns the process group that sends Python objects; None is the default group."""
+    return _control_group
+
+
 def is_main() -> bool:
     """Returns whether this is rank 0. Here and below, a process without a process group is the only rank."""
     return not dist.is_initialized() or dist.get_rank() == 0

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.batching.holders import outline
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import resolve
 from megatron_sspo.config.user_code import user_code_errors
@@ -15,6 +16,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.exchange import exchange
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine
@@ -61,7 +63,9 @@ def gather_groups(
     sync: Callable[[], None],
     is_enough: Callable[[Sequence[RolloutGroup]], bool] = lambda groups: False,
 ) -> list[RolloutGroup | None]:
-    """Waits for the groups and returns them scored, in the order of the prompts, the same list on every process.
+    """Waits for the groups and returns them scored, in the order of the prompts.
+
+    Rank 0 has them whole, and all other processes have their outlines.
 
     Args:
         pending: the generation that `start_generation` returned.
@@ -89,9 +93,14 @@ def gather_groups(
         sync()
     if engine.replicated:  # by index, not by id: a stream that begins a new epoch may draw a prompt twice
         found = {rank + index * world_size: group for index, group in found.items()}
-    shares = agree.all_gather_objects(found)
-    groups: dict[int, RolloutGroup] = {index: group for share in shares for index, group in share.items()}
-    return [groups.get(index) for index in range(len(pending.prompts))]
+        if rank:
+            exchange([([0], found)], [])
+        else:
+            found |= {index: group for share in exchange([], range(1, world_size)) for index, group in share.items()}
+    indices, outlines = agree.broadcast_from_rank_0((list(found), outline(list(found.values()))))
+    if rank:
+        found = dict(zip(indices, outlines, strict=True))
+    return [found.get(index) for index in range(len(pending.prompts))]
 
 
 def collect(
@@ -114,7 +123,7 @@ def collect(
             the engine.
 
     Returns:
-        The groups in the order of the prompts, the same list on every process.
+        The groups in the order of the prompts, whole on rank 0 and as outlines on all other processes.
     """
 
     def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_sspo.checkpoint.state import prompt_from_row, prompt_row
+from megatron_sspo.checkpoint.batches import prompt_from_row, prompt_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError

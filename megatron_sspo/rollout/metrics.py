@@ -21,7 +21,7 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
         "response/tokens_mean": float(lengths.mean()),
         "response/tokens_max": float(lengths.max()),
         "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
-        "response/empty": _mean([not rollout.tokens for rollout in rollouts]),
+        "response/empty": _mean([not len(rollout.tokens) for rollout in rollouts]),
         "response/turns_mean": _mean([rollout.num_turns for rollout in rollouts]),
         "response/observed_tokens_mean": _mean(observed),
         "rollout/staleness": sum(r.staleness(policy_version) * r.num_response_tokens for r in rollouts)

@@ -71,9 +71,9 @@ def pieces(rollout: Rollout, token_weights: Sequence[float], tokenizer: Any) -> 
     weights = [_rounded(next(own)) if sampled else None for sampled in rollout.response_mask()]
     left_out = len(weights) - 2 * _ENDS
     if left_out <= 0:
-        return _joined(_pieces(rollout.tokens, weights, tokenizer))
-    first = _joined(_pieces(rollout.tokens[:_ENDS], weights[:_ENDS], tokenizer))
-    last = _joined(_pieces(rollout.tokens[-_ENDS:], weights[-_ENDS:], tokenizer))
+        return _joined(_pieces(rollout.tokens.tolist(), weights, tokenizer))
+    first = _joined(_pieces(rollout.tokens[:_ENDS].tolist(), weights[:_ENDS], tokenizer))
+    last = _joined(_pieces(rollout.tokens[-_ENDS:].tolist(), weights[-_ENDS:], tokenizer))
     return [*first, (f"\n[{left_out:,} tokens are left out]\n", None), *last]
 
 

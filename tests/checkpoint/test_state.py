@@ -6,27 +6,30 @@ import math
 import os
 import shutil
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.checkpoint.state import (
     State,
     begin_checkpoint,
     describe_checkpoint,
     finish_checkpoint,
-    from_row,
     list_checkpoints,
     read_checkpoint,
-    to_row,
 )
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.arrays import read_arrays, write_arrays
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
+texts = st.text(st.characters(exclude_categories=()))  # lone surrogates, too
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -38,18 +41,21 @@ tokens = st.lists(st.integers(0, 2**20), max_size=5).map(tuple)
 @st.composite
 def rollouts(draw: st.DrawFn) -> Rollout:
     response = draw(tokens)
-    values = st.lists(floats, min_size=len(response), max_size=len(response)).map(tuple)
+    floats32 = st.floats(width=32)
+    values = st.lists(floats32, min_size=len(response), max_size=len(response)).map(tuple)
     return Rollout(
         tokens=response,
         rollout_log_probs=draw(values),
-        text=draw(st.text()),
+        text=draw(texts),
         finish_reason=draw(st.sampled_from(["stop", "length"])),
         policy_version=draw(st.integers(0, 10**9)),
         reward_parts=draw(st.dictionaries(st.text(), floats, max_size=3)),
         advantage=draw(floats),
         old_log_probs=draw(st.none() | values),
+        reference_log_probs=draw(st.none() | values),
+        routes=draw(st.none() | st.lists(st.integers(0, 255), max_size=5) | st.just([300])),
         observed=((1, len(response)),) if len(response) > 1 else (),
-        transcript=draw(st.text()),
+        transcript=draw(texts),
     )
 
 
@@ -68,6 +74,8 @@ def bits(value):
     """Replaces floats by their eight bytes, so that −0.0 differs from 0.0 and NaN equals itself."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
+    if isinstance(value, np.ndarray):  # numbers of experts are written in the type of the largest
+        return value.tobytes() if value.dtype.kind == "f" else value.tolist()
     if isinstance(value, dict):
         return {key: bits(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,14 +83,16 @@ def bits(value):
     return value
 
 
-@given(groups)
-def test_a_group_comes_back_from_json_with_every_bit(group: RolloutGroup) -> None:
-    again = from_row(json.loads(json.dumps(to_row(group))))
-    assert bits(to_row(again)) == bits(to_row(group))
-    for old, new in zip(group.rollouts, again.rollouts, strict=True):
-        assert type(new.tokens) is tuple
-        assert type(new.old_log_probs) is type(old.old_log_probs)
-        assert new.observed == old.observed and new.response_mask() == old.response_mask()
+@given(groups=st.lists(st.lists(groups, max_size=2), max_size=3))
+def test_batches_come_back_with_every_bit(tmp_path_factory, groups: list[list[RolloutGroup]]) -> None:
+    path = tmp_path_factory.mktemp("batches") / "batches.npz"
+    write_batches(path, groups)
+    again = read_batches(path)
+    assert [[bits(asdict(group)) for group in batch] for batch in again] == [
+        [bits(asdict(group)) for group in batch] for batch in groups
+    ]
+    for rollout in (rollout for batch in again for group in batch for rollout in group.rollouts):
+        assert not rollout.tokens.flags.writeable and not rollout.rollout_log_probs.flags.writeable
 
 
 def group(prompt_id: str = "a", advantage: float = 0.1) -> RolloutGroup:
@@ -133,7 +143,7 @@ def test_an_unfinished_checkpoint_is_no_checkpoint_and_is_made_anew(tmp_path: Pa
     assert list_checkpoints(tmp_path / "nowhere") == []
 
 
-@pytest.mark.parametrize("part", ["state.json", "batches.jsonl", "trainer"])
+@pytest.mark.parametrize("part", ["state.json", "batches.npz", "trainer"])
 def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
     path = save(tmp_path, 1, batches=[[group()]])
     shutil.rmtree(path / part) if part == "trainer" else (path / part).unlink()
@@ -148,21 +158,76 @@ def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
         ("state.json", '{"update": 1'),
         ("state.json", "{}"),
         ("state.json", "[]"),
-        ("state.json", '{"update": 1, "batch_sizes": 5}'),
-        ("batches.jsonl", ""),
-        ("batches.jsonl", '{"batch": 0}\n'),
-        ("batches.jsonl", "7\n"),
-        ("batches.jsonl", "\x00\x00"),
-        ("batches.jsonl", '{"batch": 5, "prompt": {}, "rollouts": []}\n'),
-        ("batches.jsonl", "first line only"),
+        ("state.json", '{"format": 2, "update": 1, "batch_sizes": 5}'),
+        ("batches.npz", ""),
+        ("batches.npz", '{"batch": 0}\n'),
+        ("batches.npz", "\x00\x00"),
     ],
 )
 def test_a_checkpoint_that_is_damaged(tmp_path: Path, part: str, text: str) -> None:
     path = save(tmp_path, 1, batches=[[group("a"), group("b")]])
-    if text == "first line only":
-        text = (path / part).read_text().splitlines(keepends=True)[0]
     (path / part).write_text(text)
     with pytest.raises(UserError, match="is damaged"):
+        read_checkpoint(path)
+
+
+def test_a_damaged_byte_or_a_cut_in_the_batches_is_found(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, batches=[[group("a"), group("b")]]) / "batches.npz"
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place])
+        with pytest.raises(UserError, match="is damaged"):
+            read_checkpoint(path.parent)
+    place = content.index(np.array([1, 2, 1, 2], dtype=np.int32).tobytes())  # the tokens of both rollouts
+    path.write_bytes(content[:place] + b"\x09" + content[place + 1 :])
+    with pytest.raises(UserError, match=r"is damaged .*CRC"):
+        read_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("rows", np.frombuffer(b"[]", dtype=np.uint8)),
+        ("rows", np.frombuffer(b'[[{"rollouts": []}, {"rollouts": []}]]', dtype=np.uint8)),
+        ("rows", np.frombuffer(b"[7]", dtype=np.uint8)),
+        ("tokens", np.zeros(4)),
+        ("tokens", np.zeros((2, 2), dtype=np.int32)),
+        ("tokens", np.zeros(5, dtype=np.int32)),
+        ("tokens_lengths", np.array([3, 1])),
+        ("tokens_lengths", np.array([4])),
+        ("tokens_lengths", np.array([5, -1])),
+        ("tokens_lengths", np.array([6, -2])),
+        ("text", np.array([0xFF, 0xFE], dtype=np.uint8)),
+        ("old_log_probs", None),
+        ("more", np.zeros(1)),
+    ],
+)
+def test_arrays_of_another_form_are_damage(tmp_path: Path, name: str, array: np.ndarray | None) -> None:
+    path = save(tmp_path, 1, batches=[[group("a"), group("b")]])
+    arrays = read_arrays(path / "batches.npz")
+    others = {key: value for key, value in arrays.items() if key != name}
+    write_arrays(path / "batches.npz", others if array is None else others | {name: array})
+    with pytest.raises(UserError, match="is damaged"):
+        read_checkpoint(path)
+
+
+def test_objects_are_not_unpickled(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, batches=[[group()]])
+    np.savez(path / "batches.npz", rows=np.array([group()], dtype=object))
+    with pytest.raises(UserError, match=r"is damaged .*allow_pickle=False"):
+        read_checkpoint(path)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        write_arrays(path / "batches.npz", {"rows": np.array([group()], dtype=object)})
+
+
+@pytest.mark.parametrize(("change", "found"), [({"format": 3}, 3), ({}, 1)])
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, change, found) -> None:
+    path = save(tmp_path, 1)
+    numbers = json.loads((path / "state.json").read_text())
+    del numbers["format"]
+    (path / "state.json").write_text(json.dumps({**numbers, **change}))
+    (path / "batches.npz").unlink()  # other formats have other files
+    with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 2: "):
         read_checkpoint(path)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from megatron_sspo.checkpoint.batches import read_batches
 from tests.rollout import acting_models
 
 pytestmark = pytest.mark.slow
@@ -66,10 +67,10 @@ def test_a_run_in_an_environment_and_what_it_leaves(workshop) -> None:
     assert any(row["environment/sessions_ended_early"] > 0 for row in found[::2])
     assert any(row["reward/answer"] > 0 for row in found)
 
-    kept = workshop.folder / "run" / "checkpoints" / "update-000003" / "batches.jsonl"
-    batch = [rollout for line in kept.read_text().splitlines() for rollout in json.loads(line)["rollouts"]]
+    kept = read_batches(workshop.folder / "run" / "checkpoints" / "update-000003" / "batches.npz")
+    batch = [rollout for groups in kept for group in groups for rollout in group.rollouts]
     assert batch, "no batch was left of the cycle"
-    assert any(rollout["observed"] and "[user]" in rollout["transcript"] for rollout in batch)
+    assert any(rollout.observed and "[user]" in rollout.transcript for rollout in batch)
     assert len(rows(workshop, "evaluation_responses.jsonl")) == 6
 
     done = workshop.run("train", recipe, "--resume", str(workshop.folder / "run"))

@@ -25,8 +25,8 @@ def batches(folders, tmp_path_factory):
     root = tmp_path_factory.mktemp("batches")
     wanted = [(kind, "ragged") for kind in tiny_policy.KINDS] + [("moe", name) for name in tiny_policy.BATCHES]
     for kind, name in dict.fromkeys(wanted):
-        tiny_policy.save_batch(kind, name, folders[kind], root / f"{kind} {name}.jsonl")
-    return {kind: root / f"{kind} ragged.jsonl" for kind in tiny_policy.KINDS}
+        tiny_policy.save_batch(kind, name, folders[kind], root / f"{kind} {name}.npz")
+    return {kind: root / f"{kind} ragged.npz" for kind in tiny_policy.KINDS}
 
 
 @pytest.fixture(scope="module")

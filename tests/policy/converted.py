@@ -121,7 +121,7 @@ def measure(kind, name, folders, checkpoints, batches, results):
     measured["megatron"] = difference()
     measured["megatron_is_equal"] = all(torch.equal(weights[name], tensor) for name, tensor in policy.weights())
     measured["names"] = sorted(weights) == sorted(source.stored)
-    policy.update(read_batch(batches / f"{kind} ragged.jsonl"), sspo())
+    policy.update(read_batch(batches / f"{kind} ragged.npz"), sspo())
     policy.export(output / "exported")
     trainer = output / "update-000001" / "trainer"
     if dist.get_rank() == 0:

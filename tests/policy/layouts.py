@@ -223,16 +223,22 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     records = [policy.update(batch, sspo()) for _ in range(3)]
     found = {
         "before": before,
-        "old_log_probs": [list(r.old_log_probs or ()) for r in noted],
-        "routes": [r.routes for r in noted],
+        "old_log_probs": [r.old_log_probs.tolist() for r in noted],
+        "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
         "updates": [update_metrics(record) for record in records],
         "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
         "after": weights(),
     }
+    held = {i: (found["old_log_probs"][i], found["routes"][i]) for i, r in enumerate(noted) if not r.is_outline}
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, _digest(found))
-    found["ranks_agree"] = len(set(everyone)) == 1
+    dist.all_gather_object(everyone, (_digest(found), held))
+    digests, (of_rank_0, *others) = zip(*everyone, strict=True)
+    found["ranks_agree"] = (
+        len(set(digests)) == 1
+        and len(of_rank_0) == len(noted)
+        and all(of_rank_0[i] == values for of_rank in others for i, values in of_rank.items())
+    )
     parallel_state.destroy_model_parallel()
     return found
 
@@ -286,7 +292,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
 
 
 def _digest(found: dict[str, Any]) -> str:
-    digest = hashlib.sha256(repr((found["old_log_probs"], found["routes"], found["updates"])).encode())
+    digest = hashlib.sha256(repr(found["updates"]).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
             digest.update(name.encode() + tensor.numpy().tobytes())
@@ -311,7 +317,7 @@ def main(folders: Path, batches: Path, results: Path, *names: str) -> None:
     for name in names:
         layout = LAYOUTS[name]
         print(f"layout {name}", flush=True)
-        found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.jsonl", results)
+        found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.npz", results)
         if dist.get_rank() == 0:
             torch.save(found, results / f"{name}.pt")
         dist.barrier()

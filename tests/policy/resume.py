@@ -28,7 +28,7 @@ def train(policy: Any, batch: Any, updates: int = 2) -> list[Any]:
     records = [policy.update(batch, sspo()) for _ in range(updates)]
     return [
         [(record.loss, record.grad_norm, record.learning_rate) for record in records],
-        [rollout.old_log_probs for group in policy.old_log_probs(batch) for rollout in group.rollouts],
+        [r.old_log_probs.tolist() for g in policy.old_log_probs(batch) for r in g.rollouts if not r.is_outline],
         {name: tensor.clone() for name, tensor in policy.weights()},
     ]
 

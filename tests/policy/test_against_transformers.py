@@ -75,7 +75,7 @@ def naive_sspo(model, batch, on_policy=False):
     for group in batch:
         for rollout in group.rollouts:
             count += 1
-            if not rollout.tokens:
+            if not len(rollout.tokens):
                 total = total - rollout.advantage
                 continue
             now = log_probs(model, group.prompt, rollout)
@@ -89,7 +89,7 @@ def naive_sspo(model, batch, on_policy=False):
 def naive_reinforce(model, batch):
     """−(1/N) Σ_i Â_i (1/|y_i|) Σ_t log π_θ(y_it)."""
     rollouts = [(group.prompt, rollout) for group in batch for rollout in group.rollouts]
-    means = [r.advantage * log_probs(model, p, r).sum() / r.num_response_tokens for p, r in rollouts if r.tokens]
+    means = [r.advantage * log_probs(model, p, r).sum() / r.num_response_tokens for p, r in rollouts if len(r.tokens)]
     return -sum(means) / len(rollouts)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from layouts import cases
@@ -48,10 +49,8 @@ def acting():
 def single(rollout):
     """Returns the same rollout without the observations, as a single turn."""
 
-    def own(values):
-        return tuple(value for value, mine in zip(values, rollout.response_mask(), strict=True) if mine)
-
-    changes = {name: own(getattr(rollout, name)) for name in ("tokens", *FIELDS)}
+    mask = rollout.response_mask()
+    changes = {name: getattr(rollout, name)[mask] for name in ("tokens", *FIELDS)}
     return replace(rollout, **changes, observed=())
 
 
@@ -118,12 +117,7 @@ def test_values_at_observations_are_ignored():
     changed = [
         replace(
             rollout,
-            **{
-                name: tuple(
-                    v if own else 99.0 for v, own in zip(getattr(rollout, name), rollout.response_mask(), strict=True)
-                )
-                for name in FIELDS
-            },
+            **{name: np.where(rollout.response_mask(), getattr(rollout, name), 99.0) for name in FIELDS},
         )
         for rollout in group.rollouts
     ]

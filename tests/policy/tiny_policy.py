@@ -1,6 +1,5 @@
 """Tiny models in Hugging Face folders, a batch of rollouts for each, and the run that trains them."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from transformers import (
 )
 
 from megatron_sspo.batching.routes import pack_routes
-from megatron_sspo.checkpoint.state import from_row, to_row
+from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
@@ -91,7 +90,7 @@ def reference(folder: Path) -> PreTrainedModel:
 
 def log_probs(model: PreTrainedModel, prompt: Prompt, rollout: Rollout) -> torch.Tensor:
     """Returns log π of the tokens after a prompt, 0 at those of an environment, by one forward pass and log_softmax."""
-    tokens = torch.tensor([prompt.tokens + rollout.tokens])
+    tokens = torch.tensor([[*prompt.tokens, *rollout.tokens.tolist()]])
     rows = slice(len(prompt.tokens) - 1, tokens.shape[1] - 1)
     distribution = torch.log_softmax(model(tokens).logits[0, rows] / TEMPERATURE, dim=-1)
     found = distribution.gather(1, torch.tensor(rollout.tokens, dtype=torch.int64)[:, None])[:, 0]
@@ -160,15 +159,16 @@ def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
             if name == "routed":  # as an engine reports routes: the last token has none
                 shape = (prompt_length + length - 1, 4, 8)
                 chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]
-                rollout = replace(rollout, routes=pack_routes(chosen, 8))
+                rollout = replace(rollout, routes=pack_routes(chosen.numpy(), 8))
             rollouts.append(rollout)
         groups.append(RolloutGroup(prompt=prompt, rollouts=rollouts))
-    path.write_text("".join(json.dumps(to_row(group)) + "\n" for group in groups))
+    write_batches(path, [groups])
     return path
 
 
 def read_batch(path: Path) -> list[RolloutGroup]:
-    return [from_row(json.loads(line)) for line in path.read_text().splitlines()]
+    (batch,) = read_batches(path)
+    return batch
 
 
 def with_first(batch: list[RolloutGroup], **change: object) -> list[RolloutGroup]:

@@ -128,13 +128,18 @@ def share(rank: int, world_size: int, path: str) -> None:
         if not replicated and rank:
             engine.start = None  # type: ignore[assignment]  # only rank 0 may start a generation on servers
         groups = collected(ids, engine)
-        assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
+        assert [group.prompt.id for group in groups] == list(ids)
+        assert [[r.reward for r in group.rollouts] for group in groups] == [[1.0, 2.0]] * len(ids)
+        assert [[len(r.tokens) for r in group.rollouts] for group in groups] == [[2, 3]] * len(ids)
+        if rank == 0:
+            assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
+        assert all(r.is_outline == (rank > 0) for group in groups for r in group.rollouts)
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_processes_split_the_prompts_and_all_return_the_same_groups(tmp_path) -> None:
+def test_processes_split_the_prompts_and_rank_0_has_the_groups(tmp_path) -> None:
     mp.spawn(share, (2, str(tmp_path / "store")), nprocs=2)  # type: ignore[attr-defined]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 
 TOKENS = (5, 6, 7, 8)
@@ -28,8 +29,12 @@ def answer(kind, tokens=TOKENS, **meta):
     }
 
 
+def response(tokens, log_probs, *others):
+    return PartialResponse(token_array(tokens), log_prob_array(log_probs), *others)
+
+
 def test_a_complete_response(format):
-    assert format.parse(answer("length")) == PartialResponse(TOKENS, LOG_PROBS, ((2, 4),), "length")
+    assert format.parse(answer("length")) == response(TOKENS, LOG_PROBS, ((2, 4),), "length")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_a_complete_response(format):
 def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, spans):
     """Checks that the last token is dropped: SGLang has not yet checked whether it ends the response."""
     found = format.parse(answer("abort", **({"weight_versions": versions} if versions else {})))
-    assert found == PartialResponse(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
+    assert found == response(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
 
 
 @pytest.mark.parametrize("tokens", [(), (5,)])

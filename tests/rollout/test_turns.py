@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from megatron_sspo.checkpoint.state import from_row, to_row
+from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.environment.codeact import CodeAct
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
@@ -128,7 +128,7 @@ def groups(engine, acting):
 def turns_of(rollout):
     """Returns (tokens of the turn, tokens between it and the next turn) for each turn."""
     borders = [0, *(place for span in rollout.observed for place in span), len(rollout.tokens)]
-    parts = [rollout.tokens[a:b] for a, b in pairwise(borders)]
+    parts = [tuple(rollout.tokens[a:b].tolist()) for a, b in pairwise(borders)]
     return list(zip(parts[::2], [*parts[1::2], ()], strict=True))
 
 
@@ -162,7 +162,7 @@ def test_observations_are_those_of_the_environment(groups, acting, sandbox):
     assert_nothing_runs(sandbox)
 
 
-def test_a_rollout_counts_sampled_tokens_only(groups):
+def test_a_rollout_counts_sampled_tokens_only(groups, tmp_path):
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert {rollout.num_turns for rollout in rollouts} >= {1, 2, 3}
     for rollout in rollouts:
@@ -171,8 +171,8 @@ def test_a_rollout_counts_sampled_tokens_only(groups):
         assert len(mask) == len(rollout.tokens) == len(rollout.rollout_log_probs) <= MAX_TOKENS
         assert bool(rollout.transcript) == (rollout.num_turns > 1)
         assert rollout.transcript.count("[user]") >= rollout.num_turns - 1
-    rows = [to_row(group) for group in groups]
-    assert [to_row(from_row(row)) for row in rows] == rows and [from_row(row) for row in rows] == groups
+    write_batches(tmp_path / "batches.npz", [groups])
+    assert read_batches(tmp_path / "batches.npz") == [groups]
 
 
 def test_log_probs_of_every_turn_are_those_of_a_plain_forward_pass(groups, folder):
@@ -189,7 +189,7 @@ def test_the_first_turn_equals_a_single_turn_response(groups, engine, acting):
     single = engine.generate(PROMPTS, Sampling(max_tokens=MAX_TOKENS, stop=acting.stop), group_size=6, seed=0)
     for group, other in zip(groups, single, strict=True):
         for rollout, alone in zip(group.rollouts, other.rollouts, strict=True):
-            assert turns_of(rollout)[0][0] == alone.tokens
+            assert turns_of(rollout)[0][0] == tuple(alone.tokens)
             assert alone.observed == () and alone.transcript == ""
 
 

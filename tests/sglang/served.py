@@ -44,7 +44,9 @@ def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
     assert all(len(group.rollouts) == group_size for group in groups)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert {rollout.policy_version for rollout in rollouts} <= versions
-    long = [rollout.tokens for rollout in rollouts if len(rollout.tokens) > 20]  # short ones may repeat by chance
+    long = [
+        tuple(rollout.tokens) for rollout in rollouts if len(rollout.tokens) > 20
+    ]  # short ones may repeat by chance
     assert len(long) > len(rollouts) / 2 and len(set(long)) == len(long), "a response was counted twice"
 
 

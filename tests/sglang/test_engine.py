@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,7 +73,7 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, k
         groups = generate(engine, policy)
         assert [group.prompt for group in groups] == PROMPTS
         assert {rollout.policy_version for group in groups for rollout in group.rollouts} == {version}
-        assert all(len(group.rollouts) == 4 and all(r.tokens for r in group.rollouts) for group in groups)
+        assert all(len(group.rollouts) == 4 and all(len(r.tokens) for r in group.rollouts) for group in groups)
         assert largest_difference(policy, groups) < 1e-4
         if stale is not None:  # the update is large enough to detect old weights
             assert largest_difference(policy, stale) > 1e-3
@@ -100,7 +101,7 @@ def choices(routes):
     """Returns the sorted experts of each token and layer."""
     from megatron_sspo.batching.routes import RouterShape, unpack_routes
 
-    return unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)).sort(dim=-1).values.tolist()
+    return np.sort(unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)), axis=-1).tolist()
 
 
 def test_greedy_is_the_most_likely_token(engines, policies, folders):
@@ -112,7 +113,7 @@ def test_greedy_is_the_most_likely_token(engines, policies, folders):
     model = reference(folders["dense"].with_name("greedy"))
     for group in generate(engine, policy, temperature=0.0):
         rollout = group.rollouts[0]
-        tokens = torch.tensor([group.prompt.tokens + rollout.tokens])
+        tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])
         with torch.no_grad():
             logits = model(tokens).logits[0, len(group.prompt.tokens) - 1 : -1]
         assert logits.argmax(dim=-1).tolist() == list(rollout.tokens)

@@ -84,7 +84,7 @@ def check(groups, folder):
             turn = rollout.tokens[begin:first]
             num_words = len(tokenizer.decode(turn, skip_special_tokens=True).split())
             printed = " ".join(["w5"] * (1 + num_words % 5))
-            assert rollout.tokens[first:beyond] == template.observation_tokens(turn, f"Observation:\n{printed}")
+            assert tuple(rollout.tokens[first:beyond]) == template.observation_tokens(turn, f"Observation:\n{printed}")
             begin = beyond
         sampled = sum(count for _, count in rollout.version_spans) or rollout.num_response_tokens
         assert sampled == rollout.num_response_tokens == sum(rollout.response_mask())

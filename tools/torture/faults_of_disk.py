@@ -96,12 +96,12 @@ def _truncate_state(checkpoint: Path, chance: random.Random) -> str:
 
 
 def _truncate_batches(checkpoint: Path, chance: random.Random) -> str:
-    path = checkpoint / "batches.jsonl"
+    path = checkpoint / "batches.npz"
     content = path.read_bytes()
     if not content:
         return _truncate_state(checkpoint, chance)
     path.write_bytes(content[: chance.randrange(len(content))])
-    return "batches.jsonl is cut"
+    return "batches.npz is cut"
 
 
 def _empty_index(checkpoint: Path, _: random.Random) -> str:

@@ -80,7 +80,7 @@ def _write_journal() -> None:
 
     def content(rollout) -> str:
         """Returns a digest of a response; two long responses are not equal by chance."""
-        return hashlib.sha256(repr((rollout.tokens, rollout.rollout_log_probs)).encode()).hexdigest()[:20]
+        return hashlib.sha256(rollout.tokens.tobytes() + rollout.rollout_log_probs.tobytes()).hexdigest()[:20]
 
     def after_update_with_journal(self, batch, record) -> None:
         groups = [

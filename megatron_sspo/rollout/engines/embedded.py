@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
@@ -334,8 +335,8 @@ class EmbeddedEngine:
     def _rollout(self, row: _Row, policy_version: int) -> Rollout:
         assert row.finish_reason is not None
         return Rollout(
-            tokens=tuple(row.tokens),
-            rollout_log_probs=tuple(row.log_probs),
+            tokens=token_array(row.tokens),
+            rollout_log_probs=log_prob_array(row.log_probs),
             text=self._last_turn_text(row),
             finish_reason=row.finish_reason,
             policy_version=policy_version,

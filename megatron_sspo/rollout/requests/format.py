@@ -2,13 +2,15 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from transformers import AutoConfig, AutoTokenizer
 
+from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
+from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.batching.routes import pack_routes
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
@@ -17,22 +19,22 @@ from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class PartialResponse:
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialResponse(EqualByArrays):
     """A response so far: complete, or incomplete because its request was aborted.
 
     Requests are aborted when weights are replaced or a request takes too long.
     """
 
-    tokens: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] = ()
+    tokens: np.ndarray = field(default_factory=lambda: token_array([]))  # [n] int32, as in `Rollout`
+    log_probs: np.ndarray = field(default_factory=lambda: log_prob_array([]))  # [n] float32
     spans: tuple[tuple[int, int], ...] = ()  # (policy version, number of consecutive tokens that it sampled)
     finish_reason: FinishReason | None = None  # None: incomplete
-    routes: str | None = None
+    routes: np.ndarray | None = None  # as in `Rollout`
     observed: tuple[tuple[int, int], ...] = ()  # see `Rollout.observed`
 
     @property
-    def last_turn(self) -> tuple[int, ...]:
+    def last_turn(self) -> np.ndarray:
         """The tokens of the last turn."""
         return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
 
@@ -41,8 +43,8 @@ class PartialResponse:
         end = len(self.tokens) + len(observation)
         return replace(
             self,
-            tokens=self.tokens + observation,
-            log_probs=self.log_probs + (0.0,) * len(observation),
+            tokens=_joined(self.tokens, token_array(observation)),
+            log_probs=_joined(self.log_probs, np.zeros(len(observation), dtype=np.float32)),
             finish_reason=None,
             observed=(*self.observed, (len(self.tokens), end)),
         )
@@ -56,8 +58,8 @@ class PartialResponse:
             else:
                 spans.append((version, count))
         return PartialResponse(
-            self.tokens + more.tokens,
-            self.log_probs + more.log_probs,
+            _joined(self.tokens, more.tokens),
+            _joined(self.log_probs, more.log_probs),
             tuple(spans),
             more.finish_reason,
             more.routes,
@@ -97,7 +99,7 @@ class RequestFormat:
         """Returns the request for the rest of a response."""
         return {
             "rid": id,
-            "input_ids": [*prompt.tokens, *part.tokens],
+            "input_ids": [*prompt.tokens, *part.tokens.tolist()],
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
@@ -123,12 +125,12 @@ class RequestFormat:
         try:
             meta = answer["meta_info"]
             kind = meta["finish_reason"]["type"]
-            tokens = tuple(int(token) for token in answer["output_ids"])
-            if kind == "abort" and len(tokens) <= 1:
+            output_ids, rows = answer["output_ids"], meta["output_token_logprobs"]
+            if kind == "abort" and len(output_ids) <= 1:
                 return PartialResponse()
-            log_probs = tuple(float(value) for value, *_ in meta["output_token_logprobs"])
-            if tuple(token for _, token, *_ in meta["output_token_logprobs"]) != tokens:
+            if [row[1] for row in rows] != output_ids:
                 raise ValueError("output_ids and output_token_logprobs differ")
+            tokens, log_probs = token_array(output_ids), log_prob_array([row[0] for row in rows])
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
@@ -163,13 +165,17 @@ class RequestFormat:
         """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
         return TurnTemplate(self._tokenizer)
 
-    def _decode(self, tokens: tuple[int, ...]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+    def _decode(self, tokens: np.ndarray) -> str:
+        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
 
-    def _pack_routes(self, meta: Mapping[str, Any]) -> str:
+    def _pack_routes(self, meta: Mapping[str, Any]) -> np.ndarray:
         """Packs the experts of every token except the last one, which the model has not processed."""
-        chosen = torch.frombuffer(bytearray(base64.b64decode(meta["routed_experts"])), dtype=torch.int32)
+        chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
         return pack_routes(chosen, self._num_experts)
+
+
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return freeze(np.concatenate([first, second])) if len(first) else second
 
 
 def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,1 @@
+"""Read-only NumPy arrays for tokens, log-probs and routes."""

@@ -1,0 +1,112 @@
+"""Holders of a batch: which rank has what.
+
+Rank 0 holds every rollout whole: it drives the servers, writes checkpoints and shows rollouts. Another rank holds whole
+what its data-parallel rank computes, and of all other rollouts an outline, with which it packs and counts as every rank
+does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.exchange import exchange
+from megatron_sspo.types import Rollout, RolloutGroup
+
+Batch = Sequence[RolloutGroup]
+Plan = Sequence[Sequence[Sequence[int]]]
+"""[data-parallel rank][microbatch] -> numbers of sequences, as `pack` returns it."""
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The ranks that compute the sequences of each data-parallel rank."""
+
+    rank: int
+    data_rank: int
+    ranks: Sequence[Sequence[int]]  # of each data-parallel rank
+    sources: Sequence[int]  # of each data-parallel rank, the rank whose results count
+
+    @classmethod
+    def agree(cls, rank: int, data_rank: int, *, is_source: bool) -> "Holders":
+        """Collects the places of all ranks. A collective."""
+        places = agree.all_gather_objects((data_rank, is_source))
+        count = 1 + max(of for of, _ in places)
+        return cls(
+            rank,
+            data_rank,
+            [[number for number, (of, _) in enumerate(places) if of == wanted] for wanted in range(count)],
+            [places.index((wanted, True)) for wanted in range(count)],
+        )
+
+    def share(self, batch: Batch, plan: Plan) -> list[RolloutGroup]:
+        """Sends from rank 0 the rollouts that each rank computes, without their texts. A collective."""
+        rollouts = [rollout for group in batch for rollout in group.rollouts]
+
+        def parcels() -> Iterator[tuple[list[int], dict[int, Rollout]]]:
+            for ranks, members in zip(self.ranks, plan, strict=True):
+                yield (
+                    [rank for rank in ranks if rank],
+                    {n: replace(rollouts[n], text="", transcript="") for part in members for n in part},
+                )
+
+        if self.rank == 0:
+            exchange(parcels(), [])
+            return list(batch)
+        (mine,) = exchange([], [0])
+        return with_rollouts(batch, [mine.get(number, rollout) for number, rollout in enumerate(rollouts)])
+
+    def spread(self, mine: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Returns values by the numbers of sequences: those that this rank computes, and on rank 0 all. A collective.
+
+        Args:
+            mine: this rank's values, of which only the source's are used, so that ranks that compute the same sequences
+                have the same bits.
+        """
+        source = self.sources[self.data_rank]
+        outgoing = [(self._others_who_hold(), mine)] if self.rank == source else []
+        senders = self.sources if self.rank == 0 else [source]
+        received = exchange(outgoing, [rank for rank in senders if rank != self.rank])
+        parts = [mine, *received] if self.rank == source else received
+        return {number: values for part in parts for number, values in part.items()}
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Returns the values of all ranks that compute the same sequences as this one, on rank 0 of all. A collective.
+
+        The order is the same everywhere: that of ranks.
+        """
+        senders = sorted(n for of in self.ranks for n in of) if self.rank == 0 else self.ranks[self.data_rank]
+        others = [rank for rank in senders if rank != self.rank]
+        values = dict(zip(others, exchange([(self._others_who_hold(), mine)], others), strict=True))
+        return [mine if rank == self.rank else values[rank] for rank in senders]
+
+    def _others_who_hold(self) -> list[int]:
+        return sorted({0, *self.ranks[self.data_rank]} - {self.rank})
+
+
+def outline(batch: Batch) -> list[RolloutGroup]:
+    """Returns the outlines of all rollouts."""
+    return [replace(group, rollouts=[rollout.outline() for rollout in group.rollouts]) for group in batch]
+
+
+def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], lengths: Sequence[int]) -> list[RolloutGroup]:
+    """Returns the batch with one field of every rollout replaced; rollouts without a value become outlines.
+
+    Args:
+        values: arrays by the number of the rollout in the batch.
+        lengths: the length of every rollout's array.
+    """
+    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    changed = [
+        replace(rollout, **{name: values[number]}) if number in values else rollout.outline(**{name: lengths[number]})
+        for number, rollout in enumerate(rollouts)
+    ]
+    return with_rollouts(batch, changed)
+
+
+def with_rollouts(batch: Batch, rollouts: Sequence[Rollout]) -> list[RolloutGroup]:
+    """Returns the batch with all of its rollouts replaced, in order."""
+    order = iter(rollouts)
+    return [replace(group, rollouts=[next(order) for _ in group.rollouts]) for group in batch]

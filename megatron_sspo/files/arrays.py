@@ -1,0 +1,39 @@
+"""Reads and writes files of named NumPy arrays (npz), without pickled objects."""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays of numbers to a temporary file beside `path` and renames it."""
+    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
+    with temporary.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays in a file; each one's checksum is compared with its content.
+
+    Raises:
+        ValueError: the file is damaged, or is of another kind.
+        OSError: it cannot be read.
+    """
+    damage = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, MemoryError)
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if not isinstance(found, NpzFile):
+                raise ValueError("it holds a single array")
+            return {name: found[name] for name in found.files}
+    except (*damage, ValueError, OverflowError, SyntaxError) as error:
+        raise ValueError(f"{path.name} is not a file of arrays, or is damaged: {error}") from error
