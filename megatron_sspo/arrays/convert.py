@@ -63,7 +63,7 @@ def _integers(array: np.ndarray, dtype: np.dtype[Any], what: str) -> np.ndarray:
     return freeze(array.astype(dtype))
 
 
-def _array(values: ArrayLike, what: str, code: str = "") -> np.ndarray:
+def _array(values: Any, what: str, code: str = "") -> np.ndarray:
     """Returns the values as an array of any type.
 
     Args:

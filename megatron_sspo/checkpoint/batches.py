@@ -42,7 +42,7 @@ def write_batches(path: Path, batches: Batches) -> None:
     rows = [[_group_row(group) for group in batch] for batch in batches]
     # values without a JSON type can only be in a prompt's metadata, which the reward alone reads, and it has
     content = json.dumps(rows, default=str).encode()
-    arrays = {"rows": np.frombuffer(content, dtype=np.uint8)}
+    arrays: dict[str, np.ndarray] = {"rows": np.frombuffer(content, dtype=np.uint8)}
     for name, kinds in _FLAT.items():
         values = [_as_array(getattr(rollout, name)) for rollout in rollouts]
         arrays[name] = np.concatenate([np.empty(0, kinds[0]), *(array for array in values if array is not None)])

@@ -1,4 +1,4 @@
-"""Training of the policy with Megatron: microbatches -> new weights. Only this folder, its checkpoints and its rehearsal
+"""Training of the policy with Megatron: microbatches -> new weights. Only this folder, `checkpoint` and `rehearsal`
 import megatron.core.
 
 On a machine without CUDA, importing this package first patches torch so that Megatron-Core runs on CPU and gloo

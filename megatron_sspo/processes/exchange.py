@@ -52,7 +52,7 @@ def _receive(rank: int, group: Any) -> Any:
     dist.recv(size, rank, group=group, tag=_SIZE)
     content = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(content, rank, group=group, tag=_CONTENT)
-    return pickle.loads(content.numpy())
+    return pickle.loads(memoryview(content.numpy()))
 
 
 def _wait(sending: Iterable[Any]) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.run import Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
@@ -108,7 +110,8 @@ def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int
 
 def make_batch(work: Workload) -> list[RolloutGroup]:
     """Returns the sequences of the rehearsed microbatches."""
-    tokens, log_probs = tuple(range(1, work.response_tokens + 1)), (-0.5,) * work.response_tokens
+    tokens = np.arange(1, work.response_tokens + 1, dtype=np.int32)
+    log_probs = np.full(work.response_tokens, -0.5, dtype=np.float32)
     prompt = Prompt(id="rehearsal", tokens=tuple(range(1, work.prompt_tokens + 1)), answer="")
     rollout = Rollout(
         tokens=tokens,

@@ -14,6 +14,7 @@ from megatron.core.optimizer import clip_grads
 from megatron.core.transformer import module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from megatron_sspo.batching.holders import Holders
 from megatron_sspo.memory.parameters import layers_per_stage, padded_vocab_size
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights import gather
@@ -57,6 +58,8 @@ def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
         stack.enter_context(patch.object(dist, "all_gather_object", all_gather_object))
         stack.enter_context(patch.object(dist, "broadcast_object_list", lambda *_, **__: None))
         stack.enter_context(patch.object(dist, "batch_isend_irecv", send_and_receive))
+        # which ranks hold which rollouts, which none of them sends here
+        stack.enter_context(patch.object(Holders, "agree", lambda rank, data, **_: Holders(rank, data, [], [])))
         yield
 
 

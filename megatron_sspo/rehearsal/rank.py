@@ -156,10 +156,10 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
 
         return inner
 
-    def log_probs(self: Any, rank_batch: Any, *, record: bool = False) -> list[tuple[float, ...]]:
-        """Runs the pass without the values, which other ranks would send."""
+    def log_probs(self: Any, rank_batch: Any, *, record: bool = False) -> dict[int, Any]:
+        """Runs the pass, and returns no values."""
         self.run(rank_batch, forward_step.report_log_probs, forward_only=True, record=record)
-        return [() for _ in rank_batch.sequences]
+        return {}
 
     def merge(reports: Any, *, order: Any) -> UpdateRecord:
         return UpdateRecord(loss=1.0, tokens={}, sequences={}, order=order)

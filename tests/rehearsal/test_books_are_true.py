@@ -62,6 +62,10 @@ def test_memory_is_that_of_a_real_process(books: Any, layout: str, rank: int) ->
     fake, real = books(layout, rank)
     assert fake["resident"] == real["resident"]
     rehearsed = LAYOUTS[layout]
+    # on the host, where gloo frees a gathered tensor at a moment of its own
+    checkpoints = [sum(found["peaks"].pop("checkpoint").values()) for found in (fake, real)]
+    assert checkpoints[0] == pytest.approx(checkpoints[1], rel=0.02)
+    assert fake["written"] == real["written"]
     if rehearsed.parallel.pipeline == 1:
         assert fake["peaks"] == real["peaks"]
         return
