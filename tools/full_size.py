@@ -94,8 +94,7 @@ def rehearse(row: Row) -> dict[str, Any]:
         "stages": [
             {
                 "resident": stage["resident"],
-                "peaks": stage["peaks"],
-                "written": stage["written"],
+                "peaks": {part: peak for part, peak in stage["peaks"].items() if part != "checkpoint"},  # on hosts
                 "flops": stage["flops"],
                 "seconds": sum(stage["seconds"].values()),
                 "estimate": _estimated(estimates[number]),
@@ -122,7 +121,7 @@ def tables(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
     stages, parallel, predicted = result["stages"], result["parallel"], result["prediction"]
-    worst = max(stages, key=lambda stage: _peak(stage))
+    worst = max(stages, key=_peak)
     peak = _peak(worst)
     terms = {name: seconds for name, seconds in predicted.items() if name not in _NOT_TERMS}
     names = ("data", "tensor", "pipeline", "virtual_pipeline", "context", "expert")
@@ -143,7 +142,7 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
 
 
 def _peak(stage: Mapping[str, Any]) -> int:
-    return max(sum(peak.values()) for part, peak in stage["peaks"].items() if part != "checkpoint")
+    return max(sum(peak.values()) for peak in stage["peaks"].values())
 
 
 _NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}

@@ -11,34 +11,17 @@ from typing import Any
 from megatron_sspo.memory.estimate import MemoryEstimate, estimate
 from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.paper import RECOMPUTE
+from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.weights.family import load_family
 
 CARD = 80.0  # GB
 
-_QWEN3 = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "vocab_size": 151936, "tie_word_embeddings": False}
-
-# The sizes of their config.json.
+# The content of their config.json.
 MODELS: dict[str, dict[str, Any]] = {
-    "Qwen2.5-7B": {
-        **_QWEN3, "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-        "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768,
-    },
-    "Qwen3-8B": {
-        **_QWEN3, "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
-    },
-    "Qwen3-14B": {
-        **_QWEN3, "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40,
-        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
-    },
-    "Qwen3-30B-A3B": {
-        **_QWEN3, "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
-        "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
-        "max_position_embeddings": 40960,
-    },
-}  # fmt: skip
+    "Qwen2.5-7B": find_config("Qwen2.5-7B-Instruct")[0],
+    **{name: find_config(name)[0] for name in ("Qwen3-8B", "Qwen3-14B", "Qwen3-30B-A3B")},
+}
 
 # (model, layout, whether activations are recomputed, remark)
 ROWS: list[tuple[str, Parallel, bool, str]] = [

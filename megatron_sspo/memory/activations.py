@@ -25,6 +25,8 @@ class Sizes:
         rows: tokens of the hidden states, of which sequence parallelism gives each rank a part.
         inner_rows: tokens within attention and a dense MLP, which tensor parallelism shards by width.
         all_rows: tokens of the microbatch, over all context-parallel ranks.
+        mask_columns: tokens of the longest sequence, to which a mask says what each of a rank's tokens sees; 0 without
+            context parallelism.
         heads, groups: numbers of query heads and of key-value heads; query_width, kv_width: × head_dim.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
         ffn_width: width of the MLP or of an expert.
@@ -34,6 +36,7 @@ class Sizes:
     rows: int
     inner_rows: int
     all_rows: int
+    mask_columns: int
     hidden: int
     query_width: int
     kv_width: int
@@ -47,12 +50,13 @@ class Sizes:
     has_qk_norm: bool
 
 
-def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) -> Sizes:
+def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int, longest: int) -> Sizes:
     """Returns the sizes of a layer on one rank.
 
     Args:
         architecture: the family's arguments of Megatron's TransformerConfig.
         num_tokens: the number of tokens of a microbatch.
+        longest: the number of tokens of the longest sequence.
     """
     tensor, head_dim = parallel.tensor, architecture["kv_channels"]
     inner_rows = -(-num_tokens // parallel.context)
@@ -65,6 +69,7 @@ def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int) 
         rows=rows,
         inner_rows=inner_rows,
         all_rows=num_tokens,
+        mask_columns=longest if parallel.context > 1 else 0,
         hidden=architecture["hidden_size"],
         query_width=heads * head_dim,
         kv_width=groups * head_dim,
@@ -95,8 +100,8 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     kept += s.inner_rows * (itemsize * 4 * s.head_dim)  # rotary embedding: cos and sin, for query and key
     # q, k, v, the output, the softmax normalizers
     kept += s.inner_rows * (itemsize * 2 * (s.query_width + s.kv_width) + 4 * s.heads)
-    if not use_te:  # keys and values of the other context-parallel ranks
-        kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv_width
+    if not use_te:  # keys and values of the other context-parallel ranks, and the masks
+        kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv_width + s.inner_rows * itemsize * s.mask_columns
     return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
 
 

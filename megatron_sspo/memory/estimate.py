@@ -69,7 +69,8 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     counts = count_per_stage(family, config, parallel, run.megatron)
     layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
-    sizes = activations.sizes(architecture, parallel, run.tokens_per_microbatch)
+    longest = run.prompts.max_tokens + run.rollouts.sampling.max_tokens
+    sizes = activations.sizes(architecture, parallel, run.tokens_per_microbatch, longest)
     found = []
     for stage, count in enumerate(counts):
         is_last = stage == len(counts) - 1

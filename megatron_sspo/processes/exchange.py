@@ -52,7 +52,8 @@ def _receive(rank: int, group: Any) -> Any:
     dist.recv(size, rank, group=group, tag=_SIZE)
     content = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(content, rank, group=group, tag=_CONTENT)
-    return pickle.loads(memoryview(content.numpy()))
+    received: Any = content.numpy()
+    return pickle.loads(received)
 
 
 def _wait(sending: Iterable[Any]) -> None:
