@@ -72,6 +72,14 @@ class Holders:
         parts = [mine, *received] if self.rank == source else received
         return {number: values for part in parts for number, values in part.items()}
 
+    def collect(self, mine: Any) -> list[Any]:
+        """Returns the values of the source of each data-parallel rank on rank 0, and none elsewhere. A collective."""
+        is_source = self.rank == self.sources[self.data_rank]
+        outgoing = [([0], mine)] if self.rank and is_source else []
+        incoming = [] if self.rank else [rank for rank in self.sources if rank]
+        received = dict(zip(incoming, exchange(outgoing, incoming), strict=True))
+        return [] if self.rank else [received[rank] if rank else mine for rank in self.sources]
+
     def gather(self, mine: Any) -> list[Any]:
         """Returns the values of all ranks that compute the same sequences as this one, on rank 0 of all. A collective.
 

@@ -249,7 +249,7 @@ class Job:
         row = {
             "update": self.state.update,
             **reward_metrics(batch, policy_version=version),
-            **update_metrics(record),
+            **(update_metrics(record) if self.is_main else {}),
             **self.cycles.metrics(),
             **self.engine.metrics(),
             **self._reward_metrics(),
@@ -261,7 +261,7 @@ class Job:
             self._metrics_writer.write(sinks.METRICS, row)
             self._write_rollouts(batch, record)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
-        if not self.state.batches:
+        if self.is_main and not self.state.batches:
             self.display.log(format_update(row))
         self.checkpoints.poll()
         if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):

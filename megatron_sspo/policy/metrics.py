@@ -12,7 +12,10 @@ _MOVED = 1e-3  # |log ρ| above which a token counts as moved: well above the ro
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRecord:
-    """The values of one optimizer step over all ranks and microbatches: R response tokens, S sequences."""
+    """The values of one optimizer step over all ranks and microbatches: R response tokens, S sequences.
+
+    Only rank 0 has the values of tokens and sequences; elsewhere both are empty.
+    """
 
     loss: float  # the mean over sequences, whose gradient was taken
     tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference

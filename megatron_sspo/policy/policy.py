@@ -119,6 +119,8 @@ class Policy:
     def gradient(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Computes the gradient of −J of the batch into Megatron's gradient buffers, and returns the metrics.
 
+        Only rank 0's metrics have the values of tokens and sequences; the loss is on every rank.
+
         J is divided by the number of sequences of the whole batch, however they are spread over ranks and microbatches.
         """
         rank_batch = self._schedule.rank_batch(batch)
@@ -128,7 +130,11 @@ class Policy:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         reports = self._schedule.run(rank_batch, loss, forward_only=False)
-        return merge(self._schedule.gather_reports(reports), order=rank_batch.order)
+        gathered = self._schedule.gather_reports(reports)
+        record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
+        if agree.is_main():
+            record = merge(gathered, order=rank_batch.order)
+        return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.

@@ -174,16 +174,9 @@ class Schedule:
         return found, [length * shape.num_layers * shape.topk for length in lengths]
 
     def gather_reports(self, reports: list[Report]) -> list[Report]:
-        """Returns every data-parallel rank's reports, in the same order on every rank of the job."""
-        computes_loss = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        on_cpu = [_to_cpu(report) for report in reports] if computes_loss else []
-        gathered: list[Any] = [None] * parallel_state.get_data_parallel_world_size()
-        dist.all_gather_object(gathered, on_cpu, group=parallel_state.get_data_parallel_group())
-        if self._parallel.pipeline > 1:
-            group: Any = parallel_state.get_pipeline_model_parallel_group()
-            last = parallel_state.get_pipeline_model_parallel_last_rank()
-            dist.broadcast_object_list(gathered, src=last, group=group)
-        return [report for part in gathered for report in part]
+        """Returns all ranks' reports in the order of `RankBatch.order` on rank 0, and none on other ranks."""
+        parts = self._holders.collect([_to_cpu(report) for report in reports])
+        return [report for part in parts for report in part]
 
 
 def _lengths(sequences: Sequences) -> list[int]:

@@ -63,8 +63,8 @@ def rehearse_policy(
 ) -> Account:
     """Builds the policy under a mode that keeps books, and runs each part of a cycle once."""
     books, seconds, peaks = mode.books, {}, {}
-    # the reference weights of a KL penalty are on the host
-    run = replace(rehearsed_run(run, work), penalties=Penalties())
+    # the reference weights of a KL penalty are on the host, and so are routes until a microbatch is computed
+    run = replace(rehearsed_run(run, work), penalties=Penalties(), routing_replay="none")
 
     @contextmanager
     def part(name: str, category: str) -> Iterator[None]:
@@ -175,6 +175,7 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
             (policy, "merge", merge),
             (optimizer, "finalize_model_grads", during("reduce", optimizer.finalize_model_grads)),
             (schedule.Schedule, "log_probs", log_probs),
+            (schedule.Schedule, "gather_reports", lambda self, reports: []),
             (step, "__call__", during("forward", step.__call__)),
             (step, "_loss_from_hidden", during("forward", step._loss_from_hidden)),
             (head, "forward", staticmethod(counted("head", head.forward))),

@@ -226,10 +226,13 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
-        "updates": [update_metrics(record) for record in records],
-        "weights": [(s, t.tolist()) for s, t in by_sequence(records[-1], [r.num_response_tokens for r in noted])],
+        "steps": [(record.loss, record.grad_norm, record.learning_rate) for record in records],
         "after": weights(),
     }
+    if dist.get_rank() == 0:  # which alone has the values of tokens
+        lengths = [r.num_response_tokens for r in noted]
+        found["updates"] = [update_metrics(record) for record in records]
+        found["weights"] = [(s, t.tolist()) for s, t in by_sequence(records[-1], lengths)]
     held = {i: (found["old_log_probs"][i], found["routes"][i]) for i, r in enumerate(noted) if not r.is_outline}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, (_digest(found), held))
@@ -292,7 +295,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
 
 
 def _digest(found: dict[str, Any]) -> str:
-    digest = hashlib.sha256(repr(found["updates"]).encode())
+    digest = hashlib.sha256(repr(found["steps"]).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
             digest.update(name.encode() + tensor.numpy().tobytes())

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
+from megatron_sspo.batching import holders
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 
@@ -136,7 +137,8 @@ def _without_gloo() -> Iterator[None]:
         return inner
 
     with ExitStack() as stack:
-        for place, name in ((dist, "all_gather_object"), (dist, "broadcast_object_list"), (dist.Work, "wait")):
+        objects = [(dist, "all_gather_object"), (dist, "broadcast_object_list"), (holders, "exchange")]
+        for place, name in (*objects, (dist.Work, "wait")):
             stack.enter_context(patch.object(place, name, unrecorded(getattr(place, name))))
         yield
 
