@@ -133,7 +133,7 @@ def seconds(action: Callable[[], Any], clock: Callable[[], float] = time.process
 
 def resident() -> int:
     """Returns the resident memory of this process in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def in_one_process(sequences: int, length: int, folder: Path) -> list[tuple[str, str, str]]:
@@ -214,7 +214,9 @@ def read_json(path: Path) -> list[list[TupleRollout]]:
     def rollout(row: dict[str, Any]) -> TupleRollout:
         return TupleRollout(tuple(row["tokens"]), tuple(row["rollout_log_probs"]), row["advantage"])
 
-    return [[rollout(row) for row in json.loads(line)["rollouts"]] for line in path.read_text().splitlines()]
+    return [
+        [rollout(row) for row in json.loads(line)["rollouts"]] for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def routes_row() -> tuple[str, str, str]:

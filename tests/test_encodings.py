@@ -14,7 +14,15 @@ FILES = [
     for file in sorted((ROOT / folder).rglob("*.py"))
     if str(file.relative_to(ROOT / folder)) not in LATER
 ]
-NO_FILES = ("os", "tarfile", "zipfile", "self", "environment", "sessions")  # their `open` does not open text files
+NO_FILES = (
+    "os",
+    "tarfile",
+    "zipfile",
+    "archive",
+    "self",
+    "environment",
+    "sessions",
+)  # their `open` does not open text files
 
 
 def _unnamed(tree: ast.AST) -> Iterator[int]:

@@ -53,8 +53,8 @@ def report(
 ASSUMPTIONS = (
     "Layers are Megatron's local ones, experts are computed one after the other, and log-probs have the model's dtype: "
     "Transformer Engine's layers, CUDA's allocator and NCCL's buffers are not rehearsed. All ranks are taken to have "
-    "this rank's numbers of tokens. Messages are not overlapped with computation. Routing replay and the reference pass "
-    "of a KL penalty are left out."
+    "this rank's numbers of tokens. Messages are not overlapped with computation. Routing replay and the reference "
+    "pass of a KL penalty are left out."
 )
 
 

@@ -80,7 +80,7 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
     from tiny_policy import read_batch
 
     step = STEPS[name]
-    batch = read_batch(batches / f"{step.kind} ragged.jsonl")
+    batch = read_batch(batches / f"{step.kind} ragged.npz")
     model = Model(path="", dtype=step.dtype)  # pyright: ignore
     policy = make_policy(folders / step.kind, device, step.parallel, model=model, ddp=step.ddp)
     if step.source:
