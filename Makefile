@@ -17,7 +17,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -63,6 +63,32 @@ install-docs: .venv-docs/installed
 		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
 	touch $@
 
+# Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
+# packages: an objective needs torch alone, and an environment no trainer. Of verl's requirements, these are the ones that its
+# actor's loss imports.
+install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/installed
+
+.venv-trl/installed:
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-trl/bin/pip install --quiet --disable-pip-version-check trl==1.16.0 transformers==5.23.0 \
+		pytest pytest-timeout hypothesis
+	touch $@
+
+.venv-verl/installed:
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-verl/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	.venv-verl/bin/pip install --quiet --disable-pip-version-check transformers==5.9.0 tensordict==0.10.0 \
+		hydra-core==1.3.2 'ray>=2.41' pandas codetiming dill cachetools torchdata datasets pillow pydantic \
+		pytest pytest-timeout hypothesis
+	touch $@
+
+.venv-verifiers/installed:
+	$(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0
+	touch $@
+
 # Builds the documentation site into build/site. A dead link is an error (with --quiet, warnings would not be counted).
 docs: install-docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
@@ -105,6 +131,18 @@ test-sglang: install install-sglang
 test-nemo-run: install install-nemo-run
 	$(TEST) tests/launch -m "nemo_run and not long"
 
+# Builds the sdist and the wheel, and uses the wheel in an empty folder, without the checkout.
+test-wheel: install
+	$(TEST) tests/package
+
+# Compares the gradients of objectives inside TRL and verl with the formulas, trains with TRL, and runs an environment of
+# verifiers and the clients of OpenAI and Anthropic. The files have other names than test_*.py, because `make test` has
+# none of these packages.
+test-integrations: install install-integrations
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-trl/bin/python -m pytest tests/integrations/trl_trainer.py
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -m pytest tests/integrations/verl_loss.py
+	$(TEST) tests/integrations/verifiers_agent.py tests/integrations/real_clients.py
+
 # Looks at the live page in a real browser.
 test-browser: install install-browser
 	$(TEST) tests/plots -m browser
@@ -134,6 +172,7 @@ benchmark: install
 	$(BIN)/python benchmarks/sspo_loss.py
 	$(BIN)/python benchmarks/data_plane.py
 	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
+	$(BIN)/python benchmarks/answers.py --rounds 3
 
 # Measures the latency and throughput of the sandbox: the table of docs/sandbox.md
 benchmark-sandbox: install check-sandbox
@@ -144,4 +183,4 @@ study-report: install
 	$(BIN)/python -m examples.study.report --commit "$(COMMIT)"
 
 clean:
-	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs build *.egg-info runs
+	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info runs

@@ -3,11 +3,11 @@
     python benchmarks/math_reward.py                       # 2 workers, 1,000 answers of each kind, deadline 2 s
     python benchmarks/math_reward.py --count 5000 --workers 8
 
-All answers are different, so that no cache helps. "numbers" are compared in the trainer's process; "LaTeX" by
-math-verify in the workers; "half and half" mixes both. "with bombs" adds expressions that never finish to the LaTeX;
-each costs its deadline and a new worker. The latency is that of one answer alone; after a bomb it includes the start of
-a worker. The last line is about bombs alone, one at a time: the longest time until a bomb's process has ended. The exit
-code is 1 if that is more than 1.1 deadlines.
+All answers are different, so that no cache helps. "numbers" are compared in the trainer's process; "LaTeX" in the
+workers, by values; "half and half" mixes both. "with bombs" adds matrices to the LaTeX, which math-verify compares and
+never finishes; each costs its deadline and a new worker. The latency is that of one answer alone; after a bomb it
+includes the start of a worker. The last line is about bombs alone, one at a time: the longest time until a bomb's
+process has ended. The exit code is 1 if that is more than 1.1 deadlines.
 """
 
 import argparse
@@ -26,7 +26,10 @@ from megatron_sspo.types import Prompt
 
 Pair = tuple[str, str]  # gold answer and answer
 
-_BOMBS = ("9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "(x+y+z)^{300}")
+_BOMBS = tuple(
+    rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
+    for entry in ("9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "8^{8^{8^{8}}}")
+)
 
 
 def numbers(draw: random.Random, count: int) -> list[Pair]:
@@ -82,7 +85,7 @@ def latest(deadline: float, count: int) -> float:
         for number in range(count):
             pool.map([("x", f"y+{number + 2}")])  # waits until a new worker has started
             started = time.perf_counter()
-            pool.map([(r"\sqrt{2}", _BOMBS[number % len(_BOMBS)])])
+            pool.map([(_small_matrix(number), _BOMBS[number % len(_BOMBS)])])
             seconds.append(time.perf_counter() - started)
     return max(seconds) / deadline
 
@@ -90,7 +93,7 @@ def latest(deadline: float, count: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="answers of each kind; default: %(default)s")
-    parser.add_argument("--workers", type=int, default=2, help="processes of math-verify; default: %(default)s")
+    parser.add_argument("--workers", type=int, default=2, help="processes that compare formulas; default: %(default)s")
     parser.add_argument("--deadline", type=float, default=2.0, help="seconds; default: %(default)s")
     parser.add_argument("--bombs", type=int, default=8, help="bombs; default: %(default)s")
     options = parser.parse_args()
@@ -103,7 +106,7 @@ def main() -> int:
     kinds["half and half"] = [pair for both in zip(plain, formulas, strict=True) for pair in both][: 2 * options.count]
     every = max(1, 2 * options.count // options.bombs)
     kinds["with bombs"] = [
-        (rf"\sqrt{{{number}}}", _BOMBS[number // every % len(_BOMBS)]) if number % every == every - 1 else pair
+        (_small_matrix(number), _BOMBS[number // every % len(_BOMBS)]) if number % every == every - 1 else pair
         for number, pair in enumerate(formulas)
     ]
     for name, pairs in kinds.items():
@@ -117,6 +120,10 @@ def main() -> int:
     worst = latest(options.deadline, options.bombs)
     print(f"the latest of {options.bombs} bombs ended after {worst:.3f} deadlines; load {_load()}")
     return int(worst > 1.1)
+
+
+def _small_matrix(entry: int) -> str:
+    return rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
 
 
 def _load() -> str:

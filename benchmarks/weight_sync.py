@@ -6,7 +6,8 @@ The model is a Qwen3-MoE of 48 layers with 128 experts and hidden size 64 (145 M
 machine's CPU. Each transport sends all tensors `--rounds` times, after one round that is not counted. The baseline
 sends the first 300 tensors with one request each, that is, in buckets of one tensor. Every row includes the fixed cost
 of a sync. Microseconds are wall time per tensor. The checksum row is the tensor transport with the checksum of every
-tensor compared on both sides.
+tensor compared on both sides. The last two rows are four trainer processes (two pipeline stages of two expert ranks)
+with `distributed`: first every rank gathers all weights and rank 0 sends them, then each rank sends its own.
 """
 
 import argparse
@@ -21,12 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 
+from megatron_sspo.rehearsal.fake_world import Shardings
 from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.run import Model, Parallel, Prompts, Run
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.gather import Gather
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"
 BASELINE_TENSORS = 300
+PARALLEL = Parallel(data=2, pipeline=2, expert=2)
 Named = tuple[str, torch.Tensor]
 
 
@@ -73,6 +80,49 @@ def median_seconds(folder: Path, url: str, weights: Sequence[Named], rounds: int
     return statistics.median(taken[1:])
 
 
+def print_row(name: str, seconds: float, some: Sequence[Named], baseline: float) -> None:
+    """Prints the seconds of a sync of some tensors; `baseline` are the baseline's seconds per tensor."""
+    each, size = seconds / len(some), sum(tensor.nbytes for _, tensor in some) / 1e6
+    print(f"{name:26}{seconds:>10.2f}{each * 1e6:>14.0f}{size / seconds:>8.1f}{each / baseline:>14.4f}", flush=True)
+
+
+def gather_of(config: dict[str, Any], rank: int) -> Gather:
+    """Returns the plan of a trainer process that holds its shards of the weights in the layout `PARALLEL`."""
+    weights = dict(random_weights(config))
+    rows = load_family(config).rows(config, config["vocab_size"])
+    run = Run(name="sync", model=Model(path=""), prompts=Prompts(source=""), num_updates=1, parallel=PARALLEL)
+    shards = Shardings(run, rows, config["num_hidden_layers"], config["num_experts"]).of_rank(rank)
+
+    def read(name: str, dim: int, start: int, stop: int) -> torch.Tensor:
+        return weights[name].narrow(dim, start, stop - start)
+
+    parameters = {row.name: row.to_megatron(read, *shards[row.name]).clone() for row in rows if row.name in shards}
+    return Gather(rows, parameters, shards)
+
+
+def sync_from_several(rank: int, folder: Path, url: str, rounds: int, options: dict[str, Any]) -> None:
+    """Runs as one of several trainer processes, and writes the median seconds of both ways to gather."""
+    torch.set_num_threads(1)
+    world = PARALLEL.num_processes
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    gather = gather_of(config, rank)
+    found = {}
+    for name in ("4 ranks, rank 0 sends", "4 ranks, each sends"):
+        engine = sglang.engine(folder, urls=[url], transport="distributed", verify_every=0, **options)
+        taken = []
+        for version in range(rounds + 1):
+            dist.barrier()
+            start = time.perf_counter()
+            engine.load_weights(gather if "each" in name else iter(gather), version)
+            taken.append(time.perf_counter() - start)
+        engine.close()
+        found[name] = statistics.median(taken[1:])
+    if rank == 0:
+        (folder / "several.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -101,11 +151,11 @@ def main() -> None:
             baseline = 0.0
             for name, (some, given) in variants.items():
                 seconds = median_seconds(folder, url, some, options.rounds, **given)
-                each, size = seconds / len(some) * 1e6, sum(tensor.nbytes for _, tensor in some) / 1e6
-                baseline = baseline or each
-                print(
-                    f"{name:26}{seconds:>10.2f}{each:>14.0f}{size / seconds:>8.1f}{each / baseline:>14.4f}", flush=True
-                )
+                baseline = baseline or seconds / len(some)
+                print_row(name, seconds, some, baseline)
+            spawn(sync_from_several, (folder, url, options.rounds, bucket), nprocs=PARALLEL.num_processes)
+            for name, seconds in json.loads((folder / "several.json").read_text(encoding="utf-8")).items():
+                print_row(name, seconds, weights, baseline)
         finally:
             owner.close()
 

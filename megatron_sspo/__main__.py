@@ -1,8 +1,9 @@
-"""`megatron-sspo`: train, launch, sweep, serve, evaluate, table, convert, verify, plot."""
+"""`megatron-sspo`: new, train, launch, sweep, serve, evaluate, table, convert, verify, plot."""
 
 import os
 import sys
 
+from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.processes.surroundings import prepare_process
@@ -15,10 +16,15 @@ def main(arguments: list[str] | None = None) -> int:
         with os_errors_as_user_errors():
             prepare_process()
             options = parser().parse_args(arguments)
+            if options.extra:
+                check_installed(options.command, options.extra)
             code = options.run(options, arguments)
             sys.stdout.flush()
             return code
-    except UserError as error:
+    except (UserError, ModuleNotFoundError) as raised:
+        error = error_of(raised) if isinstance(raised, ModuleNotFoundError) else raised
+        if error is None:
+            raise
         from megatron_sspo.processes import local
 
         local.report(str(error))  # does not return if `launch` started this process

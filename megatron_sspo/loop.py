@@ -2,21 +2,24 @@
 
 from pathlib import Path
 
+from megatron_sspo.batching.holders import with_engine_as_old
 from megatron_sspo.job.job import Job
-from megatron_sspo.rollout.collect import with_advantages
+from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.run import Run
 
 
-def train(run: Run, *, resume: Path | None = None) -> int:
+def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) -> int:
     """Trains a policy from `run.model` for `run.num_updates` optimizer steps.
 
     One cycle has these steps: load the weights into the engine, roll out G responses to each prompt and score them,
-    turn rewards into advantages, compute the log-probs of π_old, and take μ optimizer steps, each on its own batch. A
-    run that resumes within a cycle starts with the cycle's remaining batches, which are in the checkpoint.
+    turn rewards into advantages, compute the log-probs of π_old unless they are the engine's, and take μ optimizer
+    steps, each on its own batch. A run that resumes within a cycle starts with the cycle's remaining batches, which are
+    in the checkpoint.
 
     Args:
         run: the configuration.
         resume: the folder of an earlier attempt, to resume from its newest checkpoint.
+        profile: the successive updates that torch's profiler traces.
 
     Returns:
         0, or one of the exit codes of `stop` if the run was asked to end early and is to be resumed.
@@ -24,7 +27,7 @@ def train(run: Run, *, resume: Path | None = None) -> int:
     Raises:
         UserError: the user can fix the problem; the message is one sentence.
     """
-    with Job(run, resume) as job:
+    with Job(run, resume, profile) as job:
         policy, state = job.policy, job.state
 
         while not job.stop.is_requested() and state.update < run.num_updates:
@@ -36,11 +39,14 @@ def train(run: Run, *, resume: Path | None = None) -> int:
                 with job.phase("old_log_probs"):
                     batches = split(with_advantages(groups, run.advantage), run.updates_per_sync)
                     batches = policy.share(batches)  # each rank gets the tokens that it learns from
-                    if run.penalties.kl_coef:
+                    if run.needs_reference:
                         batches = policy.reference_log_probs(batches)
-                    first, *later = batches
-                    # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
-                    state.batches = [first, *map(policy.old_log_probs, later)]
+                    if run.old_policy == "rollout":
+                        state.batches = [*map(with_engine_as_old, batches)]
+                    else:
+                        first, *later = batches
+                        # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
+                        state.batches = [first, *map(policy.old_log_probs, later)]
 
             batch = state.batches.pop(0)
             with job.phase("update"):

@@ -34,7 +34,9 @@ from megatron_sspo.config.objectives import CheckedObjective
 from megatron_sspo.config.tree import validate
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, sspo
-from megatron_sspo.types import Sampling
+from megatron_sspo.objective.average import OverSequences, average_of
+from megatron_sspo.objective.inputs import needs_of
+from megatron_sspo.types import Endpoint, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,9 @@ class Rollouts:
     sampling: Sampling = field(default_factory=Sampling)  # how tokens are drawn, and how many
     environment: MaybePlugin = ""  # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn
     environment_options: Options = field(default_factory=dict)  # the environment's own
+    agent: MaybePlugin = ""  # a file of megatron_sspo/agent, or package.module:attribute; "": no agent
+    agent_options: Options = field(default_factory=dict)  # the agent's own
+    endpoint: Endpoint = field(default_factory=Endpoint)  # what answers the agent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +172,9 @@ class Tracking:
 
     tensorboard: bool = False  # event files in the run's folder
     wandb_project: Line = ""  # a project of Weights & Biases; "": none
+    mlflow_experiment: Line = ""  # an experiment of MLflow, at MLFLOW_TRACKING_URI; "": none
+    swanlab_project: Line = ""  # a project of SwanLab; "": none
+    trackio_project: Line = ""  # a project of Trackio; "": none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +200,14 @@ class Run:
     )
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
+    # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes those of the engine, which
+    # saves that pass, and ρ then contains the mismatch and the staleness
+    old_policy: Literal["trainer", "rollout"] = "trainer"
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
     tokens_per_microbatch: Count = 16384  # most tokens of a forward pass, prompts included
+    # whether the responses of a group share their prompt in a forward pass; None: on a CPU, unless routers have losses
+    share_prompts: bool | None = None
     routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
     optimizer: Optimizer = Optimizer()  # of the updates
     warm_start: WarmStart | None = None  # supervised updates before the first rollout
@@ -205,9 +218,14 @@ class Run:
     distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
-    tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases
+    tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
     ddp: Fields = field(default_factory=dict)  # fields of its DistributedDataParallelConfig, likewise
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if log-probs of the reference policy are computed: for a KL penalty or for the objective."""
+        return self.penalties.kl_coef > 0 or "reference_log_probs" in needs_of(self.objective)
 
 
 def check(run: Run) -> Run:
@@ -226,13 +244,35 @@ def check(run: Run) -> Run:
     _check_rollouts(run)
     _check_layout("parallel", run.parallel)
     _check_layouts(run)
-    if run.penalties.kl_coef > 0 and run.warm_start:
+    _check_old_policy(run)
+    if run.needs_reference and run.warm_start:
+        kl_coef = run.penalties.kl_coef
+        what = f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
         raise UserError(
-            f"penalties.kl_coef is {run.penalties.kl_coef} in a run with a warm start, but the penalty refers "
-            "to the weights that a run starts from: warm-start in a run of its own, and start this one from its model "
-            "folder"
+            f"{what} in a run with a warm start, but the {'penalty' if kl_coef else 'reference policy'} refers to the "
+            "weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
         )
     return run
+
+
+def _check_old_policy(run: Run) -> None:
+    if run.old_policy == "trainer":
+        return
+    if run.correction.mode != "none":
+        raise UserError(
+            f"correction.mode is {run.correction.mode!r} and old_policy 'rollout': the correction is π_old / π_rollout "
+            "= 1 there, so set correction.mode to 'none' or old_policy to 'trainer'"
+        )
+    if run.routing_replay == "R2":
+        raise UserError(
+            "routing_replay is 'R2' and old_policy 'rollout': R2 records routes in the trainer's pass of π_old, which "
+            "is left out, so set routing_replay to 'R3' or old_policy to 'trainer'"
+        )
+    if "old_entropy" in needs_of(run.objective):
+        raise UserError(
+            "objective needs old_entropy and old_policy is 'rollout': the entropy of π_old is computed in the "
+            "trainer's pass, so set old_policy to 'trainer'"
+        )
 
 
 def _check_optimizer(place: str, optimizer: Optimizer) -> None:
@@ -270,11 +310,43 @@ def _check_rollouts(run: Run) -> None:
             f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
             "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
         )
+    if rollouts.agent or rollouts.agent_options:
+        _check_agent(run)
     longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
     if longest > run.tokens_per_microbatch:
         raise UserError(
             f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
             f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
+        )
+
+
+def _check_agent(run: Run) -> None:
+    rollouts = run.rollouts
+    if not rollouts.agent:
+        raise UserError(
+            f"rollouts.agent_options is {describe_value(rollouts.agent_options)}, but rollouts.agent is '': name the "
+            "agent that they are for, or leave them out"
+        )
+    if rollouts.environment:
+        raise UserError(
+            f"rollouts.agent is {rollouts.agent!r} and rollouts.environment {rollouts.environment!r}: an episode is "
+            "driven by one of them, so leave the other out"
+        )
+    if rollouts.overlong_buffer:
+        raise UserError(
+            f"rollouts.overlong_buffer is {rollouts.overlong_buffer} with rollouts.agent={rollouts.agent!r}: an "
+            "episode has no single length, so set it to 0 and let the agent's reward punish length"
+        )
+    if run.penalties.kl_coef or run.penalties.entropy_coef:
+        raise UserError(
+            f"penalties is {run.penalties} with rollouts.agent={rollouts.agent!r}: penalties are sums over sequences, "
+            "of which an episode may have several, so leave them out"
+        )
+    if rollouts.endpoint.max_branches > 1 and not isinstance(average_of(run.objective), OverSequences):
+        raise UserError(
+            f"the objective's average is {average_of(run.objective)} with rollouts.agent={rollouts.agent!r}: only a "
+            "mean over sequences counts an episode with several branches once, so set rollouts.endpoint.max_branches "
+            "to 1 or choose another objective"
         )
 
 

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from megatron_sspo.arrays.convert import freeze, log_prob_array, route_array, token_array
+from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.config.kinds import Count, NotNegative, Probability, StopString
+from megatron_sspo.config.kinds import Count, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
 
 FinishReason = Literal["stop", "length"]
-LOG_PROBS = ("rollout_log_probs", "old_log_probs", "reference_log_probs")
-"""The fields of `Rollout` with one log-prob for each token."""
+TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy", "token_advantages")
+"""The fields of `Rollout` with one number for each token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +24,7 @@ class Prompt:
     tokens: tuple[int, ...]  # as the chat template renders it, generation prompt included
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
+    messages: tuple[Mapping[str, str], ...] = ()  # the chat that `tokens` renders, for agents
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
 
 
@@ -31,12 +32,12 @@ class Prompt:
 class Rollout(EqualByArrays):
     """A policy's response to a prompt, in one or several turns, with its reward, advantage and log-probs.
 
-    Tokens, log-probs and routes are read-only NumPy arrays of one dimension. The constructor also takes lists, tuples
-    and arrays of other types, and converts them. Log-probs of any kind have one value for each of `tokens`; the value
-    is 0 for tokens that an environment wrote.
+    Tokens, values of tokens and routes are read-only NumPy arrays of one dimension. The constructor also takes lists,
+    tuples and arrays of other types, and converts them. Log-probs of any kind, entropies and advantages of tokens have
+    one value for each of `tokens`; the value is 0 for tokens that an environment wrote.
 
     Raises:
-        UserError: the constructor was given tokens, log-probs or routes of another kind, or not one log-prob a token.
+        UserError: the constructor was given tokens, values or routes of another kind, or not one value a token.
     """
 
     tokens: np.ndarray  # [n] int32: the response, all turns, with the end-of-sequence token if it was sampled
@@ -46,21 +47,31 @@ class Rollout(EqualByArrays):
     policy_version: int  # the oldest weights that sampled some of its tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
-    advantage: float = 0.0  # Â_i
+    advantage: float = 0.0  # Â_i; the mean of token_advantages if there are any
+    token_advantages: np.ndarray | None = None  # [n] float32: Â_it, for advantages per token
     old_log_probs: np.ndarray | None = None  # [n] float32: the trainer's, at the last sync; None where ρ = 1
-    reference_log_probs: np.ndarray | None = None  # [n] float32: under the reference policy of the KL penalty
+    old_entropy: np.ndarray | None = None  # [n] float32: of π_old, where the objective needs it and π_old is not π_θ
+    reference_log_probs: np.ndarray | None = None  # [n] float32: under the policy that the run started from
     # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
     # tokens (`batching/routes.py`), for routing replay
     routes: np.ndarray | None = None
     # [first, beyond) of the tokens that an environment wrote: observations, and the chat template's text around them
     observed: tuple[tuple[int, int], ...] = ()
+    # rollouts of a group whose prompt took different routes have different numbers, and cannot share it in a row;
+    # `Policy.share` sets them
+    prompt_variant: int = 0
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
+    branches: int = 1  # rollouts of its episode, which are neighbours in the group: see `RolloutGroup.episodes`
     # whether another process has the contents, and this one only stand-ins for arrays, which take no memory: they have
     # the right lengths, tokens of −1 and log-probs of NaN; the texts are empty
     is_outline: bool = False
 
     def __post_init__(self) -> None:
-        converters = {"tokens": token_array, **dict.fromkeys(LOG_PROBS, log_prob_array), "routes": route_array}
+        converters = {
+            "tokens": token_array,
+            **{name: log_prob_array if name.endswith("log_probs") else number_array for name in TOKEN_VALUES},
+            "routes": route_array,
+        }
         for name, convert in converters.items():
             if (given := getattr(self, name)) is None:
                 continue
@@ -68,10 +79,10 @@ class Rollout(EqualByArrays):
                 found = convert(given)
             except ValueError as error:
                 raise UserError(f"Rollout.{name} has wrong {error}") from error
-            if name in LOG_PROBS and len(found) != len(self.tokens):
+            if name in TOKEN_VALUES and len(found) != len(self.tokens):
                 raise UserError(
-                    f"Rollout.{name} has {len(found)} values for {len(self.tokens)} tokens: an engine returns one "
-                    "log-prob for each token"
+                    f"Rollout.{name} has {len(found)} values for {len(self.tokens)} tokens: there must be one for each "
+                    "token"
                 )
             object.__setattr__(self, name, found)
 
@@ -101,7 +112,7 @@ class Rollout(EqualByArrays):
     @property
     def num_turns(self) -> int:
         """The number of turns of the policy."""
-        return 1 + len(self.observed)
+        return len(self.observed) + (not self.observed or self.observed[0][0] > 0)
 
     def response_mask(self) -> np.ndarray:
         """Returns a mask [n] of `tokens` that is True for tokens that the policy sampled."""
@@ -121,7 +132,7 @@ class Rollout(EqualByArrays):
         return sum(self.reward_parts.values())
 
 
-_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(LOG_PROBS, np.float32(np.nan)), "routes": np.uint8(255)}
+_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
 
 
 def _stand_in(name: str, length: int) -> np.ndarray:
@@ -140,10 +151,20 @@ def _unpickle(values: dict[str, Any]) -> Rollout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutGroup:
-    """The G responses to one prompt."""
+    """The G responses to one prompt, or the G episodes of an agent."""
 
     prompt: Prompt
     rollouts: Sequence[Rollout]
+
+    @property
+    def episodes(self) -> list[Sequence[Rollout]]:
+        """The rollouts by their episodes; without an agent, each rollout is an episode of its own."""
+        found: list[Sequence[Rollout]] = []
+        start = 0
+        while start < len(self.rollouts):
+            found.append(self.rollouts[start : start + self.rollouts[start].branches])
+            start += self.rollouts[start].branches
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,3 +175,18 @@ class Sampling:
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
     stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """The endpoint that answers an agent, and the limits of an episode. A conversation has at most
+    `prompts.max_tokens` + `sampling.max_tokens` tokens.
+    """
+
+    address: Line = "127.0.0.1"  # the address that the endpoint listens on
+    max_episodes: Count = 64  # episodes in progress at the same time, on each process that generates
+    max_turns: Count = 64  # requests of an episode that are answered
+    max_branches: Count = 8  # rollouts that an episode may become
+    max_concurrent: Count = 8  # requests of an episode in progress at the same time
+    seconds: Positive = 1800.0  # after which an episode is cancelled, waiting for the policy included
+    failure_reward: float = 0.0  # of an episode that is cancelled, or whose agent raises

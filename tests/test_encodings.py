@@ -32,12 +32,12 @@ def _unnamed(tree: ast.AST) -> Iterator[int]:
             continue
         function, names = call.func, {keyword.arg for keyword in call.keywords}
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name in ("read_text", "write_text", "fdopen", "TextIOWrapper") and isinstance(function, ast.Attribute):
+        if name in ("read_text", "write_text", "TextIOWrapper") and isinstance(function, ast.Attribute):
             opens = True
-        elif name == "open":
+        elif name in ("open", "fdopen"):
             owner = function.value if isinstance(function, ast.Attribute) else None
-            other = getattr(owner, "attr", getattr(owner, "id", "")).lstrip("_") in NO_FILES
-            place = 0 if owner is not None else 1
+            other = name == "open" and getattr(owner, "attr", getattr(owner, "id", "")).lstrip("_") in NO_FILES
+            place = 0 if owner is not None and name == "open" else 1
             modes = [*call.args[place : place + 1], *(k.value for k in call.keywords if k.arg == "mode")]
             opens = not other and not any(isinstance(m, ast.Constant) and "b" in str(m.value) for m in modes)
         else:
@@ -60,6 +60,8 @@ def test_the_rule_finds_what_it_is_for(line: str) -> None:
     assert list(_unnamed(ast.parse(line.replace("()", "(0)")[:-1] + ", encoding='utf-8')"))) == []
 
 
-@pytest.mark.parametrize("line", ["os.open(p, 0)", "open(p, 'rb')", "p.open('wb')", "p.open(mode='rb')", "run(c)"])
+@pytest.mark.parametrize(
+    "line", ["os.open(p, 0)", "os.fdopen(3, 'rb')", "open(p, 'rb')", "p.open('wb')", "p.open(mode='rb')", "run(c)"]
+)
 def test_bytes_have_none(line: str) -> None:
     assert list(_unnamed(ast.parse(line))) == []

@@ -61,8 +61,21 @@ def test_only_launch_imports_nemo_run() -> None:
     assert offenders("nemo_run", outside("launch")) == []
 
 
-def test_only_the_client_and_the_live_page_use_aiohttp() -> None:
-    assert offenders("aiohttp", outside("rollout/servers/client.py", "plots/live/server.py")) == []
+@pytest.mark.parametrize("library", ["trl", "verl"])
+def test_each_integration_is_one_file_that_needs_no_trainer_of_ours(library: str) -> None:
+    assert offenders(library, outside(f"integrations/{library}.py")) == []
+    ours = {name.split(".")[1] for path in under("integrations") for name in imports(path) if within(name, ROOT)}
+    assert ours == {"config", "errors", "integrations", "objective"}
+
+
+def test_the_worker_of_verifiers_needs_nothing_of_ours() -> None:
+    assert offenders("verifiers", outside("agent/verifiers_worker.py")) == []
+    assert offenders(ROOT, under("agent/verifiers_worker.py")) == []
+
+
+def test_only_the_client_the_endpoint_and_the_live_page_use_aiohttp() -> None:
+    allowed = ("rollout/servers/client.py", "rollout/agents/server.py", "plots/live/server.py")
+    assert offenders("aiohttp", outside(*allowed)) == []
 
 
 def folder_graph(modules: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:

@@ -158,7 +158,10 @@ def _default(value: ast.expr | None) -> str | None:
     if value is None:
         return None
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        made = next(ast.unparse(k.value) for k in value.keywords if k.arg == "default_factory")
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+        if "default_factory" not in given:
+            return given.get("default")
+        made = given["default_factory"]
         return "{}" if made == "dict" else f"{made}()"
     return ast.unparse(value)
 

@@ -27,7 +27,8 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective import Objective, Segments
 from megatron_sspo.reward.math import reward as math_reward
-from megatron_sspo.rollout.collect import score, with_advantages
+from megatron_sspo.rollout.advantages import with_advantages
+from megatron_sspo.rollout.collect import score
 from megatron_sspo.rollout.engines.embedded import engine
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 from megatron_sspo.weights.conversion.convert import convert

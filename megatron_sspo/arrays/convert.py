@@ -24,11 +24,23 @@ def log_prob_array(values: ArrayLike) -> np.ndarray:
     Raises:
         ValueError: these are not numbers, or have another number of dimensions.
     """
-    array = _array(values, "log-probs", "f")
+    return number_array(values, "log-probs")
+
+
+def number_array(values: ArrayLike, what: str = "numbers") -> np.ndarray:
+    """Returns numbers as float32 [n], and copies as `token_array` does.
+
+    Args:
+        what: the name of the numbers for messages.
+
+    Raises:
+        ValueError: these are not numbers, or have another number of dimensions.
+    """
+    array = _array(values, what, "f")
     if array.dtype == np.float32 and _is_kept(array):
         return array
     if array.ndim != 1 or (array.size and array.dtype.kind not in "fiu"):
-        raise ValueError(f"log-probs: they are {_describe(array)}, and must be numbers in one dimension")
+        raise ValueError(f"{what}: they are {_describe(array)}, and must be numbers in one dimension")
     with np.errstate(over="ignore"):  # a log-prob below float32's range becomes -inf
         return freeze(array.astype(np.float32))
 

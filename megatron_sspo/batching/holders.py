@@ -114,6 +114,18 @@ def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], length
     return with_rollouts(batch, changed)
 
 
+def with_engine_as_old(batch: Batch) -> list[RolloutGroup]:
+    """Returns the batch with the engine's log-probs in the place of log π_old."""
+    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    changed = [
+        rollout.outline(old_log_probs=len(rollout.tokens))
+        if rollout.is_outline
+        else replace(rollout, old_log_probs=rollout.rollout_log_probs)
+        for rollout in rollouts
+    ]
+    return with_rollouts(batch, changed)
+
+
 def with_rollouts(batch: Batch, rollouts: Sequence[Rollout]) -> list[RolloutGroup]:
     """Returns the batch with all of its rollouts replaced, in order."""
     order = iter(rollouts)

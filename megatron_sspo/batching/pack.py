@@ -3,21 +3,32 @@
 import heapq
 from collections.abc import Sequence
 
+import numpy as np
+
 from megatron_sspo.errors import UserError
 
 
-def pack(lengths: Sequence[int], *, num_ranks: int, max_tokens: int, multiple_of: int = 1) -> list[list[list[int]]]:
+def pack(
+    lengths: Sequence[int],
+    *,
+    num_ranks: int,
+    max_tokens: int,
+    multiple_of: int = 1,
+    work: Sequence[int] | None = None,
+) -> list[list[list[int]]]:
     """Distributes sequences over ranks and microbatches.
 
-    The longest sequence goes first, always into the emptiest microbatch (LPT). The number of microbatches is the
-    smallest one in which everything fits. Microbatches are then assigned to ranks in order of size: with expert
-    parallelism ranks run in lockstep, so they should process microbatches of similar size at the same time.
+    The number of microbatches is the smallest one in which everything fits. The sequence with the most work goes first,
+    always into the microbatch with the least work that has room for its tokens. If they do not fit so, the longest
+    goes first, into the emptiest microbatch (LPT). Microbatches are then assigned to ranks in order of their work:
+    with expert parallelism ranks run in lockstep, so they should process similar microbatches at the same time.
 
     Args:
         lengths: number of tokens of each sequence, prompt and response.
         num_ranks: number of data-parallel ranks.
         max_tokens: largest number of tokens in a microbatch.
         multiple_of: divisor of the number of microbatches per rank (the interleaved schedule needs one).
+        work: what each sequence costs, in any unit; by default its tokens.
 
     Returns:
         `[rank][microbatch] -> indices of sequences`, with the same number of microbatches on every rank; some may be
@@ -31,15 +42,38 @@ def pack(lengths: Sequence[int], *, num_ranks: int, max_tokens: int, multiple_of
             raise UserError(
                 f"sequence {index} has {length} tokens, more than tokens_per_microbatch={max_tokens}: raise the latter"
             )
+    costs = lengths if work is None else work
     num_microbatches = max(1, -(-sum(lengths) // (max_tokens * num_ranks)))
     num_microbatches = -(-num_microbatches // multiple_of) * multiple_of
-    while (bins := _fill(lengths, num_microbatches * num_ranks, max_tokens)) is None:
+    while (bins := _pack(lengths, costs, num_microbatches * num_ranks, max_tokens)) is None:
         num_microbatches += multiple_of
-    bins.sort(key=lambda members: (-sum(lengths[i] for i in members), members))
+    bins.sort(key=lambda members: (-sum(costs[i] for i in members), members))
     return [[bins[row * num_ranks + rank] for row in range(num_microbatches)] for rank in range(num_ranks)]
 
 
-def _fill(lengths: Sequence[int], num_bins: int, max_tokens: int) -> list[list[int]] | None:
+def _pack(lengths: Sequence[int], costs: Sequence[int], num_bins: int, max_tokens: int) -> list[list[int]] | None:
+    bins = _fill_by_work(lengths, costs, num_bins, max_tokens)
+    return fill(lengths, num_bins, max_tokens) if bins is None else bins
+
+
+def _fill_by_work(
+    lengths: Sequence[int], costs: Sequence[int], num_bins: int, max_tokens: int
+) -> list[list[int]] | None:
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    work, room = np.zeros(num_bins, np.int64), np.full(num_bins, max_tokens, np.int64)
+    full = np.iinfo(np.int64).max
+    for index in sorted(range(len(lengths)), key=lambda i: (-costs[i], i)):
+        number = int(np.where(room >= lengths[index], work, full).argmin())
+        if room[number] < lengths[index]:
+            return None
+        bins[number].append(index)
+        work[number] += costs[index]
+        room[number] -= lengths[index]
+    return [sorted(members) for members in bins]
+
+
+def fill(lengths: Sequence[int], num_bins: int, max_tokens: int) -> list[list[int]] | None:
+    """Distributes sequences over bins, the longest first into the emptiest bin; None if they do not fit so."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
     emptiest = [(0, number) for number in range(num_bins)]
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

@@ -15,13 +15,21 @@ import numpy as np
 from megatron_sspo.arrays.convert import freeze
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import read_arrays, write_arrays
-from megatron_sspo.types import LOG_PROBS, Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import TOKEN_VALUES, Prompt, Rollout, RolloutGroup
 
 Batches = Sequence[Sequence[RolloutGroup]]
 
-_OF_ROLLOUT = ("finish_reason", "policy_version", "version_spans", "reward_parts", "advantage", "observed")  # as JSON
+_OF_ROLLOUT = (
+    "finish_reason",
+    "policy_version",
+    "version_spans",
+    "reward_parts",
+    "advantage",
+    "observed",
+    "branches",
+)  # as JSON
 _TEXTS = ("text", "transcript")
-_ARRAYS = {"tokens": ("int32",), **dict.fromkeys(LOG_PROBS, ("float32",)), "routes": ("uint8", "uint16")}
+_ARRAYS = {"tokens": ("int32",), **dict.fromkeys(TOKEN_VALUES, ("float32",)), "routes": ("uint8", "uint16")}
 _FLAT = {**_ARRAYS, **dict.fromkeys(_TEXTS, ("uint8",))}  # the possible types of each field
 _NONE = -1  # the length of a field that is None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 COMMANDS = (
+    "new",
     "train",
     "launch",
     "sweep",
@@ -58,10 +59,14 @@ def parser() -> Parser:
     return top_level
 
 
-def add_command(commands: Any, name: str, *, run: Any, help: str) -> argparse.ArgumentParser:
-    """Adds one command and returns its parser."""
+def add_command(commands: Any, name: str, *, run: Any, help: str, extra: str = "train") -> argparse.ArgumentParser:
+    """Adds one command and returns its parser.
+
+    Args:
+        extra: the extra of the package that the command needs, which is checked before `run` is called; "": none.
+    """
     command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, command=name, extra=extra)
     return command
 
 

@@ -10,7 +10,7 @@ from megatron_sspo.cli.parser import add_command, add_recipe
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     help = "runs a recipe's rollout servers on this machine, for a trainer on other machines"
-    command = add_command(commands, "serve", run=run, help=help)
+    command = add_command(commands, "serve", run=run, help=help, extra="sglang-client")
     add_recipe(command, "recipe with the model and rollouts.options")
     command.add_argument(
         "--folder",

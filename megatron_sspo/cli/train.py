@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,18 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command = add_command(commands, "train", run=run, help="trains a policy from a recipe")
     add_recipe(command)
     command.add_argument("--resume", type=Path, metavar="DIR", help="folder of the run to resume")
+    command.add_argument(
+        "--profile",
+        type=_updates,
+        default=range(0),
+        metavar="UPDATES",
+        help="updates that torch's profiler traces, 3 or 3-5: RUN/profile, and the largest entries are printed",
+    )
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, and trains in this process, or starts the run's processes if it has several."""
+    from megatron_sspo.job.profile import check_updates
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.processes import local
     from megatron_sspo.processes.cuda_connections import order_kernels
@@ -26,6 +35,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     survive_full_disk()
     run = load_recipe(options.recipe, options.set)
+    check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on
     if local.is_launched():
         run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
     # before the checks, which ask torch for GPUs
@@ -37,4 +47,13 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     ignore_upstream_warnings()
     from megatron_sspo.loop import train
 
-    return train(run, resume=options.resume)
+    return train(run, resume=options.resume, profile=options.profile)
+
+
+def _updates(text: str) -> range:
+    """Returns the updates that `3` or `3-5` names."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    updates = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+    if not updates or not updates[0]:
+        raise argparse.ArgumentTypeError(f"{text!r} names no updates, which are counted from 1: write 3 or 3-5")
+    return updates

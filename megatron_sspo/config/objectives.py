@@ -1,6 +1,7 @@
 """Checks that an object can be a run's objective by calling it on a batch of three tokens."""
 
 import inspect
+import math
 from typing import Annotated, Any, NoReturn
 
 import torch
@@ -9,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.objective import Objective, Segments, Sums
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.inputs import needs_of
 
 _WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
 
@@ -20,11 +23,12 @@ def _check_objective(value: Any) -> Any:
     log_probs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
     try:
-        inspect.signature(value).bind(*arguments)
+        inputs = {name: log_probs.detach().abs() for name in needs_of(value)}
+        inspect.signature(value).bind(*arguments, **inputs)
     except (TypeError, ValueError):  # for example a function such as sspo that was not called
         _reject(_WHAT)
     try:
-        sums = value(*arguments)
+        sums = value(*arguments, **inputs)
         is_sound = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
     except Exception as error:
         _reject(
@@ -33,6 +37,15 @@ def _check_objective(value: Any) -> Any:
         )
     if not is_sound:
         _reject("an objective that returns Sums, whose loss is a finite scalar")
+    try:
+        divisor = average_of(value).divisor(2, 3)
+    except Exception as error:
+        _reject(
+            "an objective whose average is one such as OverTokens() or OverLength(1024); its divisor raised "
+            f"{type(error).__name__}: {one_line(str(error))}"
+        )
+    if not 0 < divisor < math.inf:
+        _reject(f"an objective whose average has a finite divisor above 0, not {divisor}")
     return value
 
 

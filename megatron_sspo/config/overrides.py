@@ -5,21 +5,19 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from megatron_sspo import objective
+from megatron_sspo.config.expression import UNREADABLE, read_objective
 from megatron_sspo.config.naming import one_line, shorten
-from megatron_sspo.config.resolve import resolve
 from megatron_sspo.errors import UserError
 
 T = TypeVar("T")
 
 _DEEPEST = 30  # names in a path
-_ATTRIBUTE_PATH = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
 
 
 def override(config: T, assignments: Sequence[str]) -> T:
@@ -114,7 +112,7 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if not _is_of_objective(hint, origin):
         parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
         raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
-    return resolve("objective", text, "") if _ATTRIBUTE_PATH.fullmatch(text) else _expression(text, path)
+    return read_objective(text, path)
 
 
 def _is_of_objective(hint: Any, origin: Any) -> bool:
@@ -137,33 +135,6 @@ def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, A
 def _literal(text: str) -> Any:
     """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses."""
     for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(*_UNREADABLE):
+        with contextlib.suppress(*UNREADABLE):
             return read(text)
     return text
-
-
-_UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError)
-
-
-def _expression(text: str, path: str) -> Any:
-    """Evaluates a call of a public name of `megatron_sspo.objective`, with literals or such calls as arguments."""
-
-    def build(node: ast.expr) -> Any:
-        if isinstance(node, ast.Name) and node.id in objective.__all__:
-            return getattr(objective, node.id)
-        if isinstance(node, ast.Call):
-            keywords = {str(k.arg): build(k.value) for k in node.keywords}
-            return build(node.func)(*[build(a) for a in node.args], **keywords)
-        try:
-            return ast.literal_eval(node)
-        except ValueError:
-            raise ValueError(f"{shorten(ast.unparse(node))} is neither a literal nor a known name") from None
-
-    try:
-        return build(ast.parse(text, mode="eval").body)
-    except _UNREADABLE as error:
-        why = one_line(str(error)) or "it is nested too deeply"
-        raise UserError(
-            f"{path}={shorten(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)), built "
-            f"from {', '.join(objective.__all__)}"
-        ) from error

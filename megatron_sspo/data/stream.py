@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.row import Dropped, Row, count_dropped
-from megatron_sspo.data.template import render
+from megatron_sspo.data.template import messages_of, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -56,7 +56,7 @@ class PromptStream:
             pairs, long = _drop_long(pairs, max_tokens)
             self._dropped += long
         _check_lengths(pairs, max_tokens)
-        self._prompts = [_to_prompt(row, tokens) for row, tokens in pairs]
+        self._prompts = [_to_prompt(row, tokens, system) for row, tokens in pairs]
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
         content = repr([(p.id, p.tokens, p.answer) for p in self._prompts]) + (repr(rates) if rates else "")
         self._content = hashlib.sha256(content.encode()).hexdigest()
@@ -205,11 +205,12 @@ def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
             raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
 
 
-def _to_prompt(row: Row, tokens: Sequence[int]) -> Prompt:
+def _to_prompt(row: Row, tokens: Sequence[int], system: str) -> Prompt:
     return Prompt(
         id=row.id,
         tokens=tuple(tokens),
         answer=row.answer,
         demonstration=row.demonstration,
+        messages=tuple(messages_of(row, system)),
         metadata=row.metadata,
     )

@@ -48,19 +48,29 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 "set template to 'chat'"
             )
         return template.format(question=row.question)
-    messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
-    if system:
-        if messages[0]["role"] == "system":
-            raise UserError(
-                f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
-            )
-        messages = [{"role": "system", "content": system}, *messages]
+    messages = messages_of(row, system)
     from jinja2 import TemplateError
 
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:
         raise UserError(f"the tokenizer's chat template rejects {row.id}: {error}: fix the row's messages") from error
+
+
+def messages_of(row: Row, system: str = "") -> list[dict[str, str]]:
+    """Returns the chat messages of a row, after the system message if there is one.
+
+    Raises:
+        UserError: there is a system message, and the row has its own.
+    """
+    messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
+    if not system:
+        return messages
+    if messages[0]["role"] == "system":
+        raise UserError(
+            f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
+        )
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:

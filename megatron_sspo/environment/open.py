@@ -1,8 +1,10 @@
-"""Checks and opens the environment that a run names."""
+"""Checks and opens the environment that a run names, or the agent that takes its place."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+from megatron_sspo.agent.agents import Agents
+from megatron_sspo.agent.open import check_agent, open_agents
 from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
@@ -10,7 +12,7 @@ from megatron_sspo.run import Rollouts
 
 
 def check_environment(rollouts: Rollouts, tokenizer: Any) -> None:
-    """Checks a run's environment, if it has one, before it is opened.
+    """Checks a run's environment or agent, if it has one, before it is opened.
 
     Raises:
         UserError: there is no environment of that name, it lacks an option, or the tokenizer's chat template does not
@@ -19,14 +21,25 @@ def check_environment(rollouts: Rollouts, tokenizer: Any) -> None:
     if rollouts.environment:
         check_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
         TurnTemplate(tokenizer)
+    if rollouts.agent:
+        check_agent(rollouts.agent, rollouts.agent_options, tokenizer)
 
 
-def open_environment(rollouts: Rollouts) -> AbstractContextManager[Environment | None]:
-    """Opens the environment as a context that closes it; None if rollouts are single turns.
+def open_environment(
+    rollouts: Rollouts, *, max_prompt_tokens: int
+) -> AbstractContextManager[Environment | Agents | None]:
+    """Opens the environment or the agent as a context that closes it; None if rollouts are single turns.
+
+    Args:
+        max_prompt_tokens: most tokens of a prompt, which bound an agent's conversations.
 
     Raises:
         UserError: see `check_environment`, or a requirement of the environment is missing.
     """
+    if rollouts.agent:
+        return closing(
+            open_agents(rollouts.agent, rollouts.agent_options, rollouts.endpoint, max_prompt_tokens=max_prompt_tokens)
+        )
     if not rollouts.environment:
         return nullcontext()
     return closing(call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts)))

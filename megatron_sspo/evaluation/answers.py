@@ -10,7 +10,7 @@ from megatron_sspo.types import RolloutGroup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One response with its reward."""
+    """One response with its reward, or one episode of an agent with all its branches."""
 
     text: str  # with several turns: all turns and the observations between them
     tokens: int  # number of tokens that the policy sampled
@@ -42,13 +42,13 @@ class Answers:
             gold=group.prompt.answer,
             answers=tuple(
                 Answer(
-                    text=r.transcript or r.text,
-                    tokens=r.num_response_tokens,
-                    turns=r.num_turns,
-                    finish_reason=r.finish_reason,
-                    reward=dict(r.reward_parts),
+                    text="\n\n".join(r.transcript or r.text for r in rollouts),
+                    tokens=sum(r.num_response_tokens for r in rollouts),
+                    turns=sum(r.num_turns for r in rollouts),
+                    finish_reason=rollouts[-1].finish_reason,
+                    reward=dict(rollouts[0].reward_parts),
                 )
-                for r in group.rollouts
+                for rollouts in group.episodes
             ),
         )
 

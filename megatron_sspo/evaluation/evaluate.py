@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.answers import Answers, compute_metrics
 from megatron_sspo.reward.protocol import Reward
-from megatron_sspo.rollout.collect import collect
+from megatron_sspo.rollout.collect import PendingGeneration, collect, start_generation
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
@@ -37,6 +38,86 @@ class AnswerStore:
         self._by_id[kind] |= {group.prompt.id: Answers.from_group(group, self._tokenizer) for group in groups}
 
 
+class SetEvaluation:
+    """The evaluation of one set.
+
+    Args:
+        sampling: parameters of the sampled answers; greedy answers use its token limit and stop strings.
+        store: the answers so far, to which new ones are added; a prompt with answers is not answered again.
+        samples: k; if positive and if the reward has a part "answer", k answers per prompt are sampled.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        reward: Reward,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        store: AnswerStore,
+        samples: int = 0,
+        seed: int = 0,
+        environment: Environment | Agents | None = None,
+    ) -> None:
+        self._engine, self._reward, self._prompts = engine, reward, prompts
+        self._seed, self._environment = seed, environment
+        self._sampling: dict[Kind, Sampling] = {
+            "greedy": replace(sampling, temperature=0.0, top_p=1.0),
+            "sampled": sampling,
+        }
+        self._sizes: dict[Kind, int] = {"greedy": 1, "sampled": samples}
+        self._begun: dict[Kind, PendingGeneration] = {}
+        self.store = store
+
+    def begin(self) -> None:
+        """Begins all answers, with the weights that the engine has; servers generate them at once."""
+        for kind, size in self._sizes.items():
+            if size:
+                self._begin(kind)
+
+    def compute_metrics(self, sync: Callable[[], None]) -> dict[str, float]:
+        """Waits for the answers, those that are not begun included, and computes the metrics.
+
+        Args:
+            sync: collective that sends the weights to the engine again.
+
+        Returns:
+            The set's metrics, see `answers.compute_metrics`; the same on every process.
+        """
+        greedy = self._answers("greedy", sync)
+        has_answers = any("answer" in answers.answers[0].reward for answers in greedy)
+        sampled = self._answers("sampled", sync) if self._sizes["sampled"] and has_answers else []
+        self.cancel()  # sampled answers that turned out not to be needed
+        return compute_metrics(greedy, sampled)
+
+    def cancel(self) -> None:
+        """Cancels the answers that were begun and not waited for."""
+        for pending in self._begun.values():
+            pending.cancel()
+        self._begun.clear()
+
+    def _begin(self, kind: Kind) -> None:
+        known = self.store.by_id(kind)
+        if left := [prompt for prompt in self._prompts if prompt.id not in known]:
+            self._begun[kind] = start_generation(
+                self._engine,
+                left,
+                self._sampling[kind],
+                group_size=self._sizes[kind],
+                seed=self._seed,
+                environment=self._environment,
+            )
+
+    def _answers(self, kind: Kind, sync: Callable[[], None]) -> list[Answers]:
+        if kind not in self._begun:
+            self._begin(kind)
+        if (pending := self._begun.get(kind)) is not None:
+            groups = collect(pending, self._reward, sync=sync, on_groups=lambda groups: self.store.save(kind, groups))
+            del self._begun[kind]
+            self.store.add(kind, groups)
+        return [self.store.by_id(kind)[prompt.id] for prompt in self._prompts]
+
+
 def evaluate(
     engine: RolloutEngine,
     reward: Reward,
@@ -47,37 +128,10 @@ def evaluate(
     store: AnswerStore,
     samples: int = 0,
     seed: int = 0,
-    environment: Environment | None = None,
+    environment: Environment | Agents | None = None,
 ) -> dict[str, float]:
-    """Generates answers with the engine's weights and computes the metrics.
-
-    Args:
-        sampling: parameters of the sampled answers; greedy answers use its token limit and stop strings.
-        sync: function that sends the weights to the engine again.
-        store: the answers so far, to which new ones are added; a prompt with answers is not answered again.
-        samples: k; if positive and if the reward has a part "answer", k answers per prompt are sampled.
-
-    Returns:
-        The set's metrics, see `answers.compute_metrics`; the same on every process.
-    """
-
-    def generate(kind: Kind, parameters: Sampling, group_size: int) -> list[Answers]:
-        known = store.by_id(kind)
-        if left := [prompt for prompt in prompts if prompt.id not in known]:
-            groups = collect(
-                engine,
-                reward,
-                left,
-                parameters,
-                group_size=group_size,
-                seed=seed,
-                sync=sync,
-                environment=environment,
-                on_groups=lambda groups: store.save(kind, groups),
-            )
-            store.add(kind, groups)
-        return [store.by_id(kind)[prompt.id] for prompt in prompts]
-
-    greedy = generate("greedy", replace(sampling, temperature=0.0, top_p=1.0), 1)
-    has_answers = any("answer" in answers.answers[0].reward for answers in greedy)
-    return compute_metrics(greedy, generate("sampled", sampling, samples) if samples and has_answers else [])
+    """Generates answers with the engine's weights and computes the metrics: see `SetEvaluation`."""
+    found = SetEvaluation(
+        engine, reward, prompts, sampling, store=store, samples=samples, seed=seed, environment=environment
+    )
+    return found.compute_metrics(sync)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
@@ -13,7 +14,7 @@ from megatron_sspo.environment.open import check_environment, open_environment
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.protocol import Reward, check_prompts
-from megatron_sspo.run import HeldOut, Rollouts, Run
+from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt, Sampling
 
 
@@ -90,19 +91,20 @@ def check_environments(run: Run, tokenizer: Any) -> None:
             )
 
 
-def open_environments(run: Run, stack: ExitStack, first: Environment | None = None) -> dict[str, Environment | None]:
-    """Opens the environment of each set; None for a set with single turns. Arguments: see `open_rewards`."""
-    own = run.rollouts
-    opened: dict[str, Environment | None] = (
-        {} if first is None else {_key(own.environment, own.environment_options): first}
+def open_environments(
+    run: Run, stack: ExitStack, first: Environment | Agents | None = None
+) -> dict[str, Environment | Agents | None]:
+    """Opens the environment or agent of each set; None for a set with single turns. Arguments: see `open_rewards`."""
+    opened: dict[str, Environment | Agents | None] = (
+        {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
     )
-    found: dict[str, Environment | None] = {}
+    found: dict[str, Environment | Agents | None] = {}
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
-        key = _key(rollouts.environment, rollouts.environment_options)
-        if rollouts.environment and key not in opened:
-            opened[key] = stack.enter_context(open_environment(rollouts))
-        found[name] = opened[key] if rollouts.environment else None
+        key = _environment_key(rollouts, held_out.prompts)
+        if key not in opened:
+            opened[key] = stack.enter_context(open_environment(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
+        found[name] = opened[key]
     return found
 
 
@@ -122,6 +124,7 @@ def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
         "reward_options": _as_json(options),
         "environment": rollouts.environment,
         "environment_options": _as_json(rollouts.environment_options) if rollouts.environment else {},
+        **({"agent": rollouts.agent, "agent_options": _as_json(rollouts.agent_options)} if rollouts.agent else {}),
         "sampling": {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -142,11 +145,18 @@ def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
-    """Returns the run's rollout options with the set's environment."""
+    """Returns the run's rollout options with the set's environment, which takes the place of the run's agent."""
     own = run.rollouts
     name = own.environment if held_out.environment is None else held_out.environment
     options = held_out.environment_options or (own.environment_options if name == own.environment else {})
-    return replace(own, environment=name, environment_options=options)
+    agent = {} if held_out.environment is None else {"agent": "", "agent_options": {}}
+    return replace(own, environment=name, environment_options=options, **agent)
+
+
+def _environment_key(rollouts: Rollouts, prompts: Prompts) -> str:
+    if rollouts.agent:  # which is opened with the limit on the tokens of a prompt
+        return _key(rollouts.agent, {"options": rollouts.agent_options, "max_tokens": prompts.max_tokens})
+    return _key(rollouts.environment, rollouts.environment_options)
 
 
 def _key(name: str, options: Mapping[str, Any]) -> str:

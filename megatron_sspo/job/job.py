@@ -24,10 +24,11 @@ from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
-from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards, sampling_of, sets_of
-from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards
 from megatron_sspo.files.writing import write_atomically, write_rows
+from megatron_sspo.job.evaluations import Evaluations
+from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
+from megatron_sspo.job.profile import Profiler, check_updates
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
@@ -59,9 +60,10 @@ class Job:
     Args:
         run: the configuration; it is checked again here.
         resume: the folder of an earlier attempt, to resume from its newest checkpoint; None starts a new run.
+        profile: the successive updates to trace.
     """
 
-    def __init__(self, run: Run, resume: Path | None) -> None:
+    def __init__(self, run: Run, resume: Path | None, profile: range) -> None:
         self.run = check(run)
         self.folder = resume or Path(run.output) / run.name
         model_path = Path(run.model.path)
@@ -74,8 +76,9 @@ class Job:
         self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
         self.state = State()
         self._seconds: dict[str, float] = {}
-        self._evaluations: list[dict[str, float]] = []  # on rank 0
+        self._profiled = profile
         self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        self._evaluated: list[dict[str, float]] = []  # on rank 0: the rows of earlier attempts
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
@@ -83,6 +86,9 @@ class Job:
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
             check_ranks(run, read_model_config(run), self.folder)
             self.is_main = agree.is_main()
+            stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
+            self._profiler = Profiler(self._profiled, self.folder, dist.get_rank())
+            stack.callback(self._profiler.close)
             agree.run_on_rank_0(lambda: self._lock(stack))
             found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
@@ -116,13 +122,13 @@ class Job:
         stack.callback(self.display.end)
         self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
         stack.callback(self.reward.close)
-        self._rewards = open_rewards(run, stack, self.reward)
-        self.environment = stack.enter_context(open_environment(run.rollouts))
-        self._environments = open_environments(run, stack, self.environment)
+        rewards = open_rewards(run, stack, self.reward)
+        self.environment = stack.enter_context(open_environment(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))
+        environments = open_environments(run, stack, self.environment)
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
         self.cycles = RolloutCycles(
-            run, self.engine, self.reward, self.prompts, sync=self.sync, environment=self.environment
+            run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )
         if self._newest is not None:
             newest = self._newest
@@ -134,7 +140,22 @@ class Job:
             self.cycles.restore(extra["cycles"])
             self.state.batches = self.policy.share(self.state.batches)
             self.checkpoints.newest = self.state.update
+        check_updates(self._profiled, self.state.update, run.num_updates)
         agree.run_on_rank_0(lambda: self._open_records(stack))
+        self._evaluations = Evaluations(
+            run,
+            self.folder,
+            self.engine,
+            self.held_out,
+            rewards,
+            environments,
+            self.tokenizer,
+            sync=self._load_evaluated_weights,
+            stop=self.stop,
+            display=self.display,
+            writer=self._metrics_writer,
+            rows=self._evaluated,
+        )
         self.display.log(
             f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
@@ -144,9 +165,11 @@ class Job:
         self._report_prompts()
         if self._newest is None:
             self._warm_start()
-            self._evaluate()
+        if self._newest is None or agree.run_on_rank_0(self._lacks_evaluation):
+            self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
+        self._profiler.before(self.state.update + 1)
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns what is beside it."""
@@ -189,7 +212,7 @@ class Job:
             )
             stack.callback(self._metrics_writer.close)
             if (self.folder / sinks.EVALUATIONS).exists():
-                self._evaluations = sinks.read(self.folder / sinks.EVALUATIONS)
+                self._evaluated = sinks.read(self.folder / sinks.EVALUATIONS)
 
     def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
@@ -211,7 +234,9 @@ class Job:
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()
-        if not agree.run_on_rank_0(self._is_evaluated) and not self._evaluate(may_stop=True):
+        if self._evaluations.in_progress is None and not agree.run_on_rank_0(self._is_evaluated):
+            self._evaluations.begin(self.state.update, may_wait=False)
+        if not self._evaluations.finish(self.state.update, may_stop=True):
             self._stop_early()
             return
         model, replaced = self.folder / "model", self.folder / ".model-replaced"
@@ -223,18 +248,23 @@ class Job:
         if self.is_main:
             shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
-            self._print_table()
+            self._evaluations.print_table()
             self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
-        return bool(self._evaluations) and self._evaluations[-1]["update"] == self.state.update
+        return self._evaluations.newest == self.state.update
+
+    def _lacks_evaluation(self) -> bool:
+        """Returns whether the run was interrupted after its newest checkpoint, and before that was evaluated."""
+        return self.state.update < self.run.num_updates and self._is_evaluation_due() and not self._is_evaluated()
 
     # ------------------------------------------------------------------ what the loop calls
 
     def sync(self) -> None:
-        """Loads the policy's weights into the engine. A collective."""
-        self.engine.load_weights(self.policy.weights(), self.state.update)
+        """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""
+        if self._evaluations.in_progress is None:  # one of earlier weights has ended: see `after_update`
+            self._load_weights()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -245,6 +275,8 @@ class Job:
 
     def after_update(self, batch: Batch, record: UpdateRecord) -> None:
         """Writes the update's row of metrics, and evaluates and saves if that is due."""
+        for line in self._profiler.after(self.state.update):
+            self.display.log(line)
         version = self.state.update - 1  # the version of the weights before this optimizer step
         row = {
             "update": self.state.update,
@@ -264,10 +296,13 @@ class Job:
         if self.is_main and not self.state.batches:
             self.display.log(format_update(row))
         self.checkpoints.poll()
-        if self._is_due(self.run.evaluation.every if self.run.evaluation else 0):
-            self._evaluate()
+        if not self.state.batches or self._is_evaluation_due():  # new weights are about to be loaded
+            self._evaluations.finish(self.state.update)
+        if self._is_evaluation_due():
+            self._evaluations.begin(self.state.update)
         if self._is_due(self.run.checkpoint_every):
             self._save()
+        self._profiler.before(self.state.update + 1)
 
     def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
         lengths = [rollout.num_response_tokens for group in batch for rollout in group.rollouts]
@@ -278,7 +313,17 @@ class Job:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0
 
+    def _is_evaluation_due(self) -> bool:
+        return self._is_due(self.run.evaluation.every if self.run.evaluation else 0)
+
     # ------------------------------------------------------------------ parts
+
+    def _load_weights(self) -> None:
+        self.engine.load_weights(self.policy.weights(), self.state.update)
+
+    def _load_evaluated_weights(self) -> None:
+        with self.phase("sync"):
+            self._load_weights()
 
     def _reward_metrics(self) -> dict[str, float]:
         """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
@@ -286,9 +331,10 @@ class Job:
         return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
 
     def _environment_metrics(self) -> dict[str, float]:
-        """Returns the environment's own metrics for this rank's share of the rollouts."""
+        """Returns the environment's or the agent's own metrics for this rank's share of the rollouts."""
         metrics = self.environment.metrics() if self.environment is not None else {}
-        return {f"environment/{name}": value for name, value in metrics.items()}
+        kind = "agent" if self.run.rollouts.agent else "environment"
+        return {f"{kind}/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
         """Reports dropped prompts, and prompts both trained on and evaluated; lists the former in the run's folder."""
@@ -344,44 +390,10 @@ class Job:
         warm_start(self.policy, options, prompts, self.tokenizer, report)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
-    def _evaluate(self, *, may_stop: bool = False) -> bool:
-        """Evaluates all sets and writes their row; returns False if a stop request ended the evaluation early."""
-        options = self.run.evaluation
-        if options is None:
-            return True
-        self.sync()
-        row: dict[str, float] = {"update": self.state.update}
-        answers: list[dict[str, Any]] = []
-        for name, held_out in sets_of(self.run).items():
-            if may_stop and self.stop.is_requested():
-                return False
-            store = AnswerStore(self.tokenizer)
-            numbers = evaluate(
-                self.engine,
-                self._rewards[name],
-                self.held_out[name],
-                sampling_of(self.run, held_out),
-                sync=self.sync,
-                store=store,
-                samples=options.samples,
-                seed=self.run.seed,
-                environment=self._environments[name],
-            )
-            row |= {f"{name}/{number}": value for number, value in numbers.items()}
-            answers += [{"set": name, **found.to_row()} for found in store.by_id("greedy").values()]
-            shown = "  ".join(
-                f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))
-            )
-            self.display.log(f"evaluation  {name}: {shown}")
-        self.engine.release_memory()
-        self._evaluations.append(row)
-        if self._metrics_writer is not None:
-            self._metrics_writer.write(sinks.EVALUATIONS, row)
-            with os_errors_as_user_errors(self.folder):
-                write_rows(self.folder / "evaluation_responses.jsonl", answers)
-        return True
-
     def _save(self) -> None:
+        """Saves a checkpoint, after which no evaluation of earlier weights is missing; that of these is begun again."""
+        if self._evaluations.in_progress not in (None, self.state.update):
+            self._evaluations.finish(self.state.update)
         extra = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
         self.checkpoints.save(self.policy.begin_save, self.state, extra)
 
@@ -394,12 +406,3 @@ class Job:
             f"checkpoint of update {update} in {seconds:.1f} s{in_background}; a stop request takes at most "
             f"{to_stop:.0f} s (from the longest update so far)"
         )
-
-    def _print_table(self) -> None:
-        if not self._evaluations:
-            return
-        first, last = self._evaluations[0], self._evaluations[-1]
-        columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
-        for name, prompts in self.held_out.items():
-            title = f"{self.run.name}: {len(prompts)} held-out prompts of {name}"
-            self.display.table(title, columns, before_and_after(first, last, name))

@@ -74,10 +74,10 @@ def _check_rehearsal(options: argparse.Namespace) -> None:
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:
     variables = slurm.variables_from_environment()
-    project = slurm.checkout(variables)
+    project = slurm.project_folder(variables)
     path, colon, function = options.recipe.partition(":")
     if Path(path).is_file() and Path.cwd() != project:
-        path = str(Path(path).absolute())  # the job's working directory is the checkout
+        path = str(Path(path).absolute())  # the job's working directory is the project
     return slurm.SlurmJob(
         recipe=f"{path}{colon}{function}",
         assignments=options.set,

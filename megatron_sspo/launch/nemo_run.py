@@ -104,7 +104,7 @@ def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
     defaults = {
         "account": None,  # Slurm's default account
         "job_name_prefix": "sspo-",  # otherwise NeMo-Run builds it from the account
-        "packager": run.Packager(),  # the job runs in the checkout
+        "packager": run.Packager(),  # the job runs in the project
         "tunnel": run.LocalTunnel(job_dir=""),
         "additional_parameters": others,
     }
@@ -122,7 +122,7 @@ def task(job: SlurmJob, executor: run.Executor) -> run.Script:
 
 
 def local_script(job: SlurmJob, module: str, *arguments: str) -> run.Script:
-    """Returns the script of a task on this machine: a module, run in the checkout by the trainer's interpreter."""
+    """Returns the script of a task on this machine: a module, run in the project by the trainer's interpreter."""
     lines = [
         f"cd {shlex.quote(str(job.project))}",
         f"export PYTHONPATH={shlex.quote(str(job.project))}",
@@ -144,7 +144,7 @@ class InBatchShell(run.Plugin):
     of a pre-emption to a step, where the sruns inside kill the processes that they have started.
 
     Attributes:
-        project: the checkout.
+        project: the folder with `slurm/`.
         environment: the environment of the job: `SlurmJob.environment`.
         seconds: the seconds of warning before the time limit, to finish an update and save; None: as in the script.
     """

@@ -19,7 +19,7 @@ def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, ex
     Args:
         module: the full name; it is not started by `-m`, because experiments store classes by their module's name.
         arguments: the words before the options that all modules share.
-        job: gives the checkout, the options of sbatch and the environment.
+        job: gives the project, the options of sbatch and the environment.
 
     Raises:
         UserError: there is no such interpreter.

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ VARIABLES = (
     "PROJECT",
 )
 SCRIPT = "slurm/train.sbatch"
+_SHARED = Path("slurm/job.sh")  # every script sources it
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -39,7 +41,7 @@ class SlurmJob:
         assignments: overrides as for `--set`.
         options: options of sbatch, which override those in the script.
         variables: values of `VARIABLES`; the script has defaults for missing ones.
-        script: the path of the script, relative to the checkout.
+        script: the path of the script, relative to the project.
     """
 
     recipe: str
@@ -50,15 +52,18 @@ class SlurmJob:
 
     def __post_init__(self) -> None:
         if not (self.project / self.script).is_file():
-            raise UserError(f"{self.project} has no {self.script}: start from a checkout, or set PROJECT to one")
+            raise UserError(
+                f"{self.project} has no {self.script}: start from a project of `megatron-sspo new` or a checkout, "
+                "or set PROJECT to one"
+            )
         unknown = sorted(self.variables.keys() - set(VARIABLES))
         if unknown:
             raise UserError(f"unknown variable {unknown[0]} for slurm/: choose one of {', '.join(VARIABLES)}")
 
     @property
     def project(self) -> Path:
-        """The checkout of this project."""
-        return checkout(self.variables)
+        """The folder with `slurm/`: see `project_folder`."""
+        return project_folder(self.variables)
 
     @property
     def arguments(self) -> list[str]:
@@ -67,12 +72,15 @@ class SlurmJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables and the checkout's path, which a job cannot find by itself."""
-        return {**self.variables, "PROJECT": str(self.project)}
+        """The variables, and what a job cannot find by itself: the project, and an interpreter if it has none."""
+        found = {**self.variables, "PROJECT": str(self.project)}
+        if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
+            found.setdefault("PYTHON", sys.executable)
+        return found
 
     @property
     def command(self) -> list[str]:
-        """The sbatch command, to be run in the checkout."""
+        """The sbatch command, to be run in the project."""
         return ["sbatch", *self.options, self.script, *self.arguments]
 
     def script_assignments(self) -> list[str]:
@@ -117,9 +125,15 @@ def variables_from_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def checkout(variables: Mapping[str, str]) -> Path:
-    """Returns the checkout that PROJECT names, or the one that contains this package."""
-    return Path(variables["PROJECT"]) if "PROJECT" in variables else _PACKAGE.parent
+def project_folder(variables: Mapping[str, str]) -> Path:
+    """Returns the folder of `slurm/`: PROJECT, the working folder if it has one, or the checkout of this package.
+
+    A package that pip has installed has no checkout; then it is the working folder in any case.
+    """
+    if "PROJECT" in variables:
+        return Path(variables["PROJECT"])
+    checkout = _PACKAGE.parent
+    return Path.cwd() if (Path.cwd() / _SHARED).exists() or not (checkout / _SHARED).exists() else checkout
 
 
 def split_options(text: str) -> list[str]:

@@ -24,9 +24,10 @@ class Sizes:
     Attributes:
         rows: tokens of the hidden states, of which sequence parallelism gives each rank a part.
         inner_rows: tokens within attention and a dense MLP, which tensor parallelism shards by width.
-        all_rows: tokens of the microbatch, over all context-parallel ranks.
-        mask_columns: tokens of the longest sequence, to which a mask says what each of a rank's tokens sees; 0 without
-            context parallelism.
+        key_rows: tokens whose keys and values a rank keeps without Transformer Engine: those of all context-parallel
+            ranks, and of a shared prompt a copy for each response.
+        mask_columns: tokens for each of which a mask says whether a rank's token attends to it, as a mean over the
+            rank's tokens; 0 where there are no masks, with neither context parallelism nor shared prompts.
         heads, groups: numbers of query heads and of key-value heads; query_width, kv_width: × head_dim.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
         ffn_width: width of the MLP or of an expert.
@@ -35,7 +36,7 @@ class Sizes:
 
     rows: int
     inner_rows: int
-    all_rows: int
+    key_rows: int
     mask_columns: int
     hidden: int
     query_width: int
@@ -50,14 +51,21 @@ class Sizes:
     has_qk_norm: bool
 
 
-def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int, longest: int) -> Sizes:
+def sizes(
+    architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int, prompt: int, response: int, sharing: int = 1
+) -> Sizes:
     """Returns the sizes of a layer on one rank.
 
     Args:
         architecture: the family's arguments of Megatron's TransformerConfig.
         num_tokens: the number of tokens of a microbatch.
-        longest: the number of tokens of the longest sequence.
+        prompt, response: the numbers of tokens of the longest sequence.
+        sharing: the number of responses that share a prompt.
     """
+    sharing = min(sharing, max(1, (num_tokens - prompt) // response))
+    longest, group = prompt + response, prompt + sharing * response
+    key_rows = num_tokens * (prompt + sharing * longest) // group if sharing > 1 else num_tokens
+    masked = num_tokens if parallel.context > 1 else num_tokens * sharing * response // group if sharing > 1 else 0
     tensor, head_dim = parallel.tensor, architecture["kv_channels"]
     inner_rows = -(-num_tokens // parallel.context)
     rows = -(-inner_rows // tensor) if parallel.sequence else inner_rows
@@ -68,8 +76,8 @@ def sizes(architecture: Mapping[str, Any], parallel: Parallel, num_tokens: int, 
     return Sizes(
         rows=rows,
         inner_rows=inner_rows,
-        all_rows=num_tokens,
-        mask_columns=longest if parallel.context > 1 else 0,
+        key_rows=key_rows,
+        mask_columns=longest * masked // num_tokens,
         hidden=architecture["hidden_size"],
         query_width=heads * head_dim,
         kv_width=groups * head_dim,
@@ -97,12 +105,16 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
         kept += norm_bytes(s.inner_rows, s.query_width + s.kv_width, s.heads + s.groups, itemsize, use_te=use_te)
         if itemsize == 4 and not use_te:  # the key's norm then keeps query and value too, as parts of one tensor
             kept += s.inner_rows * 4 * (s.query_width + s.kv_width)
-    kept += s.inner_rows * (itemsize * 4 * s.head_dim)  # rotary embedding: cos and sin, for query and key
     # q, k, v, the output, the softmax normalizers
     kept += s.inner_rows * (itemsize * 2 * (s.query_width + s.kv_width) + 4 * s.heads)
-    if not use_te:  # keys and values of the other context-parallel ranks, and the masks
-        kept += (s.all_rows - s.inner_rows) * itemsize * 2 * s.kv_width + s.inner_rows * itemsize * s.mask_columns
+    if not use_te:  # the other keys and values, and the masks
+        kept += (s.key_rows - s.inner_rows) * itemsize * 2 * s.kv_width + s.inner_rows * itemsize * s.mask_columns
     return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
+
+
+def rotation_bytes(s: Sizes, itemsize: int) -> int:
+    """Returns the bytes that all layers of a model chunk keep together: the rotary embedding's cosines and sines."""
+    return s.inner_rows * itemsize * s.head_dim
 
 
 def _experts(s: Sizes, itemsize: int) -> int:

@@ -69,8 +69,16 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     counts = count_per_stage(family, config, parallel, run.megatron)
     layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
-    longest = run.prompts.max_tokens + run.rollouts.sampling.max_tokens
-    sizes = activations.sizes(architecture, parallel, run.tokens_per_microbatch, longest)
+    # Transformer Engine has no masks, and copies of keys are made again for the backward pass
+    shares = not on_cuda and run.share_prompts is not False
+    sizes = activations.sizes(
+        architecture,
+        parallel,
+        run.tokens_per_microbatch,
+        run.prompts.max_tokens,
+        run.rollouts.sampling.max_tokens,
+        run.rollouts.group_size if shares else 1,
+    )
     found = []
     for stage, count in enumerate(counts):
         is_last = stage == len(counts) - 1
@@ -124,13 +132,15 @@ def _activations(
     full = activations.layer_bytes(sizes, itemsize, use_te=use_te)
     boundary, working = activations.boundary_bytes(sizes, itemsize), activations.working_bytes(sizes, itemsize)
     in_flight = _layers_in_flight(run.parallel, num_layers, stage)
+    chunks = in_flight * run.parallel.virtual_pipeline / num_layers
+    rotations = round(chunks * activations.rotation_bytes(sizes, itemsize))
     if run.megatron.get("recompute_granularity") != "full":
-        return round(in_flight * full), working
+        return round(in_flight * full) + rotations, working
     count = int(run.megatron.get("recompute_num_layers") or 1)
     if run.megatron.get("recompute_method") == "block":
         recomputed = min(count, num_layers) / num_layers
-        return round(in_flight * (recomputed * boundary + (1 - recomputed) * full)), full + working
-    return round(in_flight / count * boundary), min(count, num_layers) * full + working
+        return round(in_flight * (recomputed * boundary + (1 - recomputed) * full)) + rotations, full + working
+    return round(in_flight / count * boundary) + rotations, min(count, num_layers) * full + working
 
 
 def _layers_in_flight(parallel: Parallel, num_layers: int, stage: int) -> float:

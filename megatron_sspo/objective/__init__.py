@@ -1,8 +1,8 @@
 """Computes the loss from rewards and log-probs in pure torch: no Megatron, no process group, no configuration.
 
-An objective is a gate and a pooling,
+An objective is a gate, a pooling and an average,
 
-    J(θ) = E_i[ w_i Â_i ],   w_i = F( pool_t f(ρ_it; Â_i); Â_i ),   ρ_it = π_θ / π_old,
+    J(θ) = (1/N) Σ_i a_i w_i Â_i,   w_i = F( pool_t f(ρ_it; Â_i); Â_i ),   ρ_it = π_θ / π_old,
 
 and each method is a row:
 
@@ -17,49 +17,129 @@ and each method is a row:
 
 `Pessimistic(gate)` wraps a gate so that it acts only where ρ has moved in the direction of the advantage.
 
-An objective returns the sum over the sequences of a microbatch. The caller divides once, by the global number of
-sequences. An objective that is not a gate and a pooling is a callable of the same signature in a file of its own.
+An objective returns the sum over the sequences of a microbatch. The caller divides once, by N: the number of sequences
+of the whole batch, of its response tokens, or a constant (`average`). An objective that is not gates, a pooling and an
+average is a callable of the same signature in a file of its own; `Objective` says what it may ask for.
 """
 
 from megatron_sspo.objective.advantages import group_centered, group_relative, leave_one_out
+from megatron_sspo.objective.average import Average, OverLength, OverSequences, OverTokens
 from megatron_sspo.objective.correction import Correction
 from megatron_sspo.objective.gates import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, Identity, SigLog, Sigmoid
+from megatron_sspo.objective.inputs import Factor, TokenInputs
 from megatron_sspo.objective.penalties import Penalties, kl
 from megatron_sspo.objective.pessimistic import Pessimistic
-from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
+from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, product
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sequence import SequenceObjective, gmpo, grpo, gspo, sapo, sspo
 from megatron_sspo.objective.sums import Objective, Sums
 from megatron_sspo.objective.supervised import Supervised
+from megatron_sspo.objective.zoo.factors import (
+    GammaKernel,
+    QuadraticPenalty,
+)
+from megatron_sspo.objective.zoo.gates import (
+    Flipped,
+    Preserving,
+    Score,
+    Smoothed,
+    Truncated,
+)
+from megatron_sspo.objective.zoo.masks import (
+    EntropyBand,
+    OffPolicySequences,
+    TrustRegion,
+)
+from megatron_sspo.objective.zoo.rows import (
+    aspo,
+    ce_gppo,
+    cispo,
+    dapo,
+    dppo_kl,
+    dppo_tv,
+    dr_grpo,
+    drpo,
+    dual_clip,
+    erc,
+    gmpo_wide,
+    icepop,
+    kpop,
+    luspo,
+    opsm,
+    pspo,
+    rloo,
+    scopic,
+    spo,
+    vespo,
+    vespo_documented,
+)
 
 __all__ = [
     "AtanLog",
+    "Average",
     "Clip",
     "Correction",
+    "EntropyBand",
     "ExpAtan",
     "ExpSig",
+    "Factor",
+    "Flipped",
+    "GammaKernel",
     "Gate",
     "Gumbel",
     "Identity",
     "Objective",
+    "OffPolicySequences",
+    "OverLength",
+    "OverSequences",
+    "OverTokens",
     "Penalties",
     "Pessimistic",
     "Pool",
+    "Preserving",
+    "QuadraticPenalty",
+    "Score",
     "Segments",
     "SequenceObjective",
     "SigLog",
     "Sigmoid",
+    "Smoothed",
     "Sums",
     "Supervised",
+    "TokenInputs",
+    "Truncated",
+    "TrustRegion",
     "arithmetic",
+    "aspo",
+    "ce_gppo",
+    "cispo",
+    "dapo",
+    "dppo_kl",
+    "dppo_tv",
+    "dr_grpo",
+    "drpo",
+    "dual_clip",
+    "erc",
     "geometric",
     "gmpo",
+    "gmpo_wide",
     "group_centered",
     "group_relative",
     "grpo",
     "gspo",
+    "icepop",
     "kl",
+    "kpop",
     "leave_one_out",
+    "luspo",
+    "opsm",
+    "product",
+    "pspo",
+    "rloo",
     "sapo",
+    "scopic",
+    "spo",
     "sspo",
+    "vespo",
+    "vespo_documented",
 ]

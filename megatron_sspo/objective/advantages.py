@@ -1,10 +1,16 @@
 """Advantages Â_i of the G responses to one prompt, from their rewards r_i: [G] -> [G].
 
+A function with a parameter `rollouts` is given the responses too: the parts of their rewards and their lengths. A
+function with an attribute `batch_step` has a second step, which maps all advantages of a cycle [N] to those that are
+used [N].
+
 A group of equal rewards has advantages of exactly 0. Any other difference between rewards counts, however small it is:
 round rewards if rounding errors of floating point should not count.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +50,107 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     group_size = rewards.numel()
     # r_i − mean_{j≠i} r_j = G/(G−1) (r_i − mean_j r_j)
     return (_centered(rewards) * group_size / (group_size - 1)).to(_result_dtype(rewards))
+
+
+def max_rl(rewards: Tensor) -> Tensor:
+    """Â_i = (r_i − μ) / μ with μ = mean_j r_j; 0 if μ = 0: MaxRL (arXiv 2602.02710).
+
+    For rewards of 0 and 1, of which it was made: the fewer responses are right, the more each of them counts.
+
+    Raises:
+        ValueError: fewer than two rewards, another shape than [G], or a reward that is negative or not finite.
+    """
+    centered = _centered(rewards)
+    if (rewards < 0).any():
+        raise ValueError(f"max_rl divides by the mean reward, so rewards must not be negative: {rewards.tolist()}")
+    if centered.any():
+        centered = centered / rewards.double().mean()
+    return centered.to(_result_dtype(rewards))
+
+
+class Response(Protocol):
+    """A response, as far as an advantage function of this file reads it."""
+
+    @property
+    def reward_parts(self) -> Mapping[str, float]:
+        """The parts of its reward, by name."""
+        ...
+
+    @property
+    def num_response_tokens(self) -> int:
+        """|y_i|."""
+        ...
+
+
+def opo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
+    """Â_i = r_i − Σ_j |y_j| r_j / Σ_j |y_j|: the baseline of least variance, weighted by length (arXiv 2505.23585).
+
+    Raises:
+        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
+    """
+    centered = _centered(rewards)
+    lengths = torch.tensor([rollout.num_response_tokens for rollout in rollouts], dtype=torch.float64)
+    baseline = (lengths * centered).sum() / lengths.sum().clamp(min=1.0)
+    return (centered - baseline).to(_result_dtype(rewards))
+
+
+def whiten(advantages: Tensor) -> Tensor:
+    """(Â − mean Â) / std Â over all advantages of a cycle: [N] -> [N]; 0 if all are equal."""
+    if len(advantages) < 2 or (advantages == advantages[0]).all():
+        return torch.zeros_like(advantages)
+    return (advantages - advantages.mean()) / advantages.std(correction=1)
+
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def followed_by(step: Callable[[Tensor], Tensor]) -> Callable[[F], F]:
+    """Returns a decorator that gives an advantage function its step over all advantages of a cycle."""
+
+    def decorate(function: F) -> F:
+        function.batch_step = step  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    return decorate
+
+
+@followed_by(whiten)
+def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
+    """Â_i = Σ_k (r_ik − mean_j r_jk) / std_j r_jk, whitened over the cycle: GDPO (arXiv 2601.05242).
+
+    Each part k of the reward is normalized within its group, so that a part of small numbers counts as much as another.
+    All parts have the weight 1. A part that a response does not have is 0.
+
+    Raises:
+        ValueError: fewer than two rewards, another shape than [G], or a part that is not finite.
+    """
+    names = sorted({name for rollout in rollouts for name in rollout.reward_parts})
+    total = torch.zeros_like(_centered(rewards))
+    for name in names:
+        parts = torch.tensor([rollout.reward_parts.get(name, 0.0) for rollout in rollouts], dtype=torch.float64)
+        total = total + group_relative(parts)
+    return total.to(_result_dtype(rewards))
+
+
+@followed_by(whiten)
+def reinforce_plus_plus(rewards: Tensor) -> Tensor:
+    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262), without its KL term in the reward.
+
+    Raises:
+        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
+    """
+    _centered(rewards)  # for its checks
+    return rewards.to(_result_dtype(rewards))
+
+
+@followed_by(whiten)
+def reinforce_plus_plus_baseline(rewards: Tensor) -> Tensor:
+    """Â_i = r_i − mean_j r_j, whitened over the cycle: REINFORCE++-baseline (arXiv 2501.03262).
+
+    Raises:
+        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
+    """
+    return group_centered(rewards)
 
 
 def _centered(rewards: Tensor) -> Tensor:

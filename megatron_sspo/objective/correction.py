@@ -10,11 +10,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.divergence import binary_kl
 from megatron_sspo.objective.numbers import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
-Mode = Literal["none", "truncated", "masked"]
-Level = Literal["token", "sequence"]
+Mode = Literal["none", "truncated", "masked", "binary_kl"]
+Level = Literal["token", "sequence", "product"]
 
 
 @dataclass(frozen=True)
@@ -22,25 +23,35 @@ class Correction:
     """Detached weights c_t that scale the gradient of each token.
 
     At token level, c_t = π_old / π_rollout of the token. At sequence level, c_t is the geometric mean of this ratio
-    over the sequence, for every token of it. The modes are
+    over the sequence, for every token of it; at product level it is their product, which is the unbiased weight of a
+    whole sequence and has a large variance. The modes are
 
         truncated: min(c_t, cap)
         masked:    c_t where floor ≤ c_t ≤ cap, 0 elsewhere
+        binary_kl: c_t where the KL of two events, the token and all others, is at most max_kl between π_old and
+                   π_rollout and the other way round, 0 elsewhere; at token level only
+
+    `icepop()` and `kpop()` have the values of the papers.
 
     Raises:
-        ValueError: the mode or level is unknown, or the bounds violate 0 ≤ floor ≤ 1 ≤ cap < ∞.
+        ValueError: the mode or level is unknown, the bounds violate 0 ≤ floor ≤ 1 ≤ cap < ∞ or max_kl > 0, or the mode
+            is binary_kl and the level is another than token.
     """
 
-    mode: Mode = "none"  # none, truncated or masked
-    level: Level = "token"  # token or sequence
+    mode: Mode = "none"  # none, truncated, masked or binary_kl
+    level: Level = "token"  # token, sequence (geometric mean) or product
     cap: float = 2.0  # the largest weight
     floor: float = 0.5  # the smallest weight that is not masked
+    max_kl: float = 0.1  # the largest divergence of the mode binary_kl
 
     def __post_init__(self) -> None:
         check_name(self, "mode", get_args(Mode))
         check_name(self, "level", get_args(Level))
         # floor ≤ 1 ≤ cap, so that tokens on which trainer and engine agree have the full weight
         check_number(self, "cap", lambda value: value >= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
+        check_number(self, "max_kl", lambda value: value > 0, "a finite number above 0")
+        if self.mode == "binary_kl" and self.level != "token":
+            raise ValueError(f"Correction.level is {self.level!r}, and must be 'token' in the mode 'binary_kl'")
         check_number(self, "floor", lambda value: 0 <= value <= 1, "a finite number, with 0 ≤ floor ≤ 1 ≤ cap")
 
     def apply(
@@ -78,9 +89,13 @@ class Correction:
         log_weights = (old_log_probs - rollout_log_probs).detach()
         if self.mode == "none":
             return torch.ones_like(log_weights)
-        if self.level == "sequence":
-            log_weights = segments.mean(log_weights)[segments.ids]
+        if self.level != "token":
+            pooled = segments.mean(log_weights) if self.level == "sequence" else segments.sum(log_weights)
+            log_weights = pooled[segments.ids]
         weights = log_weights.exp()
+        if self.mode == "binary_kl":
+            both = (binary_kl(old_log_probs, rollout_log_probs), binary_kl(rollout_log_probs, old_log_probs))
+            return torch.where(torch.maximum(*both).detach() <= self.max_kl, weights, 0.0)
         if self.mode == "truncated":
             return weights.clamp(max=self.cap)
         return torch.where((weights >= self.floor) & (weights <= self.cap), weights, 0.0)

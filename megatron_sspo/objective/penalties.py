@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.numbers import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
@@ -36,9 +37,9 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
 
 @dataclass(frozen=True)
 class Penalties:
-    """Σ_i (1/|y_i|) Σ_t ( kl_coef · KL_it − entropy_coef · H_it ).
+    """Σ_i (a_i/|y_i|) Σ_t ( kl_coef · KL_it − entropy_coef · H_it ), with a_i of the objective's average.
 
-    This is a sum over sequences. It is added to `Sums.loss` and divided by the same global number of sequences.
+    It is added to `Sums.loss` and divided by the same number: a penalty is averaged as the objective is.
 
     Raises:
         ValueError: a coefficient is not finite, `kl_coef` is negative, or the estimator is unknown.
@@ -54,7 +55,12 @@ class Penalties:
         check_number(self, "entropy_coef", lambda value: True, "a finite number")
 
     def __call__(
-        self, log_probs: Tensor, entropy: Tensor | None, reference_log_probs: Tensor | None, segments: Segments
+        self,
+        log_probs: Tensor,
+        entropy: Tensor | None,
+        reference_log_probs: Tensor | None,
+        segments: Segments,
+        average: Average = OverSequences(),  # noqa: B008 (frozen)
     ) -> Tensor:
         """Computes the penalty of a microbatch: [T] each -> scalar.
 
@@ -64,16 +70,16 @@ class Penalties:
             ValueError: an input that a coefficient needs is None, has another shape, or is in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
-        total = log_probs.new_zeros(())
+        total, share = log_probs.new_zeros(()), average.share(segments)
         if self.kl_coef:
             if reference_log_probs is None:
                 raise ValueError(f"kl_coef is {self.kl_coef}, and there are no reference_log_probs to take the KL to")
             segments.check_tokens("reference_log_probs", reference_log_probs)
             divergence = kl(log_probs, reference_log_probs, self.kl_estimator)
-            total = total + self.kl_coef * segments.mean(divergence).sum()
+            total = total + self.kl_coef * (share * segments.mean(divergence)).sum()
         if self.entropy_coef:
             if entropy is None:
                 raise ValueError(f"entropy_coef is {self.entropy_coef}, and no entropy was computed")
             segments.check_tokens("entropy", entropy)
-            total = total - self.entropy_coef * segments.mean(entropy).sum()
+            total = total - self.entropy_coef * (share * segments.mean(entropy)).sum()
         return total

@@ -18,6 +18,11 @@ def geometric(log_gate: Tensor, segments: Segments) -> Tensor:
     return segments.mean(log_gate)
 
 
+def product(log_gate: Tensor, segments: Segments) -> Tensor:
+    """log Π_t f_t: [T] -> [S]. Used by RLOO."""
+    return segments.sum(log_gate)
+
+
 def arithmetic(log_gate: Tensor, segments: Segments) -> Tensor:
     """log (1/|y_i|) Σ_t f_t: [T] -> [S]. Used by GRPO and SAPO."""
     # Each sequence is shifted by its own largest log gate, so that exp neither overflows nor underflows for all of it.
@@ -26,3 +31,10 @@ def arithmetic(log_gate: Tensor, segments: Segments) -> Tensor:
     # An empty sequence has mean 0 and shift -inf: replace them by 1 and 0 before the log, whose backward would be NaN.
     empty = segments.lengths == 0
     return torch.log(mean.masked_fill(empty, 1.0)) + shift.masked_fill(empty, 0.0)
+
+
+def token_shares(pool: Pool, log_gate: Tensor, segments: Segments) -> Tensor:
+    """p_t = ∂ log (pooled weight) / ∂ log f_t, detached: [T]; 1/|y_i| if the pooling is geometric."""
+    with torch.enable_grad():
+        leaf = log_gate.detach().requires_grad_()
+        return torch.autograd.grad(pool(leaf, segments).sum(), leaf)[0]

@@ -52,6 +52,10 @@ class Segments:
     def to(self, device: torch.device | str) -> "Segments":
         return Segments(self.ids.to(device), self.lengths.to(device))
 
+    def with_empty(self) -> "Segments":
+        """Returns the segments with one more sequence, without tokens."""
+        return Segments(self.ids, torch.nn.functional.pad(self.lengths, (0, 1)))
+
     def sum(self, values: Tensor) -> Tensor:
         """Σ_t over each sequence: [T] -> [S], in fp32 or wider."""
         return self._reduce(values, "sum")
@@ -84,6 +88,21 @@ class Segments:
             raise ValueError(
                 f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_sequences}] sequences"
             )
+
+    def are_of_tokens(self, name: str, values: Tensor) -> bool:
+        """Returns whether `values` are [T] and not [S]. If T = S they are [S]: `with_empty` makes S another number.
+
+        Raises:
+            ValueError: they are neither.
+        """
+        if values.shape == self.ids.shape != self.lengths.shape:
+            return True
+        if values.shape != self.lengths.shape:
+            raise ValueError(
+                f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_sequences}] sequences of "
+                f"[{self.num_tokens}] tokens"
+            )
+        return False
 
     def _reduce(self, values: Tensor, operation: str) -> Tensor:
         if values.shape != self.ids.shape:

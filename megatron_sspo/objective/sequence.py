@@ -1,78 +1,162 @@
-"""Objectives that are a gate and a pooling: GRPO, GSPO, GMPO, SAPO and SSPO."""
+"""Objectives that are gates, a pooling and an average: GRPO, GSPO, GMPO, SAPO and SSPO."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
+from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
 from megatron_sspo.objective.numbers import check_gate, describe_value
-from megatron_sspo.objective.pooling import Pool, arithmetic, geometric
+from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
 
 
 @dataclass(frozen=True)
 class SequenceObjective:
-    """J(θ) = E_i[ w_i Â_i ],   w_i = F( pool_t f(ρ_it; Â_i); Â_i ),   ρ_it = π_θ / π_old.
+    """J(θ) = (1/N) Σ_i a_i w_i Â_i,   w_i = F( pool_t f(ρ_it; Â_i); Â_i ),   ρ_it = π_θ / π_old.
 
-    f is the token gate and F the sequence gate.
+    f is the token gate and F the sequence gate. N and a_i are those of the average: S and 1 for the mean over
+    sequences, so that J(θ) = E_i[ w_i Â_i ].
+
+    If advantages are per token, or if there is a factor m_t, then w_i Â_i is Σ_t p_t u_t m_t Â_it. p_t is the share of
+    the token in the pooled weight, ∂ log pool / ∂ log f_t, without gradient: 1/|y_i| if the pooling is geometric, and
+    f_t / Σ_s f_s if it is arithmetic. u_t has the value F(pool; Â_it), and the gradient of its own token only. For
+    Â_it = Â_i and m_t = 1 this has the value and the gradient of w_i Â_i. GSPO's paper calls its geometric form
+    GSPO-token (arXiv 2507.18071).
 
     Raises:
-        ValueError: a gate lacks one of the two methods, or the pooling is not a function.
+        ValueError: a gate lacks one of the two methods, the pooling is not a function, the average or the factor is of
+            another kind, or the factor needs an input that does not exist.
     """
 
     token_gate: Gate
     pool: Pool
     sequence_gate: Gate = Identity()  # noqa: RUF009 (frozen)
+    average: Average = OverSequences()  # noqa: RUF009 (frozen)
+    factor: Factor | None = None  # None: 1
 
     def __post_init__(self) -> None:
         for name in ("token_gate", "sequence_gate"):
             check_gate(self, name)
         if isinstance(self.pool, type) or not callable(self.pool):
             raise ValueError(f"pool is {describe_value(self.pool)}, and must be a function, such as geometric")
+        if isinstance(self.average, type) or not callable(getattr(self.average, "divisor", None)):
+            raise ValueError(f"average is {describe_value(self.average)}, and must be an average, such as OverTokens()")
+        if self.factor is not None and (isinstance(self.factor, type) or not callable(self.factor)):
+            raise ValueError(
+                f"factor is {describe_value(self.factor)}, and must be a factor, such as EntropyBand(), or None"
+            )
+        needs_of(self.factor)
 
-    def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, segments: Segments) -> Sums:
-        """Computes minus the sum of w_i Â_i over the sequences of a microbatch.
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the keyword arguments besides log-probs, advantages and segments."""
+        return needs_of(self.factor)
 
-        An empty sequence has w_i = 1 and no gradient.
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, segments: Segments, **inputs: Tensor
+    ) -> Sums:
+        """Computes minus the sum of a_i w_i Â_i over the sequences of a microbatch.
+
+        An empty sequence has w_i = 1 and no gradient. Neither has a sequence or token whose advantage is 0, however
+        far ρ is.
 
         Args:
             log_probs: [T] log π_θ of the response tokens, float32 or float64.
             old_log_probs: [T] log π_old of the same tokens, float32 or float64.
-            advantages: [S] Â_i.
+            advantages: [S] Â_i or [T] Â_it; [S] if T = S.
             segments: the tokens of each sequence.
+            inputs: [T] each: what `needs` names.
 
         Returns:
             `loss`, a scalar; `tokens`: `log_ratio` and `token_weight`, which is the token gate's w times the sequence
-            gate's w, so it is 0 in a sequence that GSPO clips; `sequences`: `sequence_weight` w_i.
+            gate's w times m_t, so it is 0 in a sequence that GSPO clips; `sequences`: `sequence_weight` w_i, which is
+            the mean of u_t if advantages are per token.
 
         Raises:
-            ValueError: a shape is wrong, or log-probs are in half precision.
+            ValueError: a shape is wrong, log-probs are in half precision, or an input is missing.
         """
         segments.check_tokens("log_probs", log_probs)
         segments.check_tokens("old_log_probs", old_log_probs)
-        segments.check_sequences("advantages", advantages)
+        of_tokens = segments.are_of_tokens("advantages", advantages)
         log_ratio = log_probs - old_log_probs  # [T]
-        token_advantages = segments.spread(advantages)  # [T]
+        token_advantages = advantages if of_tokens else segments.spread(advantages)  # [T]
         token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)  # [T]
         log_gate = self.token_gate.log_gate(log_ratio.detach(), token_advantages)  # [T]
         log_gate = _WithGradient.apply(log_ratio, log_gate, token_weight)  # w = d log f / d log ρ
-        log_weight = self.pool(log_gate, segments)  # [S]
-        weight = self.sequence_gate.log_gate(log_weight, advantages).exp()  # [S]
+        multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
 
-        if not isinstance(self.sequence_gate, Identity):  # the weight of Identity is 1
-            gate_of_sequence = self.sequence_gate.weight(log_weight.detach(), advantages)
-            token_weight = token_weight * segments.spread(gate_of_sequence)
+        if of_tokens or multiplier is not None:
+            effective = token_advantages if multiplier is None else token_advantages * multiplier
+            loss, weight = self._by_token(log_gate, effective, token_advantages, segments)
+            log_weight = segments.spread(self.pool(log_gate.detach(), segments))
+            gate_of_sequence = self.sequence_gate.weight(log_weight, token_advantages)
+            token_weight = token_weight * (gate_of_sequence if multiplier is None else gate_of_sequence * multiplier)
+        else:
+            loss, log_weight, weight = self._by_sequence(log_gate, advantages, segments)
+            if not isinstance(self.sequence_gate, Identity):  # the weight of Identity is 1
+                gate_of_sequence = self.sequence_gate.weight(log_weight, advantages)
+                token_weight = token_weight * segments.spread(gate_of_sequence)
         return Sums(
-            loss=-(weight * advantages).sum(),
-            tokens={
-                "log_ratio": log_ratio.detach(),
-                "token_weight": token_weight,
-            },
-            sequences={"sequence_weight": weight.detach()},
+            loss=loss,
+            tokens={"log_ratio": log_ratio.detach(), "token_weight": token_weight},
+            sequences={"sequence_weight": weight},
         )
+
+    def _by_sequence(self, log_gate: Tensor, advantages: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the loss, log of the pooled weights [S] and w_i [S], the last two detached."""
+        log_weight = self.pool(log_gate, segments)  # [S]
+        # where Â = 0 the weight may overflow, and its product with 0 would not be 0
+        unused = advantages == 0
+        weight = self.sequence_gate.log_gate(log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
+        loss = -(self.average.share(segments) * (weight * advantages)).sum()
+        log_weight = log_weight.detach()
+        reported = torch.where(unused, self.sequence_gate.log_gate(log_weight, advantages).exp(), weight.detach())
+        return loss, log_weight, reported
+
+    def _by_token(
+        self, log_gate: Tensor, effective: Tensor, token_advantages: Tensor, segments: Segments
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the loss, and the mean of u_t of each sequence [S], detached.
+
+        Args:
+            effective: m_t Â_it [T].
+        """
+        values = log_gate.detach()
+        log_weight = segments.spread(self.pool(values, segments))  # [T]
+        own = log_weight + (log_gate - values)  # [T]: the value of the sequence's, the gradient of the token's
+        used = self.sequence_gate.log_gate(own.masked_fill(effective == 0, 0.0), token_advantages).exp()  # u_t [T]
+        share = token_shares(self.pool, values, segments)  # p_t [T]
+        # shares add up to 1, except those of a product, whose value is w_i Â_i too
+        normalized = share / segments.spread(segments.sum(share))
+        contribution = normalized * used.detach() + share * (used - used.detach())
+        loss = -(segments.spread(self.average.share(segments)) * (contribution * effective)).sum()
+        reported = segments.mean(self.sequence_gate.log_gate(log_weight, token_advantages).exp())
+        return loss, reported.masked_fill(segments.lengths == 0, 1.0)
+
+    def _multiplier(
+        self,
+        log_probs: Tensor,
+        old_log_probs: Tensor,
+        token_advantages: Tensor,
+        segments: Segments,
+        inputs: Mapping[str, Tensor],
+    ) -> Tensor | None:
+        """Returns m_t [T], or None if all are 1."""
+        if missing := [name for name in self.needs if inputs.get(name) is None]:
+            raise ValueError(
+                f"{type(self.factor).__name__} needs {', '.join(missing)}, which the objective was not given"
+            )
+        if self.factor is None:
+            return None
+        others = detached({name: inputs[name] for name in self.needs}, segments)
+        given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
+        return self.factor(given).detach()
 
 
 class _WithGradient(torch.autograd.Function):

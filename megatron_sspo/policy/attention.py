@@ -11,6 +11,14 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 
 from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.row import Pieces
+from megatron_sspo.batching.work import QUERIES_AT_ONCE
+from megatron_sspo.policy.shared_prompts.keys import gather_context, take
+from megatron_sspo.policy.shared_prompts.packed import RowParams, SharedSeqParams
+from megatron_sspo.policy.shared_prompts.rotary import rotate
+
+_MOST_PADDING = 1.3  # of the products of attention, to compute all sequences in one call
+_SHORT = 64  # tokens, up to which one padded call is not slower than a call for each: benchmarks/attention.py
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -27,7 +35,8 @@ class PackedAttention(MegatronModule):
     Megatron's own local attention refuses packed sequences. Here `query [T, heads, d]`, `key` and `value
     [T, groups, d]` hold concatenated sequences with the borders `packed_seq_params.cu_seqlens_q`. Under context
     parallelism T counts this rank's share of the tokens (`batching/context.py`), and the borders are those of the whole
-    row.
+    row. In a row with shared prompts, the tokens of a response attend to their prompt as well. If the row has a
+    rotation, queries and keys are turned by it here; otherwise Megatron has done so.
     """
 
     def __init__(
@@ -54,11 +63,17 @@ class PackedAttention(MegatronModule):
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
         """Returns the output of attention, [T, heads · d]."""
+        if isinstance(packed_seq_params, RowParams) and packed_seq_params.rotation is not None:
+            query, key = (rotate(values, packed_seq_params.rotation) for values in (query, key))
+        if isinstance(packed_seq_params, SharedSeqParams):
+            assert packed_seq_params.pieces is not None
+            return self._pieces(query, key, value, packed_seq_params.pieces)
         if parallel_state.get_context_parallel_world_size() > 1:
             return self._context_parallel(query, key, value, packed_seq_params.cu_seqlens_q.tolist())
         lengths = packed_seq_params.cu_seqlens_q.diff()
         longest = int(packed_seq_params.max_seqlen_q)
-        if longest * len(lengths) <= 2 * query.size(0):
+        # padding costs products; those of short sequences cost no more than a call per sequence
+        if longest <= _SHORT or longest**2 * len(lengths) <= _MOST_PADDING * int(lengths.square().sum()):
             return self._padded(query, key, value, lengths, longest)
         return self._one_by_one(query, key, value, lengths.tolist())
 
@@ -79,12 +94,35 @@ class PackedAttention(MegatronModule):
     def _one_by_one(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int]
     ) -> torch.Tensor:
-        """Attends in one call per sequence, for batches that padding would make more than twice as large."""
+        """Attends in one call per sequence, for batches whose padding would cost too much."""
         outputs = [
             self._attend_one(*sequence)
             for sequence in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
         ]
         return torch.cat(outputs).flatten(1)
+
+    def _pieces(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+        """Attends piece by piece, each to its own copies of keys and values."""
+        key, value = (take(gather_context(part), pieces.key_rows) for part in (key, value))
+        queries, keys = pieces.cu_queries.diff().tolist(), pieces.cu_keys.diff().tolist()
+        outputs = [
+            output
+            for piece in zip(query.split(queries), key.split(keys), value.split(keys), strict=True)
+            for output in self._attend_from_the_end(*piece)
+        ]
+        return torch.cat(outputs).flatten(1)
+
+    def _attend_from_the_end(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
+        """Attends causally where the last query attends to the last key; returns the output in parts."""
+        before = len(key) - len(query)
+        if not before:
+            return [self._attend_one(query, key, value)]
+        outputs = []
+        for block in query.split(QUERIES_AT_ONCE):
+            seen = torch.ones(len(block), before + len(block), dtype=torch.bool, device=query.device).tril_(before)
+            before += len(block)
+            outputs.append(self._attend_one(block, key[:before], value[:before], seen))
+        return outputs
 
     def _context_parallel(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: list[int]

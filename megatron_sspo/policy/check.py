@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
+from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.run import Run
 from megatron_sspo.weights.family import load_family
@@ -26,13 +27,15 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
         for_other_machines: whether other machines run it, which may have a Transformer Engine that this one lacks.
 
     Raises:
-        UserError: a field of `run.megatron` or `run.ddp` is wrong, or the layout does not fit the model.
+        UserError: a field of `run.megatron` or `run.ddp` is wrong, the layout does not fit the model, or prompts cannot
+            be shared.
     """
     ddp_config(run.ddp, run.parallel)
     family = load_family(config)
     dtype, replay = getattr(torch, run.model.dtype), run.routing_replay != "none"
     try:
-        transformer_config(family, config, run.parallel, dtype, run.megatron, routing_replay=replay)
+        transformer = transformer_config(family, config, run.parallel, dtype, run.megatron, routing_replay=replay)
+        shares_prompts(run.share_prompts, transformer)
     except UserError as error:
         if not (for_other_machines and _TE_REQUIRED.search(str(error))):
             raise

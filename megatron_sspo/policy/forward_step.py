@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.objective import Correction, Penalties, Sums
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.context import gather_responses
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
 from megatron_sspo.policy.routing_replay import RoutingReplay
+from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
+from megatron_sspo.policy.shared_prompts.rules import has_router_losses
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -49,13 +52,6 @@ class ForwardStep:
         """Returns the output of this pipeline stage, and the loss function that the schedule calls on the last one."""
         chunk: Any = unwrap_model(model)
         microbatch = next(microbatches).to(next(chunk.parameters()).device)
-        packed = PackedSeqParams(
-            qkv_format="thd",
-            cu_seqlens_q=microbatch.cu_seqlens,
-            cu_seqlens_kv=microbatch.cu_seqlens,
-            max_seqlen_q=microbatch.longest,
-            max_seqlen_kv=microbatch.longest,
-        )
         with self.routing.forward(chunk, microbatch) if self.routing else nullcontext():
             output = forward_without_head(
                 model,
@@ -63,7 +59,7 @@ class ForwardStep:
                 input_ids=microbatch.tokens[None],
                 position_ids=microbatch.position_ids[None],
                 attention_mask=None,
-                packed_seq_params=packed,
+                packed_seq_params=packed_seq_params(microbatch),
                 **self._padding_mask(chunk, microbatch),
             )
         return output, partial(self._loss_from_hidden, microbatch, chunk)
@@ -73,7 +69,7 @@ class ForwardStep:
 
         Under sequence parallelism Megatron cuts the mask only where it embeds the tokens; other stages do so here.
         """
-        if not _has_auxiliary_losses(chunk.config):
+        if not has_router_losses(chunk.config):
             return {}
         mask = microbatch.is_padding
         if chunk.config.sequence_parallel and not chunk.pre_process:
@@ -99,31 +95,24 @@ class ForwardStep:
         return self.loss(microbatch, log_probs, entropy)
 
 
-def _has_auxiliary_losses(transformer: TransformerConfig) -> bool:
-    """Returns whether the routers add their own losses, in which padding must not count."""
-    coefficients = transformer.moe_aux_loss_coeff
-    some = any(coefficients) if isinstance(coefficients, list) else bool(coefficients)
-    return bool(transformer.num_moe_experts) and (some or bool(transformer.moe_z_loss_coeff))
+def report_token_values(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
+    """Returns log-probs and entropies as metrics; the loss function of a forward pass without a loss."""
+    return log_probs.sum(), {"log_probs": log_probs.detach(), "entropy": entropy.detach()}
 
 
-def report_log_probs(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
-    """Returns the log-probs as metrics; the loss function of a forward pass without a loss."""
-    return log_probs.sum(), {"log_probs": log_probs.detach()}
-
-
-def loss_scale(*, num_microbatches: int, num_sequences: int) -> float:
-    """Returns the factor of a microbatch's sum over sequences, for the gradient of the mean over the whole batch.
+def loss_scale(*, num_microbatches: int, divisor: float) -> float:
+    """Returns the factor of a microbatch's sum over sequences, for the gradient of the average over the whole batch.
 
     Megatron divides a loss by the number of microbatches, and averages gradients over the data- and context-parallel
-    ranks. The factor undoes both. What remains is one division by the number of sequences, fixed before the batch is
-    split, so the gradient is the same for every layout.
+    ranks. The factor undoes both. What remains is one division by the divisor, a number of the whole batch that is
+    fixed before the batch is split, so the gradient is the same for every layout.
     """
     ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
-    return num_microbatches * ranks / num_sequences
+    return num_microbatches * ranks / divisor
 
 
 def policy_loss(objective: Objective, penalties: Penalties, correction: Correction, *, scale: float) -> Loss:
-    """Returns the loss hook: −Σ_i w_i Â_i + penalties, times `scale`.
+    """Returns the loss hook: −Σ_i a_i w_i Â_i + penalties, times `scale`.
 
     Args:
         scale: the factor from `loss_scale`.
@@ -132,15 +121,19 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its
         second element is one more divisor, hence 1.
     """
+    average, needs = average_of(objective), needs_of(objective)
 
     def loss(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
         old = microbatch.old_log_probs
         if old is None:
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
-        sums = objective(corrected, old, microbatch.advantages, microbatch.segments)
-        total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments)
-        advantage = microbatch.segments.spread(microbatch.advantages)
+        inputs = {name: _input(name, microbatch, entropy) for name in needs}
+        sums = _evaluate(objective, corrected, old, microbatch, inputs)
+        total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
+        advantage = microbatch.token_advantages
+        if advantage is None:
+            advantage = microbatch.segments.spread(microbatch.advantages)
         tokens = {**sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
@@ -148,3 +141,32 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         return total * scale, torch.ones((), dtype=torch.int, device=total.device), metrics
 
     return loss
+
+
+def _evaluate(
+    objective: Objective,
+    log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor,
+    microbatch: Microbatch,
+    inputs: dict[str, torch.Tensor],
+) -> Sums:
+    """Calls the objective with the advantages of the sequences, or with those of the tokens if there are any."""
+    segments = microbatch.segments
+    if microbatch.token_advantages is None:
+        return objective(log_probs, old_log_probs, microbatch.advantages, segments, **inputs)
+    if segments.num_tokens != segments.num_sequences:
+        return objective(log_probs, old_log_probs, microbatch.token_advantages, segments, **inputs)
+    # [T] advantages would be taken for [S]
+    sums = objective(log_probs, old_log_probs, microbatch.token_advantages, segments.with_empty(), **inputs)
+    return replace(sums, sequences={name: values[:-1] for name, values in sums.sequences.items()})
+
+
+def _input(name: str, microbatch: Microbatch, entropy: torch.Tensor) -> torch.Tensor:
+    if name == "entropy":
+        return entropy
+    if name == "old_entropy" and microbatch.old_log_probs is None:  # π_old is π_θ
+        return entropy.detach()
+    values = getattr(microbatch, name)
+    if values is None:
+        raise ValueError(f"the objective needs {name}, and the batch has none")
+    return values

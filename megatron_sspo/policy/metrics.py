@@ -17,7 +17,7 @@ class UpdateRecord:
     Only rank 0 has the values of tokens and sequences; elsewhere both are empty.
     """
 
-    loss: float  # the mean over sequences, whose gradient was taken
+    loss: float  # the average over the batch, whose gradient was taken
     tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
     order: Sequence[int]  # [S]: the number in the batch of each of the sequences
@@ -25,17 +25,18 @@ class UpdateRecord:
     learning_rate: float = 0.0  # of this step
 
 
-def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int]) -> UpdateRecord:
+def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor: float) -> UpdateRecord:
     """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences.
 
     Args:
         order: the number in the batch of each sequence, in the order of the reports.
+        divisor: what the sum over the whole batch is divided by.
     """
 
     def joined(kind: str) -> dict[str, torch.Tensor]:
         return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
 
-    loss = sum(float(report["loss"].double()) for report in reports) / len(order)
+    loss = sum(float(report["loss"].double()) for report in reports) / divisor
     return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
 
 

@@ -14,6 +14,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
 from megatron_sspo.policy.options import checked_fields, construct
+from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
+from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
 from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
 from megatron_sspo.run import Parallel
@@ -88,8 +90,14 @@ def transformer_config(
     return construct(TransformerConfig, fields, options, "megatron")
 
 
-def build_chunks(family: Family, config: Mapping[str, Any], transformer: TransformerConfig) -> list[GPTModel]:
-    """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage."""
+def build_chunks(
+    family: Family, config: Mapping[str, Any], transformer: TransformerConfig, *, share_prompts: bool = False
+) -> list[GPTModel]:
+    """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage.
+
+    Args:
+        share_prompts: whether the model is to compute rows with shared prompts.
+    """
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
     fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
@@ -100,6 +108,8 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
         )
         if not has_transformer_engine():
             _replace_local_modules(spec, transformer)
+        elif share_prompts:
+            _extend_attention(spec)
         with output_layer_without_apex(transformer):
             chunks.append(
                 GPTModel(
@@ -113,6 +123,11 @@ def build_chunks(family: Family, config: Mapping[str, Any], transformer: Transfo
             )
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
+    for chunk in chunks:
+        if not has_transformer_engine():
+            chunk.rotary_pos_emb = RowRotaryEmbedding(chunk.rotary_pos_emb, transformer.params_dtype)
+        elif share_prompts:
+            chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
     _mark_expert_parameters(chunks, transformer)
     _forget_probabilities(chunks)
     return chunks
@@ -132,6 +147,13 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
         if transformer.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     spec.layer_norm = RMSNorm
+
+
+def _extend_attention(spec: Any) -> None:
+    """Lets the attention of Transformer Engine's layer spec take rows with shared prompts."""
+    for layer in spec.layer_specs:
+        attention = layer.submodules.self_attention.submodules
+        attention.core_attention = with_shared_prompts(attention.core_attention)
 
 
 def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConfig) -> None:

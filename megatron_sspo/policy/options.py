@@ -45,6 +45,7 @@ _ARCHITECTURE = (
     "add_bias_linear",
     "add_qkv_bias",
     "qk_layernorm",
+    "rotary_interleaved",
     "num_moe_experts",
     "moe_ffn_hidden_size",
     "moe_layer_freq",

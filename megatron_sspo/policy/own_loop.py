@@ -12,10 +12,12 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.objective import Correction, Penalties
+from megatron_sspo.objective.average import OverTokens, average_of
 from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
+_TOKEN_VALUES = ("old", "old_entropy", "engine", "reference")
 _NO_PENALTIES, _NO_CORRECTION = Penalties(), Correction()
 
 
@@ -24,11 +26,12 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
 
     Args:
         rollouts: mappings with these keys.
-            `prompt` and `response`: token ids. `advantage`: Â.
+            `prompt` and `response`: token ids. `advantage`: Â, or a number for each response token, on all rollouts.
             `old`: log π_old of each response token under the trainer's model, at the temperature that is given to
             `policy_step`. It is left out of all rollouts if the policy has not moved.
             `engine`, for an engine correction, and `reference`, for a KL penalty: the log-probs of the engine and of
-            the reference policy, on all rollouts or on none.
+            the reference policy, on all rollouts or on none. `old_entropy`, for an objective that needs it: the
+            entropies of π_old.
             `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
             Log-probs there are ignored.
         sequence_parallel: whether the model shards activations along the sequence over tensor-parallel ranks.
@@ -42,7 +45,9 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
     sequences = []
     for number, given in enumerate(rollouts):
         length = len(given["response"])
-        values = {name: given[name] for name in ("old", "engine", "reference") if given.get(name) is not None}
+        values = {name: given[name] for name in _TOKEN_VALUES if given.get(name) is not None}
+        if np.ndim(given["advantage"]):
+            values["advantage"] = given["advantage"]
         wrong = [name for name, found in values.items() if len(found) != length]
         if wrong:
             raise ValueError(
@@ -54,8 +59,10 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
             text="",
             finish_reason="stop",
             policy_version=0,
-            advantage=float(given["advantage"]),
+            advantage=float(np.mean(given["advantage"])) if length else 0.0,
+            token_advantages=values.get("advantage"),
             old_log_probs=values.get("old"),
+            old_entropy=values.get("old_entropy"),
             reference_log_probs=values.get("reference"),
             observed=tuple(given.get("observed", ())),
         )
@@ -75,6 +82,7 @@ def policy_step(
     num_sequences: int,
     num_microbatches: int,
     vocab_size: int,
+    num_tokens: int = 0,
     temperature: float = 1.0,
     penalties: Penalties = _NO_PENALTIES,
     correction: Correction = _NO_CORRECTION,
@@ -82,22 +90,31 @@ def policy_step(
 ) -> ForwardStep:
     """Returns a `forward_step_func` for Megatron's schedule; its data iterators yield results of `pack_rollouts`.
 
-    The gradient buffers then have the gradient of −J, where J is the mean of w_i Â_i over `num_sequences`, however the
-    sequences are spread over ranks and microbatches.
+    The gradient buffers then have the gradient of −J, where J is the average of w_i Â_i that the objective names, over
+    the whole batch, however the sequences are spread over ranks and microbatches.
 
     Args:
         num_sequences: the number of sequences of the whole batch, over all data-parallel ranks.
         num_microbatches: the number that the schedule is given, the same on every rank.
         vocab_size: the vocabulary size without padding.
+        num_tokens: the number of response tokens of the whole batch, for an objective whose average is over tokens;
+            tokens of an environment do not count.
         temperature: the temperature at which the responses were sampled.
         overlap_grad_reduce: the value in the DDP's configuration.
 
     Raises:
         RuntimeError: Megatron's model-parallel groups are not initialized.
+        ValueError: the average is over tokens, and `num_tokens` is missing.
     """
     if not parallel_state.model_parallel_is_initialized():
         raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before policy_step")
-    scale = loss_scale(num_microbatches=num_microbatches, num_sequences=num_sequences)
+    average = average_of(objective)
+    if isinstance(average, OverTokens) and num_tokens < 1:
+        raise ValueError(
+            "the objective's average is over the response tokens of the whole batch: give policy_step num_tokens"
+        )
+    divisor = average.divisor(num_sequences, num_tokens)
+    scale = loss_scale(num_microbatches=num_microbatches, divisor=divisor)
     return _OwnLoopStep(
         policy_loss(objective, penalties, correction, scale=scale),
         temperature=temperature,

@@ -1,6 +1,6 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,16 @@ from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
+from megatron_sspo.policy.shared_prompts.rules import shares_prompts
+from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
 from megatron_sspo.policy.with_cuda.fast_fields import describe
 from megatron_sspo.processes import agree
@@ -28,6 +32,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.gather import Gather
 
 
 class Policy:
@@ -60,17 +65,25 @@ class Policy:
         self.vocab_size = int(self.folder.config["vocab_size"])
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
-        chunks = build_chunks(self.family, self.folder.config, self.transformer)
+        share_prompts = shares_prompts(run.share_prompts, self.transformer)
+        chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather = make_gather(chunks, self.rows)
-        # the reference weights of a KL penalty, kept on the host because they are not used most of the time
-        keep = run.penalties.kl_coef > 0
-        self._reference = [p.detach().cpu().clone() for chunk in chunks for p in chunk.parameters()] if keep else []
+        # the reference policy's weights, kept on the host because they are not used most of the time
+        parameters = [p for chunk in chunks for p in chunk.parameters()] if run.needs_reference else []
+        self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = wrap(self.transformer, self.ddp, chunks)
         self.kernels = describe(self.transformer, self.ddp)
-        self._schedule = Schedule(run, self.transformer, self.chunks, self.vocab_size, routing, device)
+        if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
+            share_prompts = False
+            self.kernels += (
+                f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
+            )
+        self._schedule = Schedule(
+            run, self.transformer, self.chunks, self.vocab_size, routing, device, share_prompts=share_prompts
+        )
         self.set_optimizer(run.optimizer, run.num_updates)
 
     def set_optimizer(self, options: Optimizer, num_updates: int) -> None:
@@ -92,17 +105,24 @@ class Policy:
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
         """Returns the batch with log π_old of every response token: those of this policy before it is updated.
 
-        Under R2 the batch also gets the routes that every token took here. Rank 0 gets all values, and another rank
-        those of the sequences that it computes; there, the others become outlines.
+        It also gets the entropies of π_old, if the objective needs them, and under R2 the routes that every token took
+        here. Rank 0 gets all values, and another rank those of the sequences that it computes; there, the others become
+        outlines.
         """
         record = self.run.routing_replay == "R2"
         rank_batch = self._schedule.rank_batch(batch, replay=not record)
-        batch = _with_log_probs(batch, "old_log_probs", self._schedule.log_probs(rank_batch, record=record))
-        return with_field(batch, "routes", *self._schedule.gather_routes(rank_batch)) if record else batch
+        fields = {"old_log_probs": "log_probs"}
+        if "old_entropy" in needs_of(self.run.objective):
+            fields["old_entropy"] = "entropy"
+        values = self._schedule.token_values(rank_batch, list(fields.values()), record=record)
+        changed = list(batch)
+        for field, found in zip(fields, values, strict=True):
+            changed = _with_token_values(changed, field, found)
+        return with_field(changed, "routes", *self._schedule.gather_routes(rank_batch)) if record else changed
 
     @torch.no_grad()
     def reference_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
-        """Returns the batches with log π_ref of every response token, for the KL penalty.
+        """Returns the batches with log π_ref of every response token, for a KL penalty or the objective.
 
         π_ref has the weights of the run's start. Ranks get what they get of `old_log_probs`.
         """
@@ -111,20 +131,25 @@ class Policy:
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
             _copy(self._reference, parameters)
-            values = [self._schedule.log_probs(self._schedule.rank_batch(batch)) for batch in batches]
+            values = [self._schedule.token_values(self._schedule.rank_batch(b), ["log_probs"]) for b in batches]
         finally:
             _copy(current, parameters)
-        return [_with_log_probs(b, "reference_log_probs", found) for b, found in zip(batches, values, strict=True)]
+        pairs = zip(batches, values, strict=True)
+        return [_with_token_values(batch, "reference_log_probs", found) for batch, (found,) in pairs]
 
     def gradient(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Computes the gradient of −J of the batch into Megatron's gradient buffers, and returns the metrics.
 
         Only rank 0's metrics have the values of tokens and sequences; the loss is on every rank.
 
-        J is divided by the number of sequences of the whole batch, however they are spread over ranks and microbatches.
+        J is divided once, by a number of the whole batch that the objective's average names, however the sequences are
+        spread over ranks and microbatches. The branches of an agent's episode count as one sequence.
         """
         rank_batch = self._schedule.rank_batch(batch)
-        scale = loss_scale(num_microbatches=len(rank_batch.microbatches), num_sequences=len(rank_batch.sequences))
+        num_episodes = sum(len(group.episodes) for group in batch)
+        num_tokens = sum(rollout.num_response_tokens for _, rollout in rank_batch.sequences)
+        divisor = average_of(objective).divisor(num_episodes, num_tokens)
+        scale = loss_scale(num_microbatches=len(rank_batch.microbatches), divisor=divisor)
         loss = policy_loss(objective, self.run.penalties, self.run.correction, scale=scale)
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
@@ -133,7 +158,7 @@ class Policy:
         gathered = self._schedule.gather_reports(reports)
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
         if agree.is_main():
-            record = merge(gathered, order=rank_batch.order)
+            record = merge(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
@@ -161,17 +186,21 @@ class Policy:
 
     # ------------------------------------------------------------------ weights out, state out and in
 
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Returns a stream of (Hugging Face name, tensor), on every rank. Every rank has to consume all of it."""
+    def weights(self) -> Gather:
+        """Returns the weights. Iterated, they are a stream of (Hugging Face name, tensor) on every rank.
+
+        Every rank has to consume all of it, before the next update.
+        """
         self._finish_step()
-        return self._gather()
+        return self._gather
 
     def export(self, path: Path) -> None:
         """Writes a Hugging Face folder that Transformers loads. Rank 0 writes it and renames it when complete."""
+        stream = self.weights().at_rank_0()
         if agree.is_main():
-            write_folder(path, self.weights(), source=self.folder)
+            write_folder(path, stream, source=self.folder)
         else:
-            for _ in self.weights():
+            for _ in stream:
                 pass
         agree.barrier()
 
@@ -206,7 +235,7 @@ class Policy:
                 chunk.start_param_sync(force_sync=True)
 
 
-def _with_log_probs(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:
+def _with_token_values(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:
     return with_field(batch, name, values, [len(r.tokens) for group in batch for r in group.rollouts])
 
 

@@ -128,20 +128,18 @@ class RoutingReplay:
         shape = (self.shape.num_layers, self.shape.topk)
         whole = {number: np.zeros((lengths[number], *shape), dtype=self.shape.dtype) for number, *_ in parts}
         for number, positions, layers, routes in parts:
-            inside = positions < lengths[number]  # the rest is padding
-            whole[number][positions[inside][:, None], layers] = routes[inside]
+            whole[number][positions[:, None], layers] = routes
         return {number: pack_routes(routes, self.shape.num_experts) for number, routes in whole.items()}
 
     def _by_sequence(
         self, members: Sequence[int], microbatch: Microbatch
     ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """Yields (sequence, positions in it, rows of this rank's routers) of what this rank routes of a microbatch."""
-        borders = microbatch.cu_seqlens.cpu()
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
-        held = zigzag(borders.tolist(), rank, num_ranks)
+        held = zigzag(microbatch.cu_seqlens.tolist(), rank, num_ranks)
         held = held[self._rows(len(held))]
-        owner = torch.searchsorted(borders, held, right=True) - 1
-        for place, number in enumerate(members):
-            rows = (owner == place).nonzero()[:, 0]
-            if len(rows):
-                yield number, held[rows] - borders[place], rows
+        for number, spans in zip(members, microbatch.spans, strict=True):
+            for start, position, count in spans:
+                rows = ((held >= start) & (held < start + count)).nonzero()[:, 0]
+                if len(rows):
+                    yield number, held[rows] - start + position, rows

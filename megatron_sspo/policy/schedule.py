@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,15 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatron_sspo.batching.holders import Holders
-from megatron_sspo.batching.microbatch import Microbatch, Sequences, make_microbatch
-from megatron_sspo.batching.pack import pack
+from megatron_sspo.batching.holders import Holders, with_rollouts
+from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
+from megatron_sspo.batching.plan import Packing, Plan, alike_in, prompt_variants
+from megatron_sspo.batching.row import Sequences
 from megatron_sspo.policy.distributed import context_group, tensor_group
-from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_log_probs
+from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
+from megatron_sspo.policy.work import work_of
+from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
@@ -43,6 +46,9 @@ class Schedule:
         run: the configuration of the run.
         chunks: the wrapped model chunks.
         vocab_size: the vocabulary size without padding.
+
+    Attributes:
+        share_prompts: whether sequences of a group may share their prompt in a row.
     """
 
     def __init__(
@@ -53,7 +59,10 @@ class Schedule:
         vocab_size: int,
         routing: RoutingReplay | None,
         device: torch.device,
+        *,
+        share_prompts: bool,
     ) -> None:
+        self.share_prompts = share_prompts
         self._chunks = list(chunks)
         self._vocab_size = vocab_size
         self._temperature = run.rollouts.sampling.temperature
@@ -61,11 +70,17 @@ class Schedule:
         self._routing = routing
         self._device = device
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
-        # a sequence and a microbatch must divide evenly over context- and tensor-parallel ranks
-        self._sequence_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
-        whole = self._sequence_multiple * self._tensor_shards
-        self._max_tokens = run.tokens_per_microbatch
+        # a segment of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
+        segment_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
+        whole = segment_multiple * self._tensor_shards
         self._length = -(-run.tokens_per_microbatch // whole) * whole
+        self._packing = Packing(
+            num_ranks=parallel_state.get_data_parallel_world_size(),
+            max_tokens=run.tokens_per_microbatch,
+            segment_multiple=segment_multiple,
+            multiple_of=run.parallel.pipeline if run.parallel.virtual_pipeline > 1 else 1,
+            work=work_of(transformer),
+        )
         self._fixed_length = not transformer.variable_seq_lengths
         is_first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0
         self._holders = Holders.agree(
@@ -80,17 +95,16 @@ class Schedule:
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
-        return self._holders.share(batch, self._plan(_lengths(sequences)))
+        has_routes = any(rollout.routes is not None for group in batch for rollout in group.rollouts)
+        if self.share_prompts and self._routing and has_routes:
+            found = prompt_variants(batch, self._routing.shape) if agree.is_main() else []
+            rollouts = [rollout for group in batch for rollout in group.rollouts]
+            variants = zip(rollouts, agree.broadcast_from_rank_0(found), strict=True)
+            batch = with_rollouts(batch, [replace(rollout, prompt_variant=number) for rollout, number in variants])
+        return self._holders.share(batch, _numbers(self._plan(batch)))
 
-    def _plan(self, lengths: Sequence[int]) -> list[list[list[int]]]:
-        """Returns the numbers of the sequences in each microbatch of each data-parallel rank."""
-        return pack(
-            [-(-length // self._sequence_multiple) * self._sequence_multiple for length in lengths],
-            num_ranks=parallel_state.get_data_parallel_world_size(),
-            max_tokens=self._max_tokens,
-            multiple_of=self._parallel.pipeline if self._parallel.virtual_pipeline > 1 else 1,
-        )
+    def _plan(self, batch: Sequence[RolloutGroup]) -> Plan:
+        return self._packing.plan(alike_in(batch), share_prompts=self.share_prompts)
 
     def rank_batch(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
@@ -102,22 +116,24 @@ class Schedule:
             UserError: a sequence does not fit into a microbatch.
         """
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
-        lengths = _lengths(sequences)
-        plan = self._plan(lengths)
-        members = plan[parallel_state.get_data_parallel_rank()]
+        plan = self._plan(batch)
+        of_rank = plan[parallel_state.get_data_parallel_rank()]
+        numbers = _numbers(plan)
+        members = numbers[parallel_state.get_data_parallel_rank()]
         has_routes = any(rollout.routes is not None for _, rollout in sequences)
         microbatches = [
             make_microbatch(
                 [sequences[i] for i in chosen],
+                sharing=[len(part) for part in parts],
                 tensor_shards=self._tensor_shards,
                 context_rank=parallel_state.get_context_parallel_rank(),
                 context_size=self._parallel.context,
                 num_tokens=self._length if self._fixed_length else None,
                 router=self._routing.shape if self._routing and replay and has_routes else None,
             ).to(self._device)
-            for chosen in members
+            for chosen, parts in zip(members, of_rank, strict=True)
         ]
-        order = [i for of_rank in plan for chosen in of_rank for i in chosen]
+        order = [i for of_rank in numbers for chosen in of_rank for i in chosen]
         return RankBatch(sequences, members, order, microbatches)
 
     def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
@@ -150,17 +166,17 @@ class Schedule:
                 forward_only=forward_only,
             )
 
-    def log_probs(self, rank_batch: RankBatch, *, record: bool = False) -> dict[int, np.ndarray]:
-        """Returns log π_θ of the responses that this rank holds, by number, with 0 at tokens of an environment."""
-        reports = self.run(rank_batch, report_log_probs, forward_only=True, record=record)
-        found: dict[int, np.ndarray] = {}
-        for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
-            lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
-            for index, values in zip(members, report["log_probs"].cpu().split(lengths), strict=True):
-                mask = rank_batch.sequences[index][1].response_mask()
-                found[index] = np.zeros(len(mask), dtype=np.float32)
-                found[index][mask] = values.numpy()
-        return self._holders.spread(found)
+    def token_values(
+        self, rank_batch: RankBatch, names: Sequence[str], *, record: bool = False
+    ) -> list[dict[int, np.ndarray]]:
+        """Returns values of π_θ at the responses that this rank holds, by number, with 0 at tokens of an environment.
+
+        Args:
+            names: `log_probs` and `entropy`, in the order in which they are returned.
+            record: whether to record the routes that the tokens take.
+        """
+        reports = self.run(rank_batch, report_token_values, forward_only=True, record=record)
+        return [self._holders.spread(_by_number(rank_batch, reports, name)) for name in names]
 
     def gather_routes(self, rank_batch: RankBatch) -> tuple[dict[int, np.ndarray], list[int]]:
         """Returns the routes of the sequences that this rank holds, by number, after a run that recorded them.
@@ -179,8 +195,25 @@ class Schedule:
         return [report for part in parts for report in part]
 
 
+def _numbers(plan: Plan) -> list[list[list[int]]]:
+    """Returns the numbers of the sequences in each microbatch of each data-parallel rank."""
+    return [[[i for part in parts for i in part] for parts in of_rank] for of_rank in plan]
+
+
 def _lengths(sequences: Sequences) -> list[int]:
     return [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
+
+
+def _by_number(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> dict[int, np.ndarray]:
+    """Returns the values of each response by its number, with 0 at tokens of an environment."""
+    found: dict[int, np.ndarray] = {}
+    for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
+        lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
+        for index, values in zip(members, report[name].cpu().split(lengths), strict=True):
+            mask = rank_batch.sequences[index][1].response_mask()
+            found[index] = np.zeros(len(mask), dtype=np.float32)
+            found[index][mask] = values.numpy()
+    return found
 
 
 def _to_cpu(value: Any) -> Any:

@@ -10,7 +10,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.gather import Gather, Shard
+from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap, check_coverage
 
 

@@ -15,10 +15,10 @@ from megatron_sspo.evaluation.sets import check_environments, check_held_out, ch
 from megatron_sspo.preflight import resources
 from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
-from megatron_sspo.rollout.collect import check_advantage
+from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.run import Run, check, layouts_of
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.open_folder import open_folder
@@ -56,8 +56,9 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
                     raise
                 raise UserError(f"{place} does not fit: {error}") from error
     checkpoint = check_folder(run, resume)
-    sinks.check(run.tracking)
-    check_advantage(run.advantage, run.rollouts.group_size)
+    trackers.check(run.tracking)
+    may_branch = bool(run.rollouts.agent) and run.rollouts.endpoint.max_branches > 1
+    check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch)
     build_reward = resolve("reward", run.reward, "reward")
     check_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
     check_rewards(run)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from megatron_sspo.rehearsal.books import Books
+from megatron_sspo.rehearsal.sync import Sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Account:
         peaks: by part of a cycle ("old_log_probs", "update", "step", "gather", "checkpoint"): bytes by category at the
             moment when the sum is largest. A checkpoint's are in the memory of the host.
         written: bytes of a checkpoint that the rank writes.
+        sent_to_servers: (rank, bytes of weights that it sends to each server), of all ranks that do.
         collectives: everything that the rank sent.
         flops, memory_traffic: by phase; the traffic is in bytes.
         seconds: that the rehearsal took, by part.
@@ -39,6 +41,7 @@ class Account:
     resident: Mapping[str, int]
     peaks: Mapping[str, Mapping[str, int]]
     written: int
+    sent_to_servers: Sent
     collectives: tuple[Traffic, ...]
     flops: Mapping[str, int]
     memory_traffic: Mapping[str, int]
@@ -58,7 +61,8 @@ class Account:
     def from_json(values: Mapping[str, Any]) -> "Account":
         """Returns the account that `to_json` wrote."""
         collectives = tuple(Traffic(**{**row, "ranks": tuple(row["ranks"])}) for row in values["collectives"])
-        return Account(**{**values, "collectives": collectives})
+        sent = tuple((rank, size) for rank, size in values["sent_to_servers"])
+        return Account(**{**values, "collectives": collectives, "sent_to_servers": sent})
 
 
 def collectives_of(books: Books) -> tuple[Traffic, ...]:

@@ -1,5 +1,6 @@
 """A batch of sequences of given lengths, as the trainer would get it from rollouts, and how it is packed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,8 +96,12 @@ def padded_length(run: Run, length: int) -> int:
 
 
 def rehearsed_run(run: Run, work: Workload) -> Run:
-    """Returns the run with microbatches of no more than the rehearsed ones' tokens, so that they are packed so."""
-    return replace(run, tokens_per_microbatch=work.per_microbatch * padded_length(run, work.length))
+    """Returns the run with microbatches of no more than the rehearsed ones' tokens, so that they are packed so.
+
+    Every sequence has its own prompt: what shared prompts save depends on the lengths of a batch.
+    """
+    tokens = work.per_microbatch * padded_length(run, work.length)
+    return replace(run, tokens_per_microbatch=tokens, share_prompts=False)
 
 
 def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int, int]:
@@ -108,8 +113,12 @@ def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int
     return tokens // parallel.context // shards, 1, hidden_size
 
 
-def make_batch(work: Workload) -> list[RolloutGroup]:
-    """Returns the sequences of the rehearsed microbatches."""
+def make_batch(work: Workload, needs: Sequence[str] = ()) -> list[RolloutGroup]:
+    """Returns the sequences of the rehearsed microbatches.
+
+    Args:
+        needs: the inputs that the objective needs.
+    """
     tokens = np.arange(1, work.response_tokens + 1, dtype=np.int32)
     log_probs = np.full(work.response_tokens, -0.5, dtype=np.float32)
     prompt = Prompt(id="rehearsal", tokens=tuple(range(1, work.prompt_tokens + 1)), answer="")
@@ -117,6 +126,8 @@ def make_batch(work: Workload) -> list[RolloutGroup]:
         tokens=tokens,
         rollout_log_probs=log_probs,
         old_log_probs=log_probs,
+        old_entropy=-log_probs if "old_entropy" in needs else None,
+        reference_log_probs=log_probs if "reference_log_probs" in needs else None,
         text="",
         finish_reason="stop",
         policy_version=0,

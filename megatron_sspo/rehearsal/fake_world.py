@@ -19,6 +19,7 @@ from megatron_sspo.memory.parameters import layers_per_stage, padded_vocab_size
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights import gather
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.pieces import ShardHolders, holders_among
 from megatron_sspo.weights.table import ParameterMap
 
 Shards = dict[str, tuple[int, int]]
@@ -123,12 +124,12 @@ def known_shards(run: Run, config: Mapping[str, Any]) -> Iterator[None]:
     rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), run.parallel.tensor))
     known = Shardings(run, rows, architecture["num_layers"], architecture.get("num_moe_experts") or 0)
 
-    def owners(shards: Mapping[str, tuple[int, int]]) -> dict[tuple[str, tuple[int, int]], int]:
+    def holders(shards: Mapping[str, tuple[int, int]]) -> ShardHolders:
         if known.of_rank(dist.get_rank()) != dict(shards):
             raise RuntimeError("the rehearsal does not know this layout's shards: update Shardings")
-        return known.owners()
+        return known.holders()
 
-    with patch.object(gather, "_owners", owners):
+    with patch.object(gather, "holders_of", holders):
         yield
 
 
@@ -152,18 +153,14 @@ class Shardings:
         }
         return {row.name: shard[row.group] for row in self._rows if self._holds(row.name, stage, expert)}
 
-    def owners(self) -> dict[tuple[str, tuple[int, int]], int]:
-        """Returns the lowest rank that holds each shard."""
-        found: dict[tuple[str, tuple[int, int]], int] = {}
+    def holders(self) -> ShardHolders:
+        """Returns the ranks that hold each shard, as `pieces.holders_of` does."""
         parallel = self._parallel
         of_stage = parallel.num_processes // parallel.pipeline
         distinct = min(of_stage, parallel.tensor * parallel.expert * parallel.expert_tensor)
-        for stage in range(parallel.pipeline):  # ranks beyond these repeat the shards of lower ones
-            for within in range(distinct):
-                rank = stage * of_stage + within
-                for name, shard in self.of_rank(rank).items():
-                    found.setdefault((name, shard), rank)
-        return found
+        # ranks beyond these repeat the shards of lower ones
+        ranks = [stage * of_stage + within for stage in range(parallel.pipeline) for within in range(distinct)]
+        return holders_among({rank: self.of_rank(rank) for rank in ranks})
 
     def _holds(self, name: str, stage: int, expert: int) -> bool:
         if layer := re.match(r"decoder\.layers\.(\d+)\.", name):

@@ -10,7 +10,7 @@ time without any fusion is given beside the prediction, not within it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron_sspo.rehearsal.account import Account, Traffic
 from megatron_sspo.rehearsal.batch import Workload
@@ -53,7 +53,8 @@ class Prediction:
     Attributes:
         bubble: seconds in which the slowest stage waits for the others.
         old_log_probs: seconds of the pass of log π_old, as a mean over a cycle's updates.
-        gather: seconds of sending all weights to all ranks, once a cycle.
+        gather: seconds of gathering all weights where the engine needs them, once a cycle; sending them to servers is
+            not predicted.
         model_flops: FLOPs of a rank in an update without recomputation, as a mean over the stages.
     """
 
@@ -109,12 +110,11 @@ def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Mach
     fill = (parallel.pipeline - 1) / (work.microbatches * parallel.virtual_pipeline)
     old = max(_seconds_of(account, {"old_log_probs"}, factor, machine) for account in accounts)
     forward = sum(account.flops.get("forward", 0) for account in accounts) / len(accounts) * factor
-    gathered = [row for row in accounts[0].collectives if row.phase == "gather"]
     return Prediction(
         stages=stages,
         bubble=slowest * fill,
         old_log_probs=old * (1 + fill) * (run.updates_per_sync - 1) / run.updates_per_sync,
-        gather=_message_seconds(gathered, machine),
+        gather=max(_gather_seconds(account, machine) for account in accounts),
         model_flops=3 * forward,
         tokens=work.tokens,
         ranks=parallel.num_processes,
@@ -174,6 +174,16 @@ def _seconds_of(account: Account, phases: set[str], factor: float, machine: Mach
     flops = sum(account.flops.get(phase, 0) for phase in phases) * factor
     rows = [row for row in account.collectives if row.phase in phases]
     return flops / (machine.flops * OF_PEAK_FLOPS) + _message_seconds(rows, machine) * factor
+
+
+def _gather_seconds(account: Account, machine: Machine) -> float:
+    """Returns the time of the busier direction: a rank that puts weights together receives more than it sends.
+
+    It is an upper bound where ranks are on several nodes, because messages within a node are counted as between nodes.
+    """
+    rows = [row for row in account.collectives if row.phase == "gather"]
+    received = [replace(row, kind="send") for row in rows if row.kind == "recv"]
+    return max(_message_seconds(rows, machine), _message_seconds(received, machine))
 
 
 def _message_seconds(rows: Iterable[Traffic], machine: Machine) -> float:

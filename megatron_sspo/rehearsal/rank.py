@@ -17,6 +17,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_repl
 import megatron_sspo.policy  # noqa: F401  lets Megatron run on a CPU
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.objective import Penalties
+from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy import forward_step, optimizer, policy, schedule
 from megatron_sspo.policy.distributed import initialize
 from megatron_sspo.policy.head import fused
@@ -28,6 +29,7 @@ from megatron_sspo.rehearsal.fake_floats import FakeFloats
 from megatron_sspo.rehearsal.fake_world import fake_world, known_shards, without_storage
 from megatron_sspo.rehearsal.recorder import Recorder, Route
 from megatron_sspo.rehearsal.sizes import SizesFolder
+from megatron_sspo.rehearsal.sync import rehearse_sync
 from megatron_sspo.run import Run
 
 Say = Callable[[str], None]
@@ -82,9 +84,9 @@ def rehearse_policy(
             _recount_buffers(books, trained.chunks)
         with part("first_step", "optimizer"):  # makes Adam's moments, which later updates find
             trained.optimizer.step()
-        batch = make_batch(work)
+        batch = make_batch(work, needs_of(run.objective))
         resident = without_zeros(books.live)
-        if run.updates_per_sync > 1:
+        if run.updates_per_sync > 1 and run.old_policy == "trainer":
             with part("old_log_probs", "activations"):
                 trained.old_log_probs(batch)
         step = trained.optimizer.step
@@ -97,8 +99,7 @@ def rehearse_policy(
         with patch.object(trained.optimizer, "step", timed_step), part("backward", "activations"):
             trained.update(batch, run.objective)
         with part("gather", "gather"):
-            for _ in trained.weights():
-                pass
+            sent = rehearse_sync(run, trained.weights())
         with part("checkpoint", "checkpoint"):
             written = _written(trained)
     for name in ("build", "first_step", "backward"):  # the last is "update" and "step"
@@ -109,6 +110,7 @@ def rehearse_policy(
         resident=resident,
         peaks=peaks,
         written=written,
+        sent_to_servers=sent,
         collectives=collectives_of(books),
         flops=dict(books.flops),
         memory_traffic=dict(books.traffic),
@@ -156,12 +158,12 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
 
         return inner
 
-    def log_probs(self: Any, rank_batch: Any, *, record: bool = False) -> dict[int, Any]:
+    def token_values(self: Any, rank_batch: Any, names: Any, *, record: bool = False) -> list[dict[int, Any]]:
         """Runs the pass, and returns no values."""
-        self.run(rank_batch, forward_step.report_log_probs, forward_only=True, record=record)
-        return {}
+        self.run(rank_batch, forward_step.report_token_values, forward_only=True, record=record)
+        return [{} for _ in names]
 
-    def merge(reports: Any, *, order: Any) -> UpdateRecord:
+    def merge(reports: Any, *, order: Any, divisor: float) -> UpdateRecord:
         return UpdateRecord(loss=1.0, tokens={}, sequences={}, order=order)
 
     head = fused._FusedHead
@@ -174,7 +176,7 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
             (policy, "make_optimizer", counted("optimizer", in_optimizer)),
             (policy, "merge", merge),
             (optimizer, "finalize_model_grads", during("reduce", optimizer.finalize_model_grads)),
-            (schedule.Schedule, "log_probs", log_probs),
+            (schedule.Schedule, "token_values", token_values),
             (schedule.Schedule, "gather_reports", lambda self, reports: []),
             (step, "__call__", during("forward", step.__call__)),
             (step, "_loss_from_hidden", during("forward", step._loss_from_hidden)),

@@ -13,7 +13,7 @@ _PEAKS = {
     "old_log_probs": "log π_old",
     "update": "forward and backward",
     "step": "optimizer step",
-    "gather": "weights to the servers",
+    "gather": "gathering weights",
 }
 _PHASES = {
     "old_log_probs": "log π_old",
@@ -44,6 +44,7 @@ def report(
         *_memory(accounts),
         "",
         *_messages(accounts, work),
+        *_senders(accounts[0]),
         "",
         *_time(predicted, name, on),
     ]
@@ -54,7 +55,7 @@ ASSUMPTIONS = (
     "Layers are Megatron's local ones, experts are computed one after the other, and log-probs have the model's dtype: "
     "Transformer Engine's layers, CUDA's allocator and NCCL's buffers are not rehearsed. All ranks are taken to have "
     "this rank's numbers of tokens. Messages are not overlapped with computation. Routing replay and the reference "
-    "pass of a KL penalty are left out."
+    "pass of a KL penalty are left out, and prompts are not shared."
 )
 
 
@@ -99,6 +100,20 @@ def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
     return table(rows)
 
 
+def _senders(account: Account) -> list[str]:
+    """Returns the line about the ranks that send weights to the servers, and whether one sends more than its share."""
+    if not account.sent_to_servers:
+        return []
+    largest, most = max(account.sent_to_servers, key=lambda pair: pair[1])
+    share = sum(size for _, size in account.sent_to_servers) / len(account.sent_to_servers)
+    count = len(account.sent_to_servers)
+    senders = f"{count} {'rank' if count == 1 else 'ranks'}"
+    return [
+        f"weights to each server: {_gb(share * count)} GB, sent by {senders}; most by rank {largest}, {_gb(most)} GB, "
+        f"{most / share:.2f} of an equal share"
+    ]
+
+
 def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
     rows = [["predicted seconds", name]]
     largest = max(predicted.terms, key=lambda term: predicted.terms[term])
@@ -107,7 +122,7 @@ def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
     rows.append(["an update", f"{predicted.update:.2f}"])
     if predicted.old_log_probs:
         rows.append(["log π_old, a mean over updates", f"{predicted.old_log_probs:.2f}"])
-    rows.append(["weights to the servers, once a cycle", f"{predicted.gather:.2f}"])
+    rows.append(["gathering weights, once a cycle", f"{predicted.gather:.2f}"])
     return [
         *table(rows),
         f"{predicted.tokens_per_second:,.0f} tokens per second and GPU in training, "

@@ -1,11 +1,13 @@
 """Cleans the text between `<answer>` and `</answer>`, and splits it into its parts."""
 
+import functools
 import re
 import unicodedata
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
+_SUBSCRIPTS = re.compile("[₀-₉]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _SIGNS = str.maketrans(
     {
@@ -19,6 +21,11 @@ _SIGNS = str.maketrans(
         "≤": r"\le ",
         "≥": r"\ge ",
         "≠": r"\ne ",
+        **dict.fromkeys("≈≃≅", r"\approx "),
+        "∶": ":",
+        "∅": r"\emptyset ",
+        "∠": r"\angle ",
+        "△": r"\triangle ",
         "∪": r"\cup ",
         "∈": r"\in ",
         "°": r"^\circ ",
@@ -28,20 +35,68 @@ _SIGNS = str.maketrans(
 )
 _ROOT = re.compile(r"(?:√|(?<![A-Za-z\\])sqrt)\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
-_SPACES = re.compile(r"\\(?:quad|qquad|enspace|displaystyle|textstyle)(?![A-Za-z])|(?<!\\)\\[ ;:>]|~|\s+")
+_SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:infinity|infty)(?![A-Za-z])")
+_PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
+_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
+_PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?=[0-9A-Za-z(-])")
 _LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|emph)\s*\{([^{}]*)\}")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal)|[mh]box|emph)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+_QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+_SPELLINGS = {  # of a command, in one spelling
+    **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
+    **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
+    **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
+    **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
+    **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
+    "varnothing": r"\emptyset ",
+    "lt": "<",
+    "gt": ">",
+    "neq": r"\ne ",
+    "lbrace": r"\{",
+    "rbrace": r"\}",
+    "lbrack": "[",
+    "rbrack": "]",
+    "colon": ":",
+}
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?"
-    r"(?:(?:the|our|my)?\s*(?:final|correct)?\s*answer\s*(?:is|are|:|=|should be|must be|would be)|it\s+is)\s*:?\s+",
+    r"(?:(?:the|our|my)?\s*(?:final|correct)?\s*ans(?:wer|\.)?\s*(?:is|are|:|=|(?:should|must|would) be)|it\s+is)"
+    r"\s*:?\s+",
     re.IGNORECASE,
 )
-_MEMBER_OF = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])\s*")
-_SEPARATOR = re.compile(r"\s+(?:and|or)\s+|\\cup(?![A-Za-z])|[,;]")
+# Words before "is" that change what follows: "The number that is not the answer is 5".
+_CHANGING = (
+    "not|never|neither|either|nor|no|half|twice|double|triple|wrong|incorrect|one|another|between|about|"
+    "least|most|than|if|unless|or|and"
+)
+_SENTENCE = re.compile(
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}(?:is|are|equals)"
+    r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z]))",
+    re.IGNORECASE,
+)
+_SET_BUILDER = re.compile(
+    r"^\\\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\\}$"
+)
+_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+)\s*\\in(?![A-Za-z])\s*")
+_SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
+_SEPARATOR_STARTS = frozenset(" ao,;\\")
+_SIDES = re.compile(r"[=()\[\]{}]|\\approx(?![A-Za-z])")
+_OPENING = re.compile(r"\\?\{|[(\[]")
+_CLOSING = re.compile(r"(?:\\?\}|[)\]])$")
+_DEPTHS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
+_DECIMAL_COMMA = re.compile(
+    r"(?<![0-9.,])([0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:(?:,|\{,\})([0-9]+))?(?![0-9]|[.,][0-9])"
+)
 
 
 def unbox(text: str) -> str:
@@ -64,6 +119,7 @@ def unbox(text: str) -> str:
     return ", ".join(dict.fromkeys(unbox(content) for content in contents))
 
 
+@functools.lru_cache(maxsize=4096)  # the responses of a group share their gold answer
 def clean(text: str) -> str:
     """Returns the text in one spelling: without boxes, dollar signs, layout and lead-in, with ASCII digits and signs.
 
@@ -71,25 +127,44 @@ def clean(text: str) -> str:
     in `\\text{}` are kept as words.
     """
     text = unbox(text.strip())
+    if not text.isascii():
+        text = _in_ascii(text)
+    if "\\" in text:
+        text = _DELIMITERS.sub("", text)
+    if "$" in text:
+        text = _DOLLAR.sub("", text).replace("\\$", "$")
+    text = text.strip().removeprefix("**").removesuffix("**").strip("` \n")
+    if "√" in text or "sqrt" in text:
+        text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
+    text = _THOUSANDS.sub("", text).replace("~", " ")
+    if "\\" in text:
+        text = _in_plain_commands(text)
+    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=")
+    if "inf" in text or "pi" in text:
+        text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    if "**" in text:
+        text = _PYTHON_POWER.sub("^", text)
+    text = _SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split())))
+    if "\\" in text:
+        text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
+        text = _SET_BUILDER.sub(r"\2", text)
+    return text.rstrip(" .,;:").strip()
+
+
+def _in_ascii(text: str) -> str:
+    """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
     text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m.group()), text)
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
-    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
-    text = _DELIMITERS.sub("", text)
-    text = re.sub(r"(?<!\\)\$", "", text).replace("\\$", "$")
-    text = text.strip().removeprefix("**").removesuffix("**").strip("` \n")
-    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
-    text = _THOUSANDS.sub("", text).replace("\\,", " ")
-    text = _SPACES.sub(" ", _LAYOUT.sub("", text))
-    text = _TEXT.sub(r" \1 ", text)
-    text = _FRACTION.sub(r"\\frac", text)
-    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-    text = text.replace("<=", r"\le ").replace(">=", r"\ge ")
-    text = re.sub(r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le", re.sub(r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge", text))
-    text = re.sub(r"(?<![A-Za-z\\])(?:infinity|infty)(?![A-Za-z])", r"\\infty", text)
-    text = re.sub(r"(?<![A-Za-z\\])pi(?![A-Za-z])", r"\\pi", text)
-    text = re.sub(r"(?<=[0-9A-Za-z)])\*\*(?=[0-9A-Za-z(-])", "^", text)
-    text = re.sub(r"^\+\s*(?=\\infty)", "", _LEAD_IN.sub("", " ".join(text.split())))
-    return _MEMBER_OF.sub("", text.rstrip(" .,;:")).strip()
+    text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
+    return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
+
+
+def _in_plain_commands(text: str) -> str:
+    """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
+    text = _SPACES.sub(" ", _LAYOUT.sub("", text.replace("\\,", " ")))
+    text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
+    text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
+    return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
 
 
 def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
@@ -107,7 +182,7 @@ def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
     while position < len(inside):
         character = inside[position]
         depth += (character in "([{") - (character in ")]}")
-        match = _SEPARATOR.match(inside, position) if depth == 0 else None
+        match = _SEPARATOR.match(inside, position) if depth == 0 and character in _SEPARATOR_STARTS else None
         if match and position not in within_numbers:
             found.append(inside[start:position])
             start = position = match.end()
@@ -120,21 +195,31 @@ def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
 
 
 def split_equation(text: str) -> list[str]:
-    """Returns the sides of an equation; only one if there is no "=" outside of brackets."""
+    """Returns the sides of an equation or of "≈"; only one if there is neither outside of brackets."""
+    if "=" not in text and "\\approx" not in text:
+        return [text.strip()]
     found: list[str] = []
     start = depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "=" and depth == 0 and text[position - 1 : position] not in ("<", ">", "!", ":"):
-            found.append(text[start:position].strip())
-            start = position + 1
+    for match in _SIDES.finditer(text):
+        if match.group() in _DEPTHS:
+            depth += _DEPTHS[match.group()]
+        elif depth == 0 and text[match.start() - 1 : match.start()] not in ("<", ">", "!"):
+            found.append(text[start : match.start()].strip())
+            start = match.end()
     return [*found, text[start:].strip()]
+
+
+def read_decimal_commas(text: str) -> str:
+    """Returns a text in which a comma is the decimal sign, and points group thousands, with points and no groups.
+
+    "1.234,5" becomes "1234.5". A comma with a space after it, and a semicolon, separate the items of a list.
+    """
+    return _DECIMAL_COMMA.sub(lambda m: m[1].replace(".", "") + (f".{m[2]}" if m[2] else ""), text)
 
 
 def _split_brackets(text: str) -> tuple[str, str]:
     """Returns the brackets around the whole text, and the text inside; those of a half-open interval differ."""
-    opening = re.match(r"\\?\{|[(\[]", text)
-    closing = re.search(r"(?:\\?\}|[)\]])$", text)
+    opening, closing = _OPENING.match(text), _CLOSING.search(text)
     if not opening or not closing or closing.start() < opening.end():
         return "", text
     pair = opening.group()[-1] + closing.group()[-1]

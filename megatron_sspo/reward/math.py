@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.answer import read_decimal_commas
 from megatron_sspo.reward.compare import compare
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.reward.number import read_number
@@ -13,36 +14,45 @@ from megatron_sspo.reward.verify import is_equivalent, prepare
 from megatron_sspo.types import Prompt
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
-_MAX_CACHED = 50_000  # the most verdicts of math-verify that are cached
+_MAX_CACHED = 50_000  # the most verdicts of the processes that are cached
 
 
-def reward(num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False) -> "MathReward":
+def reward(
+    num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False, decimal_comma: bool = False
+) -> "MathReward":
     """Builds the reward.
 
     Args:
-        num_workers: the number of processes that run math-verify.
+        num_workers: the number of processes that compare formulas.
         deadline: seconds for one comparison; a slower one counts as wrong.
         exact: whether to compare only strings and numbers in digits, without processes. It is for tasks in which any
             other form is wrong: if "2^{10}" is the question, it is not an answer.
+        decimal_comma: whether a comma is the decimal sign and points group thousands, in gold answers and answers.
     """
     if num_workers < 1:
         raise UserError(f"the math reward's num_workers is {num_workers}: it must be 1 or more")
     if deadline <= 0:
         raise UserError(f"the math reward's deadline is {deadline}: it must be above 0 seconds")
-    return MathReward(None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare))
+    pool = None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare)
+    return MathReward(pool, decimal_comma)
 
 
 class MathReward:
     """{"answer": I[â = a], "format": r_format}, from the SSPO paper's appendix "Reward and answer verification".
 
     â is the text between `<answer>` and `</answer>`; without it the answer part is 0. This process compares numbers,
-    words and lists (`compare`). math-verify compares expressions, in processes that are killed at the deadline; their
-    verdicts are cached.
+    words and lists (`compare`). Formulas are compared in processes that are killed at the deadline; their verdicts are
+    cached.
+
+    Args:
+        pool: the processes; None if only strings and numbers in digits are compared.
+        decimal_comma: whether a comma is the decimal sign.
     """
 
-    def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None) -> None:
+    def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None, decimal_comma: bool = False) -> None:
         self._pool = pool
-        self._cache: dict[tuple[str, str], bool] = {}  # verdicts of math-verify
+        self._decimal_comma = decimal_comma
+        self._cache: dict[tuple[str, str], bool] = {}  # verdicts of the processes
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         """Returns a dictionary for each pair of prompt and response, in order."""
@@ -50,6 +60,8 @@ class MathReward:
         pairs = [
             (prompt.answer.strip(), answer) if answer else None for prompt, answer in zip(prompts, answers, strict=True)
         ]
+        if self._decimal_comma:
+            pairs = [pair and (read_decimal_commas(pair[0]), read_decimal_commas(pair[1])) for pair in pairs]
         verdicts = self._compare_pairs(pair for pair in pairs if pair is not None)
         return [
             {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(response)}

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 _LONGEST = 1000  # characters; Python refuses to read integers of more than 4300 digits
 _LARGEST_EXPONENT = 1000  # of ten
+_ENOUGH_DIGITS = 12  # significant digits with which a decimal stands for a real number that it does not state exactly
+_DOUBLE_DIGITS = 15
 
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
@@ -17,8 +19,8 @@ _TEN_TO = r"10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([0-9]))"
 _LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥])\s*)?(?P<inner>[+-]?)\s*")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
-_POWER = r"(?:\s*\^\s*\{?[0-9]\}?)?"
-_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,6}}")
+_POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
+_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
 _UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:[ /]+[a-zA-Z]+)*{_POWER}$")
 
 # Words after a number that turn it into another number or another answer.
@@ -27,6 +29,7 @@ _NOT_A_UNIT = re.compile(
     "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|is|are|if|when|where|for|choose",
     re.IGNORECASE,
 )
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
 _CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
 # Numbers with two different units of this table are different answers. Other words are not compared as units.
@@ -67,6 +70,8 @@ class Number:
     value: Fraction  # 50 for "50%"
     percent: bool = False
     unit: str = ""  # a unit of the table above, in one spelling; empty for any other word or none
+    digits: int = field(default=0, compare=False)  # significant ones of an integer or decimal; 0 for other notations
+    places: int = field(default=0, compare=False)  # decimals
 
     def equals(self, answer: "Number") -> bool:
         """Returns whether `answer` states this gold number.
@@ -78,10 +83,35 @@ class Number:
         if self.unit and answer.unit and self.unit != answer.unit:
             return False
         if self.percent == answer.percent:
-            return self.value == answer.value
+            return self.value == answer.value or self._agrees_with(answer) or answer._agrees_with(self)
         as_unit = self.percent or abs(self.value) > 1
         stated, bare = (self, answer) if self.percent else (answer, self)
         return stated.value / 100 == bare.value or (as_unit and stated.value == bare.value)
+
+    def states(self, value: Fraction) -> bool:
+        """Returns whether this decimal has enough digits to stand for a real number, and is its value.
+
+        It needs twelve significant digits, and is the number rounded or cut off there. Digits after the fifteenth are
+        not read, since a double has no more.
+        """
+        places = self.places - max(0, self.digits - _DOUBLE_DIGITS)
+        return self.digits >= _ENOUGH_DIGITS and places > 0 and _is_rounded(self.value, value, places)
+
+    def rounds(self, value: Fraction) -> bool:
+        """Returns whether this decimal, of two significant digits or more, is a value rounded or cut off there."""
+        return self.digits >= 2 and _is_rounded(self.value, value, self.places)
+
+    def _agrees_with(self, other: "Number") -> bool:
+        """Returns whether this decimal states the other number: a fraction, or a short decimal that was computed."""
+        if other.digits and not (self.digits > _DOUBLE_DIGITS and other.digits <= _ENOUGH_DIGITS):
+            return False
+        return self.states(other.value)
+
+
+def _is_rounded(decimal: Fraction, value: Fraction, places: int) -> bool:
+    """Returns whether a decimal is a value, rounded or cut off at its places; beyond these it may have any digits."""
+    unit = Fraction(1, 10**places)
+    return 2 * abs(decimal - value) <= unit or (0 <= abs(value) - abs(decimal) < unit and decimal * value >= 0)
 
 
 def read_number(text: str) -> Number | None:
@@ -109,7 +139,14 @@ def read_number(text: str) -> Number | None:
             continue
         percent, unit = tail
         negative = "-" in (lead["sign"], lead["inner"])
-        return Number(-value if negative else value, percent, _CURRENCIES.get(lead["currency"] or "", unit))
+        written = match.group() if form is _PLAIN else ""
+        return Number(
+            -value if negative else value,
+            percent,
+            _CURRENCIES.get(lead["currency"] or "", unit),
+            len(re.sub("[^0-9]", "", written).lstrip("0")),
+            len(written.partition(".")[2]),
+        )
     return None
 
 
@@ -122,9 +159,13 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
         return None if rest is None or rest[0] else (True, rest[1])
     if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
         return False, "degree"
+    if tail.strip() in _CURRENCIES:
+        return False, _CURRENCIES[tail.strip()]
     if not _UNIT.fullmatch(tail):
         return None
-    words = re.findall(r"[A-Za-z]+", tail)
+    words = re.findall(r"(?<!\\)\b[A-Za-z]+", tail)
+    if "\\cdot" in tail and not all(word in _UNITS or word in _SINGLE_LETTER_UNITS for word in words):
+        return None
     if _NOT_A_UNIT.fullmatch(words[0]) or {word.lower() for word in words} & {"and", "or", "not", "nor"}:
         return None
     # "5m" may be five times m; after a space, or in \\text{}, it is a unit.
@@ -132,6 +173,8 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
         return None
     if len(words) == 1 and words[0].isupper() and len(words[0]) == 2 and not tail[0].isspace():
         return None  # "2AB" is a product
+    if len(words) == 1 and not tail[0].isspace() and len(words[0]) > 1 and words[0] in _ALPHABET:
+        return None  # "2abc"
     base = [word for word in words if word.lower() not in ("square", "sq", "cubic")][:1]
     return False, _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
 
@@ -176,6 +219,7 @@ def _repeating(whole: str, steady: str, period: str) -> Fraction:
     return int(whole or "0") + (int(steady or "0") + repeated) / 10 ** len(steady)
 
 
+_PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
     (
@@ -188,5 +232,5 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
     (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(rf"({_DECIMAL})\s*/\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
-    (re.compile(rf"({_DECIMAL})(?![0-9])"), lambda m: _decimal(m[1])),
+    (_PLAIN, lambda m: _decimal(m[1])),
 )

@@ -4,8 +4,11 @@ import functools
 import logging
 import re
 import resource
+from fractions import Fraction
 from typing import Any
 
+from megatron_sspo.reward import evaluate
+from megatron_sspo.reward.answer import split_equation
 from megatron_sspo.reward.compare import compare
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
@@ -14,20 +17,57 @@ _MEMORY_BYTES = 1024**3
 # Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
+_DEEPEST = 40  # brackets within brackets
+_SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
+
 
 def prepare() -> None:
     """Prepares a worker. It is called once in each worker, before its first item."""
     logging.disable(logging.CRITICAL)  # math-verify warns at every call that its own timeouts are off
-    is_same_expression(r"\frac{x}{2}", "x/2")  # imports and first parse: two seconds that no deadline should include
+    for answer in ("x/2", r"\begin{pmatrix}1\end{pmatrix}"):  # imports and first parse take two seconds of no deadline
+        Formulas().is_same(r"\frac{x}{2}", answer)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
 def is_equivalent(pair: tuple[str, str]) -> bool:
-    """Returns whether (gold, answer) are equal; math-verify compares expressions. Unreadable text is not equal."""
+    """Returns whether (gold, answer) are equal. Unreadable text is not equal."""
     try:
-        return bool(compare(*pair, is_same_expression))
+        return bool(compare(*pair, Formulas()))
     except Exception:  # text of a model can make a parser raise, and must not end the run
         return False
+
+
+class Formulas:
+    """Compares formulas by their values, and by math-verify what has none: relations, sets, matrices, integrals."""
+
+    def is_same(self, gold: str, answer: str) -> bool:
+        """Returns whether two formulas are the same mathematical object."""
+        verdict = _compare_values(gold, answer)
+        if verdict is None:
+            return _is_readable(answer) and is_same_expression(gold, answer)
+        return verdict
+
+    def value_of(self, text: str) -> Fraction | None:
+        """Returns the value of a formula without variables; None if it has none, or is not real."""
+        return evaluate.value_of(text)
+
+
+def _compare_values(gold: str, answer: str) -> bool | None:
+    sides, other_sides = split_equation(gold), split_equation(answer)
+    if len(sides) == len(other_sides) == 1:
+        return evaluate.is_same_formula(gold, answer)
+    if len(sides) == len(other_sides) == 2:
+        return evaluate.is_same_equation((sides[0], sides[1]), (other_sides[0], other_sides[1]))
+    return None
+
+
+def _is_readable(text: str) -> bool:
+    """Returns whether math-verify can read a text soon: no deep brackets, and no `x^x^x`, which is no LaTeX either."""
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return depth == 0 and deepest <= _DEEPEST and not _SECOND_POWER.search(text)
 
 
 def is_same_expression(gold: str, answer: str) -> bool:

@@ -1,26 +1,19 @@
 """Distributes prompts over the processes, and gathers the scored responses."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.batching.holders import outline
-from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.resolve import resolve
-from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.errors import UserError
-from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
 from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine
-from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
 @dataclass(frozen=True)
@@ -31,6 +24,11 @@ class PendingGeneration:
     prompts: Sequence[Prompt]
     generation: Generation | None  # None: rank 0 drives servers, and this is another rank
 
+    def cancel(self) -> None:
+        """Cancels the groups that have not been returned."""
+        if self.generation is not None:
+            self.generation.cancel()
+
 
 def start_generation(
     engine: RolloutEngine,
@@ -39,7 +37,7 @@ def start_generation(
     *,
     group_size: int,
     seed: int,
-    environment: Environment | None = None,
+    environment: Environment | Agents | None = None,
 ) -> PendingGeneration:
     """Begins `group_size` responses to each prompt. Without an environment a response is a single turn.
 
@@ -104,18 +102,13 @@ def gather_groups(
 
 
 def collect(
-    engine: RolloutEngine,
+    pending: PendingGeneration,
     reward: Reward,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
     *,
-    group_size: int,
-    seed: int,
     sync: Callable[[], None],
-    environment: Environment | None = None,
     on_groups: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
-    """Generates and scores `group_size` responses to each prompt.
+    """Waits for all groups of a generation and scores them.
 
     Args:
         sync: collective that sends the policy's weights to the engine again.
@@ -131,13 +124,13 @@ def collect(
         on_groups(found)
         return found
 
-    pending = start_generation(engine, prompts, sampling, group_size=group_size, seed=seed, environment=environment)
-    groups = gather_groups(pending, scored, sync=sync)
-    return [group for group in groups if group is not None]
+    return [group for group in gather_groups(pending, scored, sync=sync) if group is not None]
 
 
 def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | None = None) -> list[RolloutGroup]:
-    """Returns the groups with the parts of each reward filled in.
+    """Returns the groups with the parts of each reward filled in; rewards that an agent gave are kept.
+
+    An episode is scored once, by the text of its first rollout, which is that of the episode's last turn.
 
     Args:
         overlong: penalty for overlong responses, to be added; None adds none.
@@ -145,69 +138,18 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
     Raises:
         UserError: a reward is not a finite number; the message names the prompt.
     """
-    prompts = [group.prompt for group in groups for _ in group.rollouts]
-    parts = iter(checked_score(reward, prompts, [rollout.text for group in groups for rollout in group.rollouts]))
+    pairs = [(g.prompt, rollouts[0].text) for g in groups for rollouts in g.episodes if not rollouts[0].reward_parts]
+    parts = iter(checked_score(reward, [prompt for prompt, _ in pairs], [text for _, text in pairs]))
 
     def scored(group: RolloutGroup) -> RolloutGroup:
-        return replace(group, rollouts=[replace(r, reward_parts=next(parts)) for r in group.rollouts])
+        found: list[Rollout] = []
+        for rollouts in group.episodes:
+            of_episode = rollouts[0].reward_parts or next(parts)
+            found += [replace(rollout, reward_parts=of_episode) for rollout in rollouts]
+        return replace(group, rollouts=found)
 
     found = [scored(group) for group in groups]
     return found if overlong is None else [overlong.add(group) for group in found]
-
-
-def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
-    """Returns the groups with Â_i filled in.
-
-    Args:
-        estimator: name of a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`. The
-            function maps the rewards [G] of a group to its advantages [G].
-    """
-    function = resolve_advantage(estimator)
-
-    def filled(group: RolloutGroup) -> RolloutGroup:
-        values = function(torch.tensor([rollout.reward for rollout in group.rollouts], dtype=torch.float64)).tolist()
-        return replace(group, rollouts=[replace(r, advantage=a) for r, a in zip(group.rollouts, values, strict=True)])
-
-    return [filled(group) for group in groups]
-
-
-def check_advantage(name: str, group_size: int) -> None:
-    """Calls an advantage function with a group of rewards and checks the result.
-
-    Raises:
-        UserError: there is no such function, it raises, or it does not return one finite number per reward.
-    """
-    function, what = resolve_advantage(name), f"the advantage {name!r}"
-    if not callable(function):
-        raise UserError(f"{what} is {describe_value(function)}, and must be a function")
-    rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
-    try:
-        with user_code_errors(what, always=True):
-            found = function(rewards)
-    except UserError as error:
-        raise UserError(f"{what} cannot be computed for {group_size} rewards: {error}") from error
-    if not isinstance(found, torch.Tensor) or found.shape != rewards.shape or not found.isfinite().all():
-        raise UserError(
-            f"{what} returned {describe_value(found)} for {group_size} rewards: it must be a tensor of as many finite "
-            "numbers"
-        )
-
-
-def resolve_advantage(name: str) -> Any:
-    """Returns the advantage function of that name. Raises UserError if there is none."""
-    if ":" in name:
-        return resolve("objective", name, name.partition(":")[2])
-    known = {
-        key: value
-        for key, value in vars(advantages).items()
-        if inspect.isfunction(value) and value.__module__ == advantages.__name__ and not key.startswith("_")
-    }
-    if name not in known:
-        raise UserError(
-            f"there is no advantage named {name!r}: choose one of {', '.join(sorted(known))}, or name your own as "
-            "package.module:attribute"
-        )
-    return known[name]
 
 
 def _rank_and_world_size() -> tuple[int, int]:

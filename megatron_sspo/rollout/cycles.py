@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.checkpoint.batches import prompt_from_row, prompt_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.protocol import Environment
@@ -42,7 +43,7 @@ class RolloutCycles:
         prompts: PromptStream,
         *,
         sync: Callable[[], None],
-        environment: Environment | None = None,
+        environment: Environment | Agents | None = None,
     ) -> None:
         rollouts = run.rollouts
         check_async_support(rollouts, replicated=engine.replicated)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
@@ -48,7 +49,7 @@ class RolloutEngine(Protocol):
         *,
         group_size: int,
         seed: int,
-        environment: Environment | None = None,
+        environment: Environment | Agents | None = None,
     ) -> Generation:
         """Begins `group_size` responses to each prompt.
 
@@ -56,6 +57,8 @@ class RolloutEngine(Protocol):
         is appended and the next turn begins, until `observe` returns None or `sampling.max_tokens` tokens are used. An
         observation that leaves no room for another token is not kept, and ends the rollout with finish reason
         "length". All episodes are closed at the end, even after an error.
+
+        Agents make requests of their own, which the engine answers: see `rollout/agents`.
 
         A replicated engine generates inside `wait`. Servers begin at once; if weights are loaded meanwhile, they
         continue with the new weights.
@@ -74,7 +77,9 @@ class RolloutEngine(Protocol):
         ...
 
     def release_memory(self) -> None:
-        """Releases memory for training, if possible. No generation starts before the next `load_weights`.
+        """Releases memory for training, if possible: not while responses are being generated.
+
+        No generation starts before the next `load_weights`.
 
         Every process calls it at the same place, as it does `load_weights`.
         """

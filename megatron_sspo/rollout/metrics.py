@@ -8,15 +8,19 @@ from megatron_sspo.types import RolloutGroup
 
 
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
-    """Returns means over the responses, and the share of groups with equal rewards, which give no gradient."""
+    """Returns means over the responses, and the share of groups with equal rewards, which give no gradient.
+
+    Means of rewards are over episodes: a rollout that has branches counts once.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]
     parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     lengths = torch.tensor([float(rollout.num_response_tokens) for rollout in rollouts])
     observed = [len(rollout.tokens) - rollout.num_response_tokens for rollout in rollouts]
     equal = [len({rollout.reward for rollout in group.rollouts}) == 1 for group in groups]
     return {
-        "reward/mean": _mean([rollout.reward for rollout in rollouts]),
-        **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rollouts]) for part in parts},
+        "reward/mean": _mean([rollout.reward for rollout in rewarded]),
+        **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rewarded]) for part in parts},
         "reward/zero_variance_groups": _mean(equal),
         "response/tokens_mean": float(lengths.mean()),
         "response/tokens_max": float(lengths.max()),

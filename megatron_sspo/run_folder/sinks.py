@@ -1,60 +1,41 @@
-"""Writes metrics: always as JSONL, and to TensorBoard and Weights & Biases if the run asks for them."""
+"""Writes metrics: always as JSONL, and to the trackers that the run asks for."""
 
-import importlib.util
 import io
 import json
+import logging
 import os
-import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
-from megatron_sspo.files.reading import read_bytes, read_text
+from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.run_folder import trackers
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
-_WANDB_ID = "wandb_id"
 METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
+_log = logging.getLogger(__name__)
 _MOST_UPDATES = 10**15  # a larger number in a row is an error
-
-
-def check(tracking: "Tracking") -> None:
-    """Raises UserError if the run asks for a tracker that is not installed."""
-    for is_requested, module in ((tracking.tensorboard, "tensorboard"), (bool(tracking.wandb_project), "wandb")):
-        spec = importlib.util.find_spec(module) if is_requested else None
-        if is_requested and (
-            spec is None or spec.origin is None
-        ):  # no origin: a mere folder, such as W&B leaves behind
-            raise UserError(
-                f"tracking asks for {module}, which is not installed: pip install 'megatron-sspo[tracking]'"
-            )
 
 
 class MetricsWriter:
     """The writer of metrics rows. Only rank 0 has one.
 
     Args:
-        first_step: the first step of this attempt at the run. TensorBoard drops steps from there on that an earlier,
-            killed attempt wrote.
+        first_step: the first step of this attempt at the run: see `About`.
     """
 
-    def __init__(self, folder: Path, tracking: "Tracking", name: str, config: Any, *, first_step: int) -> None:
+    def __init__(
+        self, folder: Path, tracking: "Tracking", name: str, config: Mapping[str, Any], *, first_step: int
+    ) -> None:
         self.folder = folder
-        self._tensorboard: Any = None
-        self._wandb: Any = None
-        if tracking.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
-        if tracking.wandb_project:
-            import wandb  # pyright: ignore[reportMissingImports]
-
-            id = _wandb_id(folder)
-            where: dict[str, Any] = {"dir": str(folder), "id": id, "resume": "allow"}
-            self._wandb = wandb.init(project=tracking.wandb_project, name=name, config=config, **where)
+        self._trackers = trackers.start(tracking, folder, name, config, first_step)
+        self._is_held = False
+        self._waiting: list[Mapping[str, float]] = []
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
         """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
@@ -67,29 +48,45 @@ class MetricsWriter:
             file.write(json.dumps(dict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self._waiting.append(row)
+        if not self._is_held:
+            self.release()
+
+    def hold(self) -> None:
+        """Makes trackers wait for rows, because one of an earlier update is to come: they take steps in order."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Sends the rows that wait to the trackers, in the order of updates."""
+        self._is_held = False
+        waiting, self._waiting = sorted(self._waiting, key=lambda row: row["update"]), []
+        for row in waiting:
+            self._send(row)
+
+    def _send(self, row: Mapping[str, float]) -> None:
         step = int(row["update"])
         values = {key: value for key, value in row.items() if key != "update"}
-        if self._tensorboard is not None:
-            for key, value in values.items():
-                self._tensorboard.add_scalar(key, value, step)
-            self._tensorboard.flush()
-        if self._wandb is not None:
-            self._wandb.log(values, step=step)
+        for tracker in list(self._trackers):
+            # a tracker's server must not end a run, whose own files have every row; nor delay each further update
+            with self._without_on_error(tracker, f"from update {step} on"):
+                tracker.log(values, step)
 
     def close(self) -> None:
-        """Closes the trackers."""
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
+        """Finishes the trackers."""
+        self.release()
+        for tracker in list(self._trackers):
+            with self._without_on_error(tracker, "at the end"):
+                tracker.finish()
 
-
-def _wandb_id(folder: Path) -> str:
-    """Returns the run's W&B id, so that all attempts extend one curve; W&B skips steps that it already has."""
-    path = folder / _WANDB_ID
-    if not path.exists():
-        write_atomically(path, secrets.token_hex(8))
-    return read_text(path)
+    @contextmanager
+    def _without_on_error(self, tracker: trackers.Tracker, when: str) -> Iterator[None]:
+        """A context manager that goes on without a tracker that fails, and says so."""
+        try:
+            yield
+        except Exception as error:
+            self._trackers.remove(tracker)
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            _log.warning("%s gets no metrics %s, because it failed: %s", type(tracker).__name__, when, reason)
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:

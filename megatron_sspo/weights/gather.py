@@ -4,32 +4,53 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.processes import agree
+from megatron_sspo.weights.collectors import MOST_COLLECTORS, Lot, assign, lots, row_size, source, split
+from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
-Shard = tuple[int, int]
-"""(number, count): the number of the shard that a rank holds, and how many shards the parameter has."""
+NamedTensor = tuple[str, torch.Tensor]
+
+_BUCKET_BYTES = 256 * 1024**2
+
+
+class Entry(NamedTuple):
+    """Name, shape and dtype of a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its content."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """One shard of one row, and the rank that sends it."""
+class Part:
+    """Some of the weights, which one rank has put together.
 
-    row: ParameterMap
-    shard: Shard
-    owner: int
+    Attributes:
+        rank: that rank, the collector.
+        entries: of the tensors, in the same order.
+        tensors: the weights on that rank, None on the others. They may be views of the model's parameters.
+    """
+
+    rank: int
+    entries: Sequence[Entry]
+    tensors: Sequence[NamedTensor] | None
 
 
 class Gather:
-    """A plan of which rank sends which shards, made once. Each call is one pass over all weights.
+    """A plan of which rank sends which shards, made once. It can be carried out again and again, in three ways.
 
-    Every rank walks the same list of buckets and takes part in each broadcast, so that ranks cannot deadlock. A rank
-    holds its own shards and one bucket, never the whole model.
+    Every rank walks the same list and takes part in each step, so that ranks cannot deadlock. A rank holds its own
+    shards and a few buckets, never the whole model.
 
     Args:
         rows: the weight table, in the order in which tensors are yielded.
@@ -47,72 +68,111 @@ class Gather:
         parameters: Mapping[str, torch.Tensor],
         shards: Mapping[str, Shard],
         *,
-        bucket_bytes: int = 256 * 1024**2,
+        bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         self.parameters = parameters
-        owners = _owners(shards)
-        rows_by_name = {row.name: row for row in rows}
-        unknown = sorted({name for name, _ in owners} - rows_by_name.keys())
-        if unknown:
-            raise UserError(f"{len(unknown)} parameters of the model have no row in the weight table: {unknown[:10]}")
-        count = {name: shard[1] for name, shard in owners}
-        pieces: list[list[_Piece]] = []
-        for row in rows:
-            present = [(i, count.get(row.name, 0)) for i in range(count.get(row.name, 1))]
-            missing = [shard for shard in present if (row.name, shard) not in owners]
-            if missing:
-                raise UserError(f"no rank holds part {missing[0][0]} of {row.name}, which the weight table lists")
-            pieces.append([_Piece(row, shard, owners[row.name, shard]) for shard in present])
-        self.buckets = _buckets(pieces, next(iter(parameters.values())).element_size(), bucket_bytes)
+        self._pieces = pieces_of(rows, holders_of(shards))
+        self._bucket_bytes = bucket_bytes
 
-    def __call__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    @property
+    def num_bytes(self) -> int:
+        """The size of all weights."""
+        return sum(map(row_size, self._pieces)) * self._sample.element_size()
+
+    # ------------------------------------------------------------------ on every rank
+
+    def __iter__(self) -> Iterator[NamedTensor]:
         """Yields (Hugging Face name, tensor) of every weight, on every rank, in the table's order.
 
         A collective: every rank has to consume the whole stream. A tensor may be a view of its bucket, and then keeps
         the whole bucket in memory.
         """
-        sample = next(iter(self.parameters.values()))
-        for bucket in self.buckets:
-            yield from self._bucket(bucket, sample)
+        for bucket in split(self._pieces, self._elements(self._bucket_bytes)):
+            yield from self._broadcast(bucket)
 
-    def _bucket(self, bucket: list[list[_Piece]], sample: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    def _broadcast(self, bucket: Sequence[Sequence[Piece]]) -> Iterator[NamedTensor]:
         received: dict[tuple[str, Shard], torch.Tensor] = {}
         pieces = sorted((p for row in bucket for p in row), key=lambda p: p.owner)
         for owner, group in groupby(pieces, key=lambda p: p.owner):
             from_owner = list(group)
-            sizes = [_numel(piece) for piece in from_owner]
-            if owner == dist.get_rank():
-                flat = torch.cat([self.parameters[piece.row.name].detach().flatten() for piece in from_owner])
-            else:
-                flat = torch.empty(sum(sizes), dtype=sample.dtype, device=sample.device)
+            flat = self._packed(from_owner) if owner == dist.get_rank() else self._empty(from_owner)
             dist.broadcast(flat, src=owner)
-            for piece, part in zip(from_owner, flat.split(sizes), strict=True):
-                received[piece.row.name, piece.shard] = part.view(piece.row.shape(piece.shard[1]))
-        for row_pieces in bucket:
-            row = row_pieces[0].row
-            yield from row.to_hf([received[row.name, piece.shard] for piece in row_pieces]).items()
+            received |= _unpacked(flat, from_owner)
+        yield from _whole(bucket, received)
+
+    # ------------------------------------------------------------------ on one rank each
+
+    def at_rank_0(self, *, bucket_bytes: int = _BUCKET_BYTES) -> Iterator[NamedTensor]:
+        """Yields every weight in the table's order on rank 0, and nothing on the others, which only send.
+
+        A collective: every rank has to consume the whole stream.
+        """
+        for lot in lots({0: self._pieces}, elements=self._elements(bucket_bytes)):
+            yield from self._collect(lot) or ()
+
+    def collectors(self, *, most: int = MOST_COLLECTORS) -> list[int]:
+        """Returns the ranks that `parts` has, in order."""
+        return list(assign(self._pieces, most=most))
+
+    def parts(self, *, bucket_bytes: int, most: int = MOST_COLLECTORS) -> Iterator[Part]:
+        """Yields all weights, each on one rank alone, near to where its shards are; every rank gets all parts' entries.
+
+        A collective: every rank has to consume the whole stream.
+
+        Args:
+            bucket_bytes: the minimum size of a part, except for the last one of a rank.
+            most: the largest number of ranks that put weights together.
+        """
+        for lot in lots(assign(self._pieces, most=most), elements=self._elements(bucket_bytes)):
+            rows = [pieces[0].row for pieces in lot.rows]
+            sizes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
+            entries = [Entry(name, shape, self._sample.dtype) for name, shape in sizes]
+            yield Part(lot.collector, entries, self._collect(lot))
+
+    def _collect(self, lot: Lot) -> list[NamedTensor] | None:
+        """Sends this rank's pieces of a lot to its collector, which returns the whole tensors."""
+        by_source: dict[int, list[Piece]] = {}
+        for piece in (piece for row in lot.rows for piece in row):
+            by_source.setdefault(source(piece, lot.collector), []).append(piece)
+        rank = dist.get_rank()
+        if rank != lot.collector:
+            if rank in by_source:
+                dist.send(self._packed(by_source[rank]), dst=lot.collector)
+            return None
+        own = {(p.row.name, p.shard): self.parameters[p.row.name].detach() for p in by_source.pop(rank, [])}
+        flats = {other: self._empty(pieces) for other, pieces in by_source.items()}
+        for work in [dist.irecv(flat, src=other) for other, flat in flats.items()]:
+            assert work is not None  # this rank is in the group
+            work.wait()
+        for other, flat in flats.items():
+            own |= _unpacked(flat, by_source[other])
+        return list(_whole(lot.rows, own))
+
+    # ------------------------------------------------------------------ messages
+
+    def _packed(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        return torch.cat([self.parameters[piece.row.name].detach().flatten() for piece in pieces])
+
+    def _empty(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        return self._sample.new_empty(sum(piece.size for piece in pieces))
+
+    @property
+    def _sample(self) -> torch.Tensor:
+        """A parameter, whose dtype and device are those of all."""
+        return next(iter(self.parameters.values())).detach()
+
+    def _elements(self, num_bytes: int) -> int:
+        return -(-num_bytes // self._sample.element_size())
 
 
-def _owners(shards: Mapping[str, Shard]) -> dict[tuple[str, Shard], int]:
-    """Returns the lowest rank that holds each shard. A collective."""
-    owners: dict[tuple[str, Shard], int] = {}
-    for rank, held in enumerate(agree.all_gather_objects(dict(shards))):
-        for name, shard in held.items():
-            owners.setdefault((name, shard), rank)
-    return owners
+def _unpacked(flat: torch.Tensor, pieces: Sequence[Piece]) -> dict[tuple[str, Shard], torch.Tensor]:
+    parts = flat.split([piece.size for piece in pieces])
+    return {
+        (piece.row.name, piece.shard): part.view(piece.row.shape(piece.shard[1]))
+        for piece, part in zip(pieces, parts, strict=True)
+    }
 
 
-def _numel(piece: _Piece) -> int:
-    return math.prod(piece.row.shape(piece.shard[1]))
-
-
-def _buckets(pieces: list[list[_Piece]], element_size: int, bucket_bytes: int) -> list[list[list[_Piece]]]:
-    buckets: list[list[list[_Piece]]] = [[]]
-    filled = 0
-    for row_pieces in pieces:
-        if filled >= bucket_bytes:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(row_pieces)
-        filled += sum(_numel(piece) for piece in row_pieces) * element_size
-    return buckets
+def _whole(rows: Sequence[Sequence[Piece]], pieces: Mapping[tuple[str, Shard], torch.Tensor]) -> Iterator[NamedTensor]:
+    for row in rows:
+        yield from row[0].row.to_hf([pieces[piece.row.name, piece.shard] for piece in row]).items()

@@ -105,7 +105,7 @@ def test_a_sent_rollout_stays_read_only():
     [
         ({"tokens": [0.5, 1, 2]}, "Rollout.tokens has wrong tokens: they are float64"),
         ({"old_log_probs": ["a"]}, "Rollout.old_log_probs has wrong log-probs: they are <U1"),
-        ({"rollout_log_probs": [-1.0]}, "Rollout.rollout_log_probs has 1 values for 3 tokens: an engine returns one"),
+        ({"rollout_log_probs": [-1.0]}, "Rollout.rollout_log_probs has 1 values for 3 tokens: there must be one"),
     ],
 )
 def test_a_rollout_that_an_engine_should_not_return(fields, message):

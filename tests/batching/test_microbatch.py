@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -119,6 +120,14 @@ def test_old_log_probs_on_some_are_an_error(order):
         make_microbatch([sequences[i] for i in order])
 
 
+def test_advantages_of_tokens():
+    of_tokens = [(tokens, replace(r, token_advantages=np.arange(len(r.tokens)))) for tokens, r in TWO]
+    assert make_microbatch(of_tokens).token_advantages.tolist() == [0, 1, 0, 1, 2]
+    assert make_microbatch(TWO).token_advantages is None and make_microbatch([]).token_advantages is None
+    with pytest.raises(ValueError, match="some rollouts of a batch have token_advantages and some have none"):
+        make_microbatch([of_tokens[0], TWO[1]])
+
+
 def test_a_response_to_an_empty_prompt_is_an_error():
     with pytest.raises(ValueError, match="the prompt of rollout 1 is empty"):
         make_microbatch([TWO[0], ((), TWO[1][1]), TWO[0]])
@@ -182,3 +191,66 @@ def test_context_parallel_shares_make_up_the_whole_row(pairs, size, shards):
     assert positions == sorted(p for length in lengths for p in range(length))
     held = sorted(t for share in shares for t in share.tokens.tolist())
     assert held == sorted(whole.tokens.tolist() + [0] * (len(held) - len(whole.tokens)))
+
+
+SHARED = [
+    ((11, 12, 13), rollout([21, 22], 0.5)),
+    ((11, 12, 13), rollout([], 1.0)),
+    ((11, 12, 13), rollout([23], -1.5)),
+    ((14,), rollout([24, 25])),
+]
+
+
+def test_a_shared_prompt_is_in_the_row_once():
+    microbatch = make_microbatch(SHARED, sharing=[3, 1])
+    assert microbatch.tokens.tolist() == [11, 12, 13, 21, 22, 13, 13, 23, 14, 24, 25]
+    assert microbatch.position_ids.tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 0, 1, 2]
+    assert microbatch.cu_seqlens.tolist() == [0, 2, 5, 6, 8, 11]
+    assert microbatch.response_rows.tolist() == [2, 3, 6, 8, 9]
+    assert microbatch.response_tokens.tolist() == [21, 22, 23, 24, 25]
+    assert microbatch.segments.lengths.tolist() == [2, 0, 1, 2]
+    pieces = microbatch.pieces
+    assert pieces is not None and (pieces.most_queries, pieces.most_keys) == (3, 5)
+    assert pieces.cu_queries.tolist() == [0, 2, 5, 6, 8, 11]
+    keys = [rows.tolist() for rows in pieces.key_rows.tensor_split(pieces.cu_keys[1:-1].long())]
+    assert keys == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 5], [0, 1, 6, 7], [8, 9, 10]]
+
+
+def test_neighbours_that_do_not_make_up_the_sequences_are_an_error():
+    with pytest.raises(ValueError, match="is about 3 sequences, and there are 4"):
+        make_microbatch(SHARED, sharing=[3])
+
+
+groups_of_one_prompt = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 99), min_size=1, max_size=6),
+        st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(groups_of_one_prompt, st.integers(1, 3), st.integers(1, 3))
+def test_every_token_attends_to_what_is_before_it_in_its_sequence(groups, size, shards):
+    sequences = [(tuple(prompt), rollout(response)) for prompt, responses in groups for response in responses]
+    options = {"sharing": [len(responses) for _, responses in groups], "tensor_shards": shards, "context_size": size}
+    shares = [make_microbatch(sequences, context_rank=rank, **options) for rank in range(size)]
+    held = torch.cat([share.tokens for share in shares])
+    whole = [torch.cat(values) for values in zip(*[(s.position_ids, s.is_padding) for s in shares], strict=True)]
+    expected = sorted(tuple(p + r[: n + 1]) for p, rs in groups for r in rs for n in range(-1, len(r)))
+    found = []
+    for share in shares:
+        if share.pieces is None:
+            return
+        queries, keys = share.pieces.cu_queries.tolist(), share.pieces.cu_keys.tolist()
+        for piece in range(len(queries) - 1):
+            rows = share.pieces.key_rows[keys[piece] : keys[piece + 1]]
+            for query in range(queries[piece], queries[piece + 1]):
+                seen = rows[: len(rows) - (queries[piece + 1] - 1 - query)]
+                assert whole[0][seen[-1]] == share.position_ids[query]
+                if not share.is_padding[query]:
+                    assert whole[0][seen].tolist() == list(range(len(seen))) and not whole[1][seen].any()
+                    found.append(tuple(held[seen].tolist()))
+    # the prompts' own tokens come once each where they are shared
+    assert set(expected) <= set(found) and len(found) <= sum(len(p) + len(r) for p, rs in groups for r in rs)

@@ -1,5 +1,6 @@
 """Laws of the packing, for arbitrary lengths, numbers of ranks and token limits."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +75,28 @@ def test_fewer_sequences_than_ranks_give_empty_microbatches():
 def test_a_sequence_above_max_tokens_is_an_error_that_names_it():
     with pytest.raises(UserError, match="sequence 1 has 11 tokens, more than tokens_per_microbatch=10"):
         pack([10, 11, 3], num_ranks=2, max_tokens=10)
+
+
+@given(lengths_and_caps, ranks, multiples, st.integers(0, 3))
+def test_by_work_every_law_holds_with_no_more_microbatches(given_lengths, num_ranks, multiple_of, power):
+    lengths, cap = given_lengths
+    layout = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
+    plan = pack(lengths, **layout, work=[length**power for length in lengths])
+    assert sorted(i for rank in plan for members in rank for i in members) == list(range(len(lengths)))
+    assert all(tokens(lengths, members) <= cap for rank in plan for members in rank)
+    (count,) = {len(rank) for rank in plan}
+    assert count % multiple_of == 0
+    assert count <= len(pack(lengths, **layout)[0])
+
+
+def test_ranks_wait_less_for_each_other_by_work_than_by_tokens():
+    lengths = ((np.random.default_rng(0).pareto(1.3, 2048) + 1) * 600).clip(1, 16_384).astype(int).tolist()
+    work = [length * (24_576 + length) for length in lengths]
+
+    def efficiency(plan):
+        loads = [[sum(work[i] for i in members) for members in rank] for rank in plan]
+        return sum(work) / (len(plan) * sum(max(at_once) for at_once in zip(*loads, strict=True)))
+
+    by_tokens = efficiency(pack(lengths, num_ranks=16, max_tokens=16_384))
+    by_work = efficiency(pack(lengths, num_ranks=16, max_tokens=16_384, work=work))
+    assert by_tokens < 0.87 and by_work > 0.97

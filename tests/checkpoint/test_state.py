@@ -158,7 +158,7 @@ def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
         ("state.json", '{"update": 1'),
         ("state.json", "{}"),
         ("state.json", "[]"),
-        ("state.json", '{"format": 2, "update": 1, "batch_sizes": 5}'),
+        ("state.json", '{"format": 3, "update": 1, "batch_sizes": 5}'),
         ("batches.npz", ""),
         ("batches.npz", '{"batch": 0}\n'),
         ("batches.npz", "\x00\x00"),
@@ -220,14 +220,14 @@ def test_objects_are_not_unpickled(tmp_path: Path) -> None:
         write_arrays(path / "batches.npz", {"rows": np.array([group()], dtype=object)})
 
 
-@pytest.mark.parametrize(("change", "found"), [({"format": 3}, 3), ({}, 1)])
+@pytest.mark.parametrize(("change", "found"), [({"format": 2}, 2), ({}, 1)])
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, change, found) -> None:
     path = save(tmp_path, 1)
     numbers = json.loads((path / "state.json").read_text())
     del numbers["format"]
     (path / "state.json").write_text(json.dumps({**numbers, **change}))
     (path / "batches.npz").unlink()  # other formats have other files
-    with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 2: "):
+    with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 3: "):
         read_checkpoint(path)
 
 

@@ -13,11 +13,12 @@ _LONGEST_HOLD = 120  # seconds
 
 
 def recipe() -> Run:
-    """Two ranks with half of the experts each; ten updates, μ = 2."""
+    """Two ranks with half of the experts each, or one if no more nodes are free; ten updates, μ = 2."""
     return Run(
         name="run",
         model=Model(path=str(HERE / "config"), init="random", dtype="float32"),
         parallel=Parallel(data=2, expert=2),
+        layouts={1: Parallel()},
         prompts=additions(40),
         rollouts=Rollouts(engine="sglang", prompts_per_update=3, group_size=4, sampling=Sampling(max_tokens=12)),
         reward=f"{__file__}:letters",

@@ -126,9 +126,11 @@ def test_a_rank_that_is_killed(workplace) -> None:
 
 
 def test_a_node_that_dies(workplace) -> None:
-    """Slurm detects the dead node after a while and requeues the job, which resumes on another node."""
-    job = workplace.train()
+    """Slurm detects the dead node and requeues the job, which resumes in the layout of the one node that is left."""
+    job = workplace.train(options=("--nodes=1-2",))
     job.wait(lambda: (job.run / "checkpoints" / "update-000004").exists())
+    for spare in ("n3", "n4"):
+        call("scontrol", "update", f"nodename={spare}", "state=drain", "reason=test")
     workplace.hold.touch()
     try:
         for pid in map(int, call("ip", "netns", "pids", "sspo-cluster-n2").split()):
@@ -137,10 +139,14 @@ def test_a_node_that_dies(workplace) -> None:
         assert job.end() == "COMPLETED", job.logs()
     finally:
         subprocess.run([HERE / "node.sh", "2"], check=True)
-        call("scontrol", "update", "nodename=n2", "state=resume")
+        for node in ("n2", "n3", "n4"):
+            call("scontrol", "update", f"nodename={node}", "state=resume")
     check_metrics(job)
     assert attempts(job) == [f"{job.id}-0", f"{job.id}-1"]
-    assert (job.run / "slurm" / f"{job.id}-1" / "trainer-n3.log").exists()
+    logs = {path.name: path.read_text() for path in (job.run / "slurm" / f"{job.id}-1").glob("trainer-*.log")}
+    assert list(logs) == ["trainer-n1.log"]
+    said = "the layout is one process, and was data 2, expert 2"
+    assert said in " ".join(logs["trainer-n1.log"].split()), job.logs()
 
 
 def test_a_file_that_stops_it_for_good(workplace) -> None:

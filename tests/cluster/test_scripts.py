@@ -4,9 +4,10 @@ import json
 import re
 import subprocess
 
+from megatron_sspo.project.new import TEMPLATE
 from tests.cluster.slurm import HERE, ROOT
 
-SCRIPTS = [*sorted((ROOT / "slurm").glob("*.s*")), *sorted(HERE.glob("*.sh"))]
+SCRIPTS = [*sorted((ROOT / "slurm").glob("*.s*")), *sorted(HERE.glob("*.sh")), TEMPLATE / "slurm" / "train.sbatch"]
 
 
 def test_convert_and_evaluate(trained, workplace) -> None:

@@ -166,6 +166,11 @@ VALUES = {
     "rollouts=Rollouts(max_staleness=1)": "rollouts.max_staleness is 1 and updates_per_sync 2",
     "rollouts=Rollouts(overlong_buffer=513)": "rollouts.overlong_buffer is 513, more than",
     "rollouts=Rollouts(environment='codeact')": "set prompts.template to 'chat'",
+    "rollouts=Rollouts(agent_options={'a': 2})": "rollouts.agent is '': name the agent",
+    "rollouts=Rollouts(agent='a:B', environment='c'), prompts=Prompts(source='a')": "driven by one of them",
+    "rollouts=Rollouts(agent='a:B', overlong_buffer=5)": "set it to 0 and let the agent's reward punish length",
+    "rollouts=Rollouts(agent='a:B'), penalties=Penalties(entropy_coef=.1)": "penalties are sums over sequences",
+    "rollouts=Rollouts(agent='a:B'), objective=dapo()": "only a mean over sequences counts an episode",
     "tokens_per_microbatch=100": "a sequence may have 528 tokens",
 }
 

@@ -23,7 +23,7 @@ def test_a_path_a_short_name_and_a_module_attribute(tmp_path) -> None:
 
 
 def test_the_short_names_are_the_sources() -> None:
-    forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym"}
+    forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym", "verifiers"}
     named = {"aime24", "aime25", "codeact", "dapo_math", "deepmath_103k", "gsm8k", "math_500"}
     assert set(short_names("data/sources", "rows")) == forms | named
 

@@ -133,3 +133,40 @@ class Odd:
 def odd(model_path: Path, nan_from: int = 1_000_000, fail_on_rank: int | str = "none") -> Odd:
     """Returns an engine as a user's own plug-in."""
     return Odd(nan_from, str(fail_on_rank))
+
+
+class Served(Odd):
+    """The same engine as servers that rank 0 drives: it may answer later than it is asked, with the weights of then.
+
+    Every load of weights, every generation that begins and every one that is waited for is a line of `events`.
+    """
+
+    replicated = False
+
+    def __init__(self, events: Path) -> None:
+        super().__init__(1_000_000, "none")
+        self._events = events
+
+    def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
+        super().load_weights(tensors, policy_version)
+        self._note(f"load {policy_version}")
+
+    def start(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int, environment: None
+    ) -> SingleBatchGeneration:
+        self._note(f"begin {group_size}")
+
+        def generate() -> list[RolloutGroup]:
+            self._note(f"wait {group_size}")
+            return self._generate(prompts, sampling, group_size)
+
+        return SingleBatchGeneration(generate)
+
+    def _note(self, event: str) -> None:
+        with self._events.open("a") as file:
+            file.write(f"{event}\n")
+
+
+def served(model_path: Path, events: str) -> Served:
+    """Returns an engine that answers evaluations while the trainer goes on."""
+    return Served(Path(events))

@@ -19,11 +19,12 @@ def digest(run: Path) -> str:
 
 
 def test_a_finished_run_is_resumed_to_the_same_end(whole_run, tmp_path: Path) -> None:
-    """Only one of several processes has read that the last evaluation is done."""
+    """Only one of several processes has read that the last evaluation is done, which matters where it is repeated."""
     reference, layout = whole_run
     run = Path(shutil.copytree(reference.folder / "run", tmp_path / "run"))
     before = digest(run)
-    for missing in ((), ("model",), ("evaluations.jsonl", "model")):
+    repeated = ("evaluations.jsonl", "model")
+    for missing in ((), ("model",), repeated) if layout == "recipe" else (repeated,):
         for name in missing:
             shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
         done = reference.run("train", f"{reference.recipe}:{layout}", "--resume", str(run), timeout=120)

@@ -73,11 +73,14 @@ def test_a_run_in_an_environment_and_what_it_leaves(workshop) -> None:
     assert any(rollout.observed and "[user]" in rollout.transcript for rollout in batch)
     assert len(rows(workshop, "evaluation_responses.jsonl")) == 6
 
-    done = workshop.run("train", recipe, "--resume", str(workshop.folder / "run"))
+    changes = ("--set", "num_updates=6", "--set", "old_policy=rollout")  # from the next cycle on
+    done = workshop.run("train", recipe, "--resume", str(workshop.folder / "run"), *changes)
     assert done.returncode == 0, done.stderr
     again = rows(workshop, "metrics.jsonl")
-    assert [row["update"] for row in again] == [1, 2, 3, 4]
+    assert [row["update"] for row in again] == [1, 2, 3, 4, 5, 6]
     assert again[3]["response/observed_tokens_mean"] > 1
+    assert [row["engine/log_prob_difference_max"] == 0 for row in again] == [False] * 4 + [True] * 2
+    assert again[4]["policy/kl_old"] > 0, "the engine's kernels differ from the trainer's"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_sspo.evaluation.evaluate import AnswerStore, evaluate
+from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation, evaluate
 from megatron_sspo.rollout.engine import SingleBatchGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
@@ -109,3 +109,15 @@ def test_answered_prompts_are_not_answered_again() -> None:
     del store.by_id("greedy")["b"], store.by_id("sampled")["c"]
     assert answer(engine, Reward("answer"), samples=2, store=store)[0] == whole
     assert engine.asked == [["b"], ["c"]]
+
+
+@pytest.mark.parametrize(("part", "asked"), [("answer", 2), ("style", 1)])
+def test_all_answers_can_be_begun_before_they_are_waited_for(part, asked) -> None:
+    engine, store = Script(), AnswerStore(Words())
+    found = SetEvaluation(engine, Reward(part), PROMPTS, SAMPLING, store=store, samples=2)  # type: ignore[arg-type]
+    found.begin()
+    assert [size for _, size in engine.calls] == [1, 2]
+    metrics = found.compute_metrics(no_sync)
+    assert metrics == answer(Script(), Reward(part), samples=2)[0]
+    assert len(engine.calls) == 2
+    assert sum(bool(store.by_id(kind)) for kind in ("greedy", "sampled")) == asked

@@ -90,7 +90,10 @@ def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, ca
             "3 nodes, 1 of them for servers, with 8 ranks on each of the others, but the layout needs 2 ranks",
         ),
         (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is not an sbatch option"),
-        (["--on", "slurm", "--script=slurm/none.sbatch"], "has no slurm/none.sbatch: start from a checkout"),
+        (
+            ["--on", "slurm", "--script=slurm/none.sbatch"],
+            "has no slurm/none.sbatch: start from a project of `megatron-sspo new` or a checkout",
+        ),
         (["--on", "slurm", "--resume=runs/x"], "--resume is for --on local: set RUN"),
         (["--sbatch=--nodes=3"], "--sbatch and --script are for Slurm jobs"),
         (["--executor=local"], "--executor is NeMo-Run's"),

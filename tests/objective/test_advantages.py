@@ -1,11 +1,21 @@
 """Advantages: laws, references, and errors."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_sspo.objective import group_centered, group_relative, leave_one_out
+from megatron_sspo.objective.advantages import (
+    gdpo,
+    max_rl,
+    opo,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    whiten,
+)
 
 ALL = [group_relative, group_centered, leave_one_out]
 every = pytest.mark.parametrize("advantage", ALL)
@@ -84,3 +94,50 @@ def test_refusals(advantage):
         advantage(torch.tensor([float("inf"), 0.0]))
     with pytest.raises(ValueError, match=r"shape \[G\], and these have \[2, 2\]"):
         advantage(torch.ones(2, 2))
+
+
+# --- advantages of other papers
+
+
+def responses(*parts, lengths=None):
+    lengths = lengths or [1] * len(parts)
+    return [
+        SimpleNamespace(reward_parts=part, num_response_tokens=length)
+        for part, length in zip(parts, lengths, strict=True)
+    ]
+
+
+def double(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_max_rl_divides_by_the_mean():
+    assert max_rl(double(1, 0, 0, 0)).tolist() == [3.0, -1.0, -1.0, -1.0]
+    assert max_rl(double(0, 0)).tolist() == max_rl(double(1, 1)).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"rewards must not be negative: \[1.0, -1.0\]"):
+        max_rl(double(1, -1))
+
+
+def test_opo_has_a_baseline_that_is_weighted_by_length():
+    rewards, lengths = double(1, 0, 0), [2, 6, 8]
+    found = opo(rewards, responses({}, {}, {}, lengths=lengths))
+    assert found.tolist() == pytest.approx([1 - 2 / 16, -2 / 16, -2 / 16])
+    assert (found * torch.tensor(lengths)).sum().item() == pytest.approx(0.0, abs=1e-15)
+    assert opo(double(1, 1), responses({}, {}, lengths=[0, 0])).tolist() == [0.0, 0.0]
+
+
+def test_gdpo_normalizes_each_part_within_the_group():
+    parts = [{"answer": 1.0, "format": 0.01}, {"answer": 0.0, "format": 0.01}, {"answer": 0.0}]
+    rewards = double(1.01, 0.01, 0)
+    found = gdpo(rewards, responses(*parts))
+    expected = group_relative(double(1, 0, 0)) + group_relative(double(0.01, 0.01, 0))
+    torch.testing.assert_close(found, expected)
+    assert gdpo.batch_step is whiten
+
+
+def test_reinforce_plus_plus_is_whitened_over_the_cycle():
+    for function, expected in ((reinforce_plus_plus, [1.0, 3.0]), (reinforce_plus_plus_baseline, [-1.0, 1.0])):
+        assert function(double(1, 3)).tolist() == expected and function.batch_step is whiten
+    assert whiten(double(1, 2, 3)).tolist() == [-1.0, 0.0, 1.0]
+    assert whiten(double(0.1, 0.1, 0.1)).tolist() == [0.0] * 3 and whiten(double(7)).tolist() == [0.0]
+    assert whiten(double()).tolist() == []

@@ -330,8 +330,8 @@ def test_wrong_shapes_are_refused():
         sspo()(log_probs[1:], old, advantages, segments)
     with pytest.raises(ValueError, match=r"^old_log_probs has shape \[30, 1\]"):
         sspo()(log_probs, old[:, None], advantages, segments)
-    with pytest.raises(ValueError, match=r"^advantages has shape \[30\], .*\[6\] sequences"):
-        sspo()(log_probs, old, advantages[segments.ids], segments)
+    with pytest.raises(ValueError, match=r"^advantages has shape \[5\], .*\[6\] sequences of \[30\] tokens"):
+        sspo()(log_probs, old, advantages[1:], segments)
     with pytest.raises(ValueError, match=r"^log_probs has shape"):
         Supervised()(log_probs[1:], None, None, segments)
 

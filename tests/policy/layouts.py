@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from megatron_sspo.batching import plan
 from megatron_sspo.objective import (
     AtanLog,
     Clip,
@@ -21,15 +23,37 @@ from megatron_sspo.objective import (
     ExpAtan,
     ExpSig,
     Gumbel,
+    OverLength,
+    OverSequences,
+    OverTokens,
     Penalties,
     Pessimistic,
     SigLog,
     Sigmoid,
+    Sums,
+    aspo,
+    ce_gppo,
+    cispo,
+    dapo,
+    dppo_kl,
+    dppo_tv,
+    drpo,
+    dual_clip,
+    erc,
     gmpo,
+    gmpo_wide,
     grpo,
     gspo,
+    kpop,
+    luspo,
+    opsm,
+    pspo,
+    rloo,
     sapo,
+    scopic,
+    spo,
     sspo,
+    vespo,
 )
 from megatron_sspo.run import Parallel
 
@@ -165,6 +189,12 @@ LAYOUTS = {
     "moe CP2 TP2 SP EP2, auxiliary": _auxiliary(replace(TP2_SP_EP2, context=2)),
     "moe TP2 SP PP2 VPP2, auxiliary": _auxiliary(replace(TP2_SP, pipeline=2, virtual_pipeline=2)),
 }
+# cases that change the batch: what is done to every rollout
+PREPARED = {
+    "token mean, entropies, DAPO with ERC": lambda r: replace(r, old_entropy=_numbers(r, 4.2, 0.4)),
+    "constant length, advantages of tokens, SSPO": lambda r: replace(r, token_advantages=_numbers(r, 0.0, 1.0)),
+    "token mean, π_old of the engine, CISPO, penalties": lambda r: replace(r, old_log_probs=r.rollout_log_probs),
+}
 FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
 
 
@@ -185,7 +215,41 @@ def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
     table["SSPO AtanLog, pessimistic"] = sspo(Pessimistic(AtanLog(), cap=3.0))
     found = {name: (objective, Penalties(), Correction()) for name, objective in table.items()}
     penalties = Penalties(kl_coef=0.1, kl_estimator="k2", entropy_coef=0.02)
-    return found | {"SSPO, penalties, correction": (sspo(), penalties, Correction(mode="truncated"))}
+    found |= {"SSPO, penalties, correction": (sspo(), penalties, Correction(mode="truncated"))}
+    entropies, of_tokens, engine = PREPARED
+    return found | {
+        entropies: (erc(low=0.1, high=0.1), Penalties(), kpop()),
+        of_tokens: (replace(sspo(), average=OverLength(16)), Penalties(), Correction()),
+        engine: (cispo(1.2), penalties, Correction()),
+        "other papers, token mean": (_Rows(_of_tokens(), OverTokens()), Penalties(), Correction()),
+        "other papers": (_Rows(_of_sequences(), OverSequences()), Penalties(), Correction()),
+    }
+
+
+def _of_tokens() -> tuple[Any, ...]:
+    return (ce_gppo(), cispo(), aspo(), scopic(), spo(1.0), drpo(), dppo_tv(), dppo_kl(), dual_clip(), dapo(), vespo())
+
+
+def _of_sequences() -> tuple[Any, ...]:
+    return (pspo(), opsm(delta=0.0), rloo(), luspo(0.1, 0.1), gmpo_wide())
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The sum of rows that are divided by the same number."""
+
+    rows: tuple[Any, ...]
+    average: Any
+
+    def __call__(self, *arguments: Any) -> Sums:
+        sums = [row(*arguments) for row in self.rows]
+        return replace(sums[0], loss=torch.stack([one.loss for one in sums]).sum())
+
+
+def _numbers(rollout: Any, mean: float, scale: float) -> Any:
+    """Returns numbers for the tokens of a rollout that are the same in every process."""
+    generator = torch.Generator().manual_seed(int(rollout.tokens.sum()))
+    return (mean + scale * torch.randn(len(rollout.tokens), generator=generator)).numpy()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -212,20 +276,25 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         routing_replay="R2" if layout.batch == "routed" else "none",
     )
     policy = Policy(run, folder, device)
-    batch = read_batch(batch_file)
+    shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
+    (batch,) = policy.share([read_batch(batch_file)])
 
     def weights() -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in policy.weights()}
 
     before = weights()
+    parts_agree = _parts_agree(policy, before)
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, results / layout.reference) for case in cases_of(name)}
+    shared = _with_shared_prompts(policy, read_batch(batch_file), results / layout.reference) if shares else None
     records = [policy.update(batch, sspo()) for _ in range(3)]
     found = {
         "before": before,
+        "parts_agree": parts_agree,
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
+        "shared": shared,
         "steps": [(record.loss, record.grad_norm, record.learning_rate) for record in records],
         "after": weights(),
     }
@@ -246,6 +315,50 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     return found
 
 
+@patch.object(plan, "masked_pairs", lambda length: 0)  # sharing pays in every layout, however short the sequences are
+def _with_shared_prompts(policy: Any, batch: Any, reference: Path) -> dict[str, Any]:
+    """Measures the same policy with rows that share prompts. A collective."""
+    import torch.distributed as dist
+
+    policy._schedule.share_prompts = True
+    (batch,) = policy.share([batch])
+    rows = policy._schedule.rank_batch(batch).microbatches
+    sizes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, sum(row.pieces is not None for row in rows))
+    noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
+    compared = {case: _gradient(policy, batch, case, reference) for case in FEW_CASES}
+    policy._schedule.share_prompts = False
+    return {
+        "rows": sum(sizes),
+        "old_log_probs": [r.old_log_probs.tolist() for r in noted],
+        "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
+        "gradients": compared,
+    }
+
+
+def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
+    """Returns whether every way to gather gives every weight once, to the bit, and to the ranks that it names."""
+    import torch.distributed as dist
+
+    rank, gather = dist.get_rank(), policy.weights()
+    at_rank_0 = [(name, torch.equal(tensor, expected[name])) for name, tensor in gather.at_rank_0(bucket_bytes=9_000)]
+    agree = at_rank_0 == [(name, True) for name in expected if rank == 0]
+    for most in (1, 2, 8):
+        found, ranks = [], set()
+        for part in gather.parts(most=most, bucket_bytes=9_000):
+            ranks.add(part.rank)
+            agree &= (part.tensors is not None) == (part.rank == rank)
+            tensors = part.tensors or ()
+            agree &= not tensors or list(part.entries) == [(n, tuple(t.shape), t.dtype) for n, t in tensors]
+            for name, tensor in tensors:
+                found.append((name, torch.equal(tensor, expected[name])))
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, found)
+        agree &= sorted(pair for of_rank in everyone for pair in of_rank) == sorted((n, True) for n in expected)
+        agree &= sorted(ranks) == gather.collectors(most=most) and len(ranks) <= most
+    return agree
+
+
 def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, Any]:
     """Returns the distance of loss and gradient from the reference's; the first call with this case is the reference.
 
@@ -254,6 +367,8 @@ def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, 
     objective, penalties, correction = cases()[case]
     original = policy.run
     policy.run = replace(policy.run, penalties=penalties, correction=correction)
+    if prepare := PREPARED.get(case):
+        batch = [replace(group, rollouts=[*map(prepare, group.rollouts)]) for group in batch]
     record = policy.gradient(batch, objective)
     policy.run = original
     gradients = gather_gradients(policy)
@@ -291,11 +406,11 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
         gradients.setdefault(name, parameter.main_grad)
     rows = {row.name: row for row in policy.rows}
     gather = Gather(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
-    return {name: tensor.clone() for name, tensor in gather()}
+    return {name: tensor.clone() for name, tensor in gather}
 
 
 def _digest(found: dict[str, Any]) -> str:
-    digest = hashlib.sha256(repr(found["steps"]).encode())
+    digest = hashlib.sha256(repr((found["steps"], found["parts_agree"])).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
             digest.update(name.encode() + tensor.numpy().tobytes())

@@ -4,10 +4,12 @@ import tiny_policy
 from transformers import Qwen3MoeConfig
 
 from megatron_sspo.objective import sspo
-from megatron_sspo.run import Parallel, Run
+from megatron_sspo.run import Parallel, Prompts, Rollouts, Run
+from megatron_sspo.types import Sampling
 
-PROMPT, RESPONSE = 32, 96
+PROMPT, RESPONSE, GROUP = 32, 96, 2
 TOKENS = 1024  # of a microbatch: eight sequences
+TOKENS_SHARED = 4 * (PROMPT - 1 + GROUP * (1 + RESPONSE))  # of eight sequences that share prompts two by two
 OBJECTIVE = sspo()
 
 CONFIG = Qwen3MoeConfig(
@@ -20,17 +22,28 @@ CONFIG = Qwen3MoeConfig(
 _RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
-def _run(parallel: Parallel, dtype: str, **fields: object) -> Run:
-    return tiny_policy.make_run(parallel, tokens=TOKENS, dtype=dtype, **fields)
+def _run(parallel: Parallel, dtype: str, *, tokens: int = TOKENS, share_prompts: bool = False, **fields: object) -> Run:
+    return tiny_policy.make_run(
+        parallel,
+        tokens=tokens,
+        dtype=dtype,
+        share_prompts=share_prompts,
+        prompts=Prompts(source="", max_tokens=PROMPT),
+        rollouts=Rollouts(group_size=GROUP, sampling=Sampling(max_tokens=RESPONSE)),
+        **fields,
+    )
 
 
 LAYOUTS = {
     "data 2, expert 2, bfloat16": _run(Parallel(data=2, expert=2), "bfloat16"),
     "tensor 2 with sequence parallelism, float32": _run(Parallel(tensor=2, sequence=True), "float32"),
     "pipeline 2, recomputed, bfloat16": _run(Parallel(pipeline=2), "bfloat16", megatron=_RECOMPUTE),
+    "data 2, expert 2, shared prompts, float32": _run(
+        Parallel(data=2, expert=2), "float32", tokens=TOKENS_SHARED, share_prompts=True
+    ),
 }
 
 
 def sequences_of(run: Run) -> int:
     """Returns the size of a batch with two full microbatches per data-parallel rank, which fill two pipeline stages."""
-    return 2 * run.parallel.data * TOKENS // (PROMPT + RESPONSE)
+    return 2 * run.parallel.data * 8

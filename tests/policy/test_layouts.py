@@ -9,6 +9,8 @@ from tiny_policy import reference
 pytestmark = pytest.mark.slow
 
 every_layout = pytest.mark.parametrize("name", layouts.LAYOUTS)
+sharing = [name for name, layout in layouts.LAYOUTS.items() if layout.batch != "even"]
+sharing_layout = pytest.mark.parametrize("name", sharing)
 other_layout = pytest.mark.parametrize("name", layouts.OTHERS)
 
 
@@ -28,6 +30,38 @@ def test_the_export_is_the_source_to_the_bit(measured, folders, name):
     assert set(exported) == set(source), f"{name}: names of the exported weights"
     wrong = [key for key, tensor in source.items() if not torch.equal(tensor, exported[key])]
     assert not wrong, f"{name}: exported weights differ from the source: {wrong}"
+
+
+@every_layout
+def test_prompts_are_shared_and_not_together_with_losses_of_the_routers(measured, name):
+    if layouts.LAYOUTS[name].megatron.get("moe_z_loss_coeff"):
+        assert measured(name)["shared"] is None
+    elif name == "moe EP4, few sequences":  # three on four ranks: none has a neighbour
+        assert measured(name)["shared"]["rows"] == 0
+    else:
+        assert measured(name)["shared"]["rows"] > 0, f"{name}: no row shares a prompt"
+
+
+@sharing_layout
+def test_shared_prompts_change_nothing(measured, note, name):
+    found, reference = measured(name)["shared"], measured(layouts.LAYOUTS[name].reference)
+    pairs = zip(found["old_log_probs"], reference["old_log_probs"], strict=True)
+    log_probs = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
+    worst = max(found["gradients"].values(), key=lambda case: case["gradient"])
+    loss = max(case["loss"] for case in found["gradients"].values())
+    for quantity, value in (("old log-probs", log_probs), ("gradient", worst["gradient"]), ("loss", loss)):
+        note(f"{name}, shared", quantity, value)
+    assert log_probs < 1e-5, f"{name}: old log-probs of shared prompts differ by {log_probs}"
+    assert loss < 1e-5, f"{name}: the loss of shared prompts differs by {loss}, relatively"
+    assert worst["gradient"] < 1e-5, (
+        f"{name}: the gradient of shared prompts differs by {worst['gradient']}, relatively, in {worst['tensor']}"
+    )
+    assert found["routes"] == reference["routes"], f"{name}: recorded routes of shared prompts differ"
+
+
+@every_layout
+def test_every_way_to_gather_gives_the_same_weights(measured, name):
+    assert measured(name)["parts_agree"], f"{name}: weights that few ranks put together differ, or are not all there"
 
 
 @other_layout

@@ -107,10 +107,12 @@ def report(loss: float, log_ratio: list[float], weights: list[float]) -> dict:
 
 
 def test_two_microbatches_are_one() -> None:
-    one = merge([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], order=range(3))
-    two = merge([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3))
+    one = merge([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], order=range(3), divisor=3)
+    two = merge([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3), divisor=3)
     with_an_empty_one = merge(
-        [report(1.0, [0.1], [1.0]), report(0.0, [], []), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3)
+        [report(1.0, [0.1], [1.0]), report(0.0, [], []), report(2.0, [0.2, 0.3], [2.0, 3.0])],
+        order=range(3),
+        divisor=3,
     )
     assert one.loss == 1.0
     assert update_metrics(one) == update_metrics(two) == update_metrics(with_an_empty_one)
@@ -118,7 +120,7 @@ def test_two_microbatches_are_one() -> None:
 
 def test_weights_by_sequence() -> None:
     reports = [report(1.0, [0.5, 0.25, 0.125], [2.0, 3.0]), report(0.0, [], []), report(1.0, [0.75], [1.0, 0.0])]
-    merged = merge(reports, order=[3, 1, 0, 2])
+    merged = merge(reports, order=[3, 1, 0, 2], divisor=4)
     found = [(weight, tokens.tolist()) for weight, tokens in by_sequence(merged, [1, 2, 0, 1])]
     assert found == [(1.0, [0.75]), (3.0, [0.25, 0.125]), (0.0, []), (2.0, [0.5])]
 

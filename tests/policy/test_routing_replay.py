@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from tiny_policy import log_probs, make_run, read_batch, reference, with_first
 
+from megatron_sspo.batching.holders import with_rollouts
+from megatron_sspo.batching.plan import prompt_variants
 from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
@@ -18,8 +20,10 @@ SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
 
 @pytest.fixture(scope="module")
 def routed(batches):
-    """A batch whose rollouts have random routes."""
-    return read_batch(batches["moe"].with_name("moe routed.npz"))
+    """A batch whose rollouts have random routes, and numbers for those of their prompts, as from `Policy.share`."""
+    batch = read_batch(batches["moe"].with_name("moe routed.npz"))
+    variants = iter(prompt_variants(batch, SHAPE))
+    return with_rollouts(batch, [replace(r, prompt_variant=next(variants)) for g in batch for r in g.rollouts])
 
 
 def make(folders, device, replay="R3", **fields):

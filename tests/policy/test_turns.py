@@ -12,7 +12,7 @@ from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge, update_metrics
 from megatron_sspo.policy.own_loop import pack_rollouts
-from megatron_sspo.rollout.collect import with_advantages
+from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -21,7 +21,7 @@ CASES = cases() | {
 }
 # per response: number of tokens, and the ranges that an environment wrote
 RESPONSES = [(9, ((2, 5), (7, 8))), (6, ((1, 5),)), (4, ()), (0, ())]
-FIELDS = ("rollout_log_probs", "old_log_probs", "reference_log_probs")
+FIELDS = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy")
 
 
 def acting():
@@ -39,7 +39,8 @@ def acting():
             policy_version=1,
             observed=observed,
             reward_parts={"answer": float(number % 2), "format": 0.25 * number},
-            **{name: numbers(length) for name in FIELDS},
+            **{name: numbers(length) for name in FIELDS[:-1]},
+            old_entropy=np.linspace(1, 2, length),
         )
         for number, (length, observed) in enumerate(RESPONSES)
     ]
@@ -79,10 +80,11 @@ def test_loss_gradient_and_metrics(name):
         batch = microbatch(given)
         assert len(batch.response_tokens) == batch.segments.num_tokens == 5 + 2 + 4 + 0
         log_probs = (-2 * torch.rand(11, generator=torch.Generator().manual_seed(1))).requires_grad_()
-        entropy = torch.rand(11, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        entropy = torch.rand(11, generator=torch.Generator().manual_seed(2))
+        entropy = (batch.old_entropy * (0.8 + 0.4 * entropy)).requires_grad_()
         total, _, report = loss(batch, log_probs, entropy)
         gradient = torch.autograd.grad(total, (log_probs, entropy), allow_unused=True)
-        metrics = update_metrics(merge([report], order=range(4)))
+        metrics = update_metrics(merge([report], order=range(4), divisor=4))
         found.append((total.detach(), gradient[0], 0 if gradient[1] is None else gradient[1].sum(), metrics))
     assert found[0][0] == found[1][0] and found[0][0] != 0
     assert torch.equal(found[0][1], found[1][1])
@@ -129,6 +131,7 @@ def test_values_at_observations_are_ignored():
 def test_pack_rollouts_with_observations(device):
     group = acting()
     names = {"old": "old_log_probs", "engine": "rollout_log_probs", "reference": "reference_log_probs"}
+    names["old_entropy"] = "old_entropy"
     given = [
         {"prompt": group.prompt.tokens, "response": r.tokens, "advantage": r.advantage, "observed": r.observed}
         | {name: getattr(r, field) for name, field in names.items()}

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from megatron_sspo.batching.routes import pack_routes
+from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
@@ -123,7 +123,8 @@ def observed(name: str, length: int) -> tuple[tuple[int, int], ...]:
 def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
     """Writes groups of random responses with advantages of both signs, and returns the path.
 
-    Long responses have several turns. Old log-probs are near the model's. The batch "routed" has random routes.
+    Long responses have several turns. Old log-probs are near the model's. The batch "routed" has random routes, which
+    all responses of a group but the last have in common for their prompt.
     """
     model, generator = reference(folder), torch.Generator().manual_seed(1)
 
@@ -159,6 +160,9 @@ def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
             if name == "routed":  # as an engine reports routes: the last token has none
                 shape = (prompt_length + length - 1, 4, 8)
                 chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]
+                if 0 < len(rollouts) < len(lengths) - 1:
+                    first = unpack_routes(rollouts[0].routes, RouterShape(4, 2, 8))
+                    chosen[: prompt_length - 1] = torch.tensor(first[: prompt_length - 1])
                 rollout = replace(rollout, routes=pack_routes(chosen.numpy(), 8))
             rollouts.append(rollout)
         groups.append(RolloutGroup(prompt=prompt, rollouts=rollouts))

@@ -62,6 +62,7 @@ class Rehearsed:
             parallel=self.parallel,
             rollouts=Rollouts(
                 engine="sglang",
+                options={"transport": "distributed", "bucket_bytes": 50_000},
                 prompts_per_update=per_update // 2,
                 group_size=2,
                 sampling=Sampling(max_tokens=64),

@@ -41,7 +41,7 @@ def collectives(found: dict[str, Any]) -> dict[tuple, tuple[int, int]]:
 def test_collectives_are_those_of_a_real_process(books: Any, layout: str, rank: int) -> None:
     fake, real = books(layout, rank)
     assert collectives(fake) == collectives(real)
-    kinds = {kind for _, kind, _, _ in collectives(real)}
+    kinds = {kind for phase, kind, _, _ in collectives(real) if phase != "gather"}
     parallel = LAYOUTS[layout].parallel
     assert ("all_to_all" in kinds) == (parallel.expert > 1)
     assert ("send" in kinds or "recv" in kinds) == (parallel.pipeline > 1)
@@ -65,6 +65,9 @@ def test_memory_is_that_of_a_real_process(books: Any, layout: str, rank: int) ->
     # on the host, where gloo frees a gathered tensor at a moment of its own
     checkpoints = [sum(found["peaks"].pop("checkpoint").values()) for found in (fake, real)]
     assert checkpoints[0] == pytest.approx(checkpoints[1], rel=0.02)
+    # the numbers from which the gradient's norm is computed, which torch allocates differently for fake tensors
+    numbers = [found["peaks"]["step"].pop("optimizer_step") for found in (fake, real)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=8)
     assert fake["written"] == real["written"]
     if rehearsed.parallel.pipeline == 1:
         assert fake["peaks"] == real["peaks"]

@@ -60,6 +60,7 @@ def account(stage: int = 0, flops: int = 1000, **changes: object) -> Account:
         resident={"weights": 1, "optimizer": 12},
         peaks={"update": {"weights": 1}},
         written=0,
+        sent_to_servers=(),
         collectives=(traffic("all_to_all", (0, 1), 80), traffic("reduce_scatter", (0, 1), 80, "reduce")),
         flops={"old_log_probs": flops, "forward": flops, "backward": 2 * flops},
         memory_traffic={"forward": 100, "backward": 100},

@@ -1,6 +1,7 @@
 import math
 import random
 import threading
+import time
 
 import pytest
 
@@ -8,6 +9,7 @@ from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward import verify
 from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.evaluate import is_same_formula
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score
@@ -126,16 +128,32 @@ def test_a_batch_keeps_its_order_with_repeats_and_missing_answers(judge) -> None
         judge.score(gold, responses[:2])
 
 
+BOMBS = ["9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "99999999!"]
+
+
+def matrix(entry: str) -> str:
+    """Returns a matrix, which math-verify compares."""
+    return rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
+
+
+@pytest.mark.parametrize("answer", [*BOMBS, "x=" + BOMBS[0], BOMBS[0] + "-" + BOMBS[0], r"\sqrt{2}^{" + BOMBS[0] + "}"])
+def test_a_number_too_large_to_compute_is_wrong_at_once(answer: str) -> None:
+    started = time.perf_counter()
+    assert is_same_formula("2", answer) in (False, None)
+    assert not verify.is_equivalent((r"\sqrt{2}", answer))
+    assert time.perf_counter() - started < 0.5
+
+
 def test_an_endless_comparison_costs_only_its_deadline(caplog) -> None:
-    bombs = ["9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "99999999!"]
-    answers = ["x=1", *bombs, "x=2", r"\frac{14}{7}", "x=3", "\\sqrt{4}"]
+    answers = ["x=1", *map(matrix, BOMBS), "x=2", r"\frac{14}{7}", "x=3", "\\sqrt{4}"]
+    golds = ["2", *[matrix("2")] * 4, "2", "2", "2", "2"]
     built = reward(num_workers=2, deadline=2.0)
     try:
-        scores = built.score([prompt("2")] * len(answers), [respond(a) for a in answers])
+        scores = built.score([prompt(gold) for gold in golds], [respond(a) for a in answers])
         assert [s["answer"] for s in scores] == [0, 0, 0, 0, 0, 1, 1, 0, 1]
         assert "was not done after 2.0 s" in caplog.text
         caplog.clear()
-        assert built.score([prompt("2")] * 100, [respond(bombs[0])] * 100)[99]["answer"] == 0
+        assert built.score([prompt(matrix("2"))] * 100, [respond(matrix(BOMBS[0]))] * 100)[99]["answer"] == 0
         assert caplog.text == "", "a verdict is remembered, so the bomb went off once"
     finally:
         built.close()

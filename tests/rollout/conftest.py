@@ -2,6 +2,7 @@ import pytest
 
 from megatron_sspo.rollout.engines import embedded
 from tests.rollout import tiny_models
+from tests.rollout.receivers import submitter
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,11 @@ def loaded(folders):
         engines[shape] = embedded.engine(folder)
         engines[shape].load_weights(tiny_models.weights(folder).items(), 3)
     return engines
+
+
+@pytest.fixture
+def submit():
+    """A function that starts coroutines in a thread of their own, as an engine's does."""
+    start, stop = submitter()
+    yield start
+    stop()

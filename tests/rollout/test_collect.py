@@ -1,16 +1,16 @@
 """The rollouts of one cycle, with a scripted engine."""
 
 import math
+from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.collect import collect, resolve_advantage, with_advantages
+from megatron_sspo.rollout.advantages import with_advantages
+from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engine import NeedsWeights, SingleBatchGeneration
-from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -64,9 +64,8 @@ def scripted(script=lambda prompt, index: prompt.id * (index + 1)) -> ScriptedEn
 
 
 def collected(ids: str, engine=None, group_size: int = 2):
-    return collect(
-        engine or scripted(), Length(), prompts(ids), Sampling(), group_size=group_size, seed=0, sync=no_sync
-    )
+    pending = start_generation(engine or scripted(), prompts(ids), Sampling(), group_size=group_size, seed=0)
+    return collect(pending, Length(), sync=no_sync)
 
 
 def texts(groups) -> list[list[str]]:
@@ -93,33 +92,6 @@ def test_a_nan_reward_is_an_error_that_names_the_prompt() -> None:
         collected("abc", scripted(lambda prompt, index: "?" if prompt.id == "b" and index else "x"))
 
 
-def test_advantages_are_filled_in() -> None:
-    (group,) = with_advantages(collected("a", group_size=3), "group_centered")
-    assert [r.advantage for r in group.rollouts] == [-1.0, 0.0, 1.0]
-    (group,) = with_advantages(collected("a"), "group_relative")
-    assert [r.advantage for r in group.rollouts] == pytest.approx([-(0.5**0.5), 0.5**0.5], rel=1e-3)
-    (group,) = with_advantages(collected("a"), f"{__file__}:everything")
-    assert [r.advantage for r in group.rollouts] == [10.0, 20.0]
-
-
-def everything(rewards: torch.Tensor) -> torch.Tensor:
-    return 10 * rewards
-
-
-def test_a_group_without_reward_variance_has_zero_advantages_and_is_counted() -> None:
-    groups = collected("ab", scripted(lambda prompt, index: "xx" if prompt.id == "a" else "x" * (index + 1)))
-    groups = with_advantages(groups, "group_relative")
-    assert [r.advantage for r in groups[0].rollouts] == [0.0, 0.0]
-    assert reward_metrics(groups, policy_version=5)["reward/zero_variance_groups"] == 0.5
-
-
-def test_an_unknown_advantage() -> None:
-    with pytest.raises(UserError, match="no advantage named 'best': choose one of group_centered, group_relative"):
-        resolve_advantage("best")
-    with pytest.raises(UserError, match="no advantage named 'Tensor'"):
-        resolve_advantage("Tensor")
-
-
 def share(rank: int, world_size: int, path: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world_size)
     for replicated, ids in ((True, "abcab"), (True, "a"), (True, ""), (False, "abcab")):
@@ -134,6 +106,14 @@ def share(rank: int, world_size: int, path: str) -> None:
         if rank == 0:
             assert texts(groups) == [[id, id * 2] for id in ids], texts(groups)
         assert all(r.is_outline == (rank > 0) for group in groups for r in group.rollouts)
+        for estimator in ("sampled_tokens", "first_tokens"):  # they read tokens, which rank 0 alone has
+            of_rank = with_advantages(groups, f"{Path(__file__).with_name('test_advantages.py')}:{estimator}")
+            found: list = [None, None]
+            dist.all_gather_object(found, [[r.advantage for r in group.rollouts] for group in of_rank])
+            assert found[0] == found[1]
+            is_by_token = [r.token_advantages is not None for group in of_rank for r in group.rollouts]
+            assert is_by_token == [estimator == "sampled_tokens"] * len(is_by_token)
+            assert [[len(r.tokens) for r in group.rollouts] for group in of_rank] == [[2, 3]] * len(ids)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -163,5 +143,5 @@ def test_an_engine_without_weights_is_synced_and_continues():
     def sync():
         engine.has_weights = engine.calls == 2  # a second sync may be necessary
 
-    found = collect(engine, Length(), prompts("ab"), Sampling(), group_size=2, seed=0, sync=sync)
+    found = collect(start_generation(engine, prompts("ab"), Sampling(), group_size=2, seed=0), Length(), sync=sync)
     assert engine.calls == 4 and [group.prompt.id for group in found] == ["a", "b"]

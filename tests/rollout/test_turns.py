@@ -9,7 +9,7 @@ from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.environment.codeact import CodeAct
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.collect import collect
+from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.types import Sampling
@@ -108,16 +108,9 @@ PROMPTS = [acting_models.prompt(id) for id in ("w30 w31", "w32", "w33 w34 w35 w3
 
 def collected(engine, environment, seed=0, **sampling):
     options = {"max_tokens": MAX_TOKENS, **sampling}
-    return collect(
-        engine,
-        NoReward(),
-        PROMPTS,
-        Sampling(**options),
-        group_size=6,
-        seed=seed,
-        sync=lambda: None,
-        environment=environment,
-    )
+    sampling = Sampling(**options)
+    pending = start_generation(engine, PROMPTS, sampling, group_size=6, seed=seed, environment=environment)
+    return collect(pending, NoReward(), sync=lambda: None)
 
 
 @pytest.fixture(scope="module")

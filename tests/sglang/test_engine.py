@@ -42,7 +42,7 @@ def generate(engine, policy, **changes):
 def largest_difference(policy, groups):
     return max(
         abs(a - b)
-        for group in policy.old_log_probs(groups)
+        for group in policy.old_log_probs(*policy.share([groups]))
         for rollout in group.rollouts
         for a, b in zip(rollout.old_log_probs, rollout.rollout_log_probs, strict=True)
     )
@@ -80,7 +80,7 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, k
         stale = groups
         advantages = [[replace(r, advantage=float(n % 2) - 0.5) for n, r in enumerate(g.rollouts)] for g in groups]
         batch = [replace(g, rollouts=rollouts) for g, rollouts in zip(groups, advantages, strict=True)]
-        policy.update(batch, sspo())
+        policy.update(*policy.share([batch]), sspo())
     made.close()
     assert not list((engine._options.run_folder / "servers").glob("weights-*")), "weights were left on the disk"
 
@@ -191,9 +191,9 @@ def test_wrong_weights_on_a_server_are_detected(engines, policies, monkeypatch, 
         name = "model.layers.1." + ("mlp.experts.w2_weight" if kind == "moe" else "mlp.down_proj.weight")
         send = engine._transport.send
 
-        def spoilt(session, tensors, *arguments, **options):
-            changed = ((n, t + 1e-3 if "layers.1.mlp" in n and "down_proj" in n else t) for n, t in tensors)
-            send(session, changed, *arguments, **options)
+        def spoilt(session, tensors, version, observe):
+            changed = ((n, t + 1e-3 if "layers.1.mlp" in n and "down_proj" in n else t) for n, t in observe(tensors))
+            send(session, changed, version)
 
         monkeypatch.setattr(engine._transport, "send", spoilt)
     with pytest.raises(UserError, match=f"holds other weights than it was sent: 1 of .* differ, {name} among them"):

@@ -1,6 +1,8 @@
 """Replacement of weights during generation, and cancelled responses."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.requests import generation as sglang_generation
+from tests.policy.launcher import launch
 from tests.policy.tiny_policy import log_probs
+from tests.sglang import senders
 from tests.sglang.served import (
     GROUP,
     PROMPTS,
@@ -159,8 +163,16 @@ def test_an_external_server_is_resumed(engines, attach):
 
 
 @pytest.mark.parametrize(("kind", "transport"), [("moe", "tensor"), ("dense", "distributed")])
-def test_a_server_of_two_ranks(start, folders, kind, transport):
+def test_a_server_of_two_ranks(start, folders, kind, transport, tmp_path):
     """Checks that each rank holds its shard of the weights: checksums are compared rank by rank."""
     engine = start(kind=kind, server={"tp_size": 2}, transport=transport)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     check_log_probs(folders[kind], groups)
+    # four trainer processes send to the same server, each the weights of its pipeline stage and experts
+    (server,) = engine.pool.servers
+    layouts = {"moe PP2 EP2": 4, "moe TP2 SP PP2": 2} if kind == "moe" else {"dense TP2 PP2": 2}
+    launch(Path(senders.__file__), 4, folders[kind], tmp_path, server.client.url, engine.key, 2, *layouts)
+    found = json.loads((tmp_path / "senders.json").read_text())
+    assert {name: metrics["senders"] for name, metrics in found.items()} == layouts
+    engine.load_weights(weights(folders[kind]), 9)
+    check_log_probs(folders[kind], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))

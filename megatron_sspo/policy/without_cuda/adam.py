@@ -5,9 +5,11 @@ parameter group and nothing but two moments in the state, as Apex keeps them (me
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
+from torch.optim.adamw import adamw
 
 
 class Adam(torch.optim.Optimizer):
@@ -15,7 +17,8 @@ class Adam(torch.optim.Optimizer):
 
         m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²,  θ ← (1 − η·λ)θ − η · m̂ / (√v̂ + ε)
 
-    The step count is per parameter group; the state of a parameter is `exp_avg` and `exp_avg_sq`.
+    The step count is per parameter group; the state of a parameter is `exp_avg` and `exp_avg_sq`. The step is torch's
+    fused kernel, for CPU or CUDA.
     """
 
     def __init__(
@@ -41,22 +44,33 @@ class Adam(torch.optim.Optimizer):
         """Updates every parameter that has a gradient."""
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
-            (beta1, beta2), lr = group["betas"], group["lr"]
-            corrected = group["bias_correction"]
-            correction1 = 1 - beta1 ** group["step"] if corrected else 1.0
-            correction2 = 1 - beta2 ** group["step"] if corrected else 1.0
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                gradient, state = parameter.grad.to(parameter.dtype), self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                    state["exp_avg_sq"] = torch.zeros_like(parameter)
-                parameter.mul_(1 - lr * group["weight_decay"])
-                state["exp_avg"].lerp_(gradient, 1 - beta1)
-                state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                denominator = (state["exp_avg_sq"] / correction2).sqrt_().add_(group["eps"])
-                parameter.addcdiv_(state["exp_avg"], denominator, value=-lr / correction1)
+            (beta1, beta2), parameters = group["betas"], [one for one in group["params"] if one.grad is not None]
+            states = [self._state_of(parameter) for parameter in parameters]
+            # adamw() adds 1 to each; without bias correction 1 - β^∞ = 1
+            before = group["step"] - 1 if group["bias_correction"] else math.inf
+            adamw(
+                parameters,
+                [parameter.grad.to(parameter.dtype) for parameter in parameters],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [torch.full((), float(before), device=parameter.device) for parameter in parameters],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=beta1,
+                beta2=beta2,
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+            )
+
+    def _state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
 
 
 @functools.cache

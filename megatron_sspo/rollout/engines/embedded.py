@@ -3,18 +3,23 @@
 import random
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents.episodes import AgentEpisodes
+from megatron_sspo.rollout.agents.tree import Sampled
 from megatron_sspo.rollout.embedded import attention
+from megatron_sspo.rollout.embedded.agents import QueuedSampler, TurnQueue, WaitingTurn, event_loop
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution, random_stream
@@ -78,6 +83,11 @@ class _Row:
         return True
 
 
+def _turn_stream(seed: int, prompt_id: str, index: int, number: int) -> random.Random:
+    """Returns the random numbers of one turn of an episode."""
+    return random_stream(seed, f"{prompt_id}\0{number}", index)
+
+
 class EmbeddedEngine:
     """Decodes left-padded batches with a key-value cache.
 
@@ -133,9 +143,11 @@ class EmbeddedEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | None = None,
+        environment: Environment | Agents | None = None,
     ) -> Generation:
         """Returns a generation that decodes one batch per call of `wait`."""
+        if isinstance(environment, Agents):
+            return BatchedGeneration(self._episodes(prompts, sampling, group_size, seed, environment))
         return BatchedGeneration(self._batches(prompts, sampling, group_size, seed, environment))
 
     def generate(
@@ -215,6 +227,53 @@ class EmbeddedEngine:
             complete = [place for place in groups_in_batch if all(row.finish_reason for row in groups[place])]
             if complete:
                 yield [(place, self._group(groups[place])) for place in complete]
+
+    def _episodes(
+        self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, agents: Agents
+    ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
+        """Decodes what agents ask for, and yields completed groups, each with the index of its prompt."""
+        if self._policy_version is None:
+            raise UserError("the embedded engine has no weights: call load_weights before generate")
+        episodes = AgentEpisodes(
+            agents, self._tokenizer, max_positions=self._max_positions, vocab_size=self._vocab_size
+        )
+        turns = TurnQueue()
+
+        def samplers(prompt: Prompt) -> list[QueuedSampler]:
+            streams = [partial(_turn_stream, seed, prompt.id, index) for index in range(group_size)]
+            return [QueuedSampler(turns, stream) for stream in streams]
+
+        with event_loop() as submit:
+            version = self._policy_version
+            groups = {
+                submit(episodes.group(prompt, sampling, samplers(prompt), policy_version=version)): place
+                for place, prompt in enumerate(prompts)
+            }
+            for group in groups:
+                group.add_done_callback(lambda _: turns.wake())
+            while groups:
+                self._decode_waiting(turns.take(), sampling)
+                if done := [group for group in groups if group.done()]:
+                    yield [(groups.pop(group), group.result()) for group in done]
+
+    def _decode_waiting(self, turns: Sequence[WaitingTurn], sampling: Sampling) -> None:
+        """Decodes turns of agents in batches, those with the same stop strings together."""
+        places = {tuple(turn.prompt): place for place, turn in enumerate(turns)}  # equal prompts are computed once
+        rows: dict[tuple[str, ...], list[tuple[_Row, WaitingTurn]]] = {}
+        for turn in turns:
+            tokens = tuple(turn.prompt)
+            prompt = Prompt(id="", tokens=tokens, answer="")
+            row = _Row(prompt, places[tokens], 0, max_tokens=turn.max_tokens, uniforms=turn.uniforms)
+            rows.setdefault(turn.stop, []).append((row, turn))
+        for stop, pairs in rows.items():
+            stop_strings = StopStrings(self._tokenizer, (*sampling.stop, *stop))
+            for start in range(0, len(pairs), self._max_batch_size):
+                batch = pairs[start : start + self._max_batch_size]
+                self._decode([row for row, _ in batch], sampling, stop_strings)
+                for row, turn in batch:
+                    assert row.finish_reason is not None
+                    spans = [(self._policy_version or 0, len(row.tokens))]
+                    turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans))
 
     def _group(self, rows: Sequence[_Row]) -> RolloutGroup:
         assert self._policy_version is not None

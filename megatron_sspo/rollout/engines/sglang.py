@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.engine import Generation, RolloutEngine
+from megatron_sspo.rollout.requests.agents import Parsers
 from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.rollout.requests.generation import Requests, ServedGeneration
 from megatron_sspo.rollout.servers import server_program
@@ -124,7 +126,7 @@ class SGLangEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | None = None,
+        environment: Environment | Agents | None = None,
     ) -> Generation:
         """Begins `group_size` responses to each prompt, without waiting for them.
 
@@ -153,6 +155,8 @@ class SGLangEngine:
 
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
         """Sends a stream of tensors, with the names and shapes of a checkpoint on disk, to every server that is up.
+
+        Given a policy's weights, the ranks gather them as the transport needs them.
 
         Responses in progress pause, and continue with the new weights as `Options.pause` says. A server that fails is
         removed. If its failure leaves others with a part of the weights, those serve no requests, and `NeedsWeights`
@@ -210,7 +214,10 @@ class SGLangEngine:
         """Stops the servers that the run owns, and resumes external ones. A second call does nothing."""
         if self._options.release_memory:
             give_back_cached_memory()
-        if not self._is_driver or not self._thread.is_alive():
+        if not self._is_driver:
+            self._transport.close()
+            return
+        if not self._thread.is_alive():
             return
         self._run(_end_all_tasks())
         others = {server: server.client for server in self.pool.up() if server.process is None}
@@ -242,7 +249,12 @@ class SGLangEngine:
     async def _make_requests(self, format: RequestFormat) -> Requests:
         options = self._options
         return Requests(
-            self.pool, format, self._router, max_in_flight=options.max_in_flight, seconds=options.request_seconds
+            self.pool,
+            format,
+            self._router,
+            max_in_flight=options.max_in_flight,
+            seconds=options.request_seconds,
+            parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
         )
 
     # ------------------------------------------------------------------ weights
@@ -254,8 +266,7 @@ class SGLangEngine:
             session.post("/pause_generation", {"mode": options.pause})
         verify = options.verify_every and self._num_syncs % options.verify_every == 0
         checksums = Checksums(self._config, tp_size=options.tp_size, dtype=server_dtype(options)) if verify else None
-        stream = tensors if checksums is None else checksums.observe(tensors)
-        self._transport.send(session, stream, version)
+        self._transport.send(session, tensors, version, None if checksums is None else checksums.observe)
         if not (is_busy and options.pause == "in_place"):
             session.flush(has_retracted=is_busy and options.pause == "retract")
         if checksums is not None:

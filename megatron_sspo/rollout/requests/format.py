@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from transformers import AutoConfig, AutoTokenizer
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.batching.routes import pack_routes
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
@@ -81,6 +83,7 @@ class RequestFormat:
         self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
         self._max_positions: int = config.get_text_config().max_position_embeddings
+        self._vocab_size: int = config.get_text_config().vocab_size
         self._routes = routes
 
     def check(self, prompt: Prompt) -> None:
@@ -164,6 +167,10 @@ class RequestFormat:
     def turn_template(self) -> TurnTemplate:
         """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
         return TurnTemplate(self._tokenizer)
+
+    def agent_episodes(self, agents: Agents) -> AgentEpisodes:
+        """Returns the episodes of an agent on this model. Raises UserError if the chat template is not usable."""
+        return AgentEpisodes(agents, self._tokenizer, max_positions=self._max_positions, vocab_size=self._vocab_size)
 
     def _decode(self, tokens: np.ndarray) -> str:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))

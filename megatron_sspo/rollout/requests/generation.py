@@ -7,14 +7,17 @@ import itertools
 import queue
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.watchdog import mark_progress
+from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.engine import NeedsWeights
+from megatron_sspo.rollout.requests.agents import Parsers, ServedSampler
 from megatron_sspo.rollout.requests.episodes import ServedEpisodes
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, ServerError
@@ -24,8 +27,12 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
 _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
+_ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
+
+
+_NOTHING, _NO_PARSERS = PartialResponse(), Parsers()
 
 
 class Requests:
@@ -39,17 +46,25 @@ class Requests:
         seconds: timeout of a request. Its server is then told to abort and to return the tokens so far; the rest is
             requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
             the partial response is.
+        parsers: the servers' parsers of answers to agents.
     """
 
     def __init__(
-        self, pool: ServerPool, format: RequestFormat, router: Router | None, *, max_in_flight: int, seconds: float
+        self,
+        pool: ServerPool,
+        format: RequestFormat,
+        router: Router | None,
+        *,
+        max_in_flight: int,
+        seconds: float,
+        parsers: Parsers = _NO_PARSERS,
     ) -> None:
-        self.pool, self.format = pool, format
+        self.pool, self.format, self.parsers = pool, format, parsers
         self._router, self._seconds = router, seconds
         self._slots = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
-        self._episodes: dict[int, ServedEpisodes] = {}  # by the environment's id
+        self._episodes: dict[int, ServedEpisodes | AgentEpisodes] = {}  # by the id of the environment or agent
 
     async def idle_seconds(self) -> float:
         """Returns the seconds without any request in progress since the last call."""
@@ -60,14 +75,18 @@ class Requests:
         found, self._idle_seconds = self._idle_seconds, 0.0
         return found
 
-    def episodes(self, environment: Environment) -> ServedEpisodes:
-        """Returns the episodes of an environment, one instance for all generations in it.
+    def episodes(self, environment: Environment | Agents) -> ServedEpisodes | AgentEpisodes:
+        """Returns the episodes of an environment or agent, one instance for all generations in it.
 
         Raises:
             UserError: the chat template does not support a second turn.
         """
         if id(environment) not in self._episodes:
-            self._episodes[id(environment)] = ServedEpisodes(environment, self.format.turn_template())
+            if isinstance(environment, Agents):
+                episodes = self.format.agent_episodes(environment)
+            else:
+                episodes = ServedEpisodes(environment, self.format.turn_template())
+            self._episodes[id(environment)] = episodes
         return self._episodes[id(environment)]
 
     async def generate_response(
@@ -84,7 +103,7 @@ class Requests:
         Raises:
             UserError: the servers reject the request, no healthy server answers, or the environment is broken.
         """
-        part = await self._run_turn(prompt, sampling, first, PartialResponse())
+        part = await self.run_turn(prompt, sampling, first)
         if episodes is not None and part.finish_reason == "stop":
             async with episodes.episode(prompt) as observe:
                 while part.finish_reason == "stop":
@@ -95,8 +114,32 @@ class Requests:
                     if len(part.tokens) + len(between) >= self.format.max_new_tokens(prompt, sampling):
                         part = replace(part, finish_reason="length")
                     else:
-                        part = await self._run_turn(prompt, sampling, first, part.append_observation(between))
+                        part = await self.run_turn(prompt, sampling, first, part.append_observation(between))
         return self.format.to_rollout(part)
+
+    async def ask(self, path: str, content: Mapping[str, Any], first: int) -> dict[str, Any]:
+        """Asks a server to parse a text.
+
+        Args:
+            first: number of the server to try first, modulo their count.
+
+        Raises:
+            UserError: the servers reject the request, or no healthy server answers.
+        """
+        failures = 0
+        while True:
+            server = await self.pool.pick(first + failures)
+            try:
+                return await server.client.post(path, content, seconds=_ASK_SECONDS)
+            except ServerError as error:
+                failures += 1
+                if error.is_rejected or failures == _MAX_FAILURES:
+                    raise UserError(
+                        f"{error}: check tool_call_parser and reasoning_parser in rollouts.options, which name parsers "
+                        "of SGLang"
+                    ) from error
+                await self.pool.check_after_failure(server, str(error))
+                await asyncio.sleep(_FIRST_PAUSE)
 
     @contextlib.contextmanager
     def _count_in_progress(self) -> Iterator[None]:
@@ -109,8 +152,18 @@ class Requests:
             self._num_in_progress -= 1
             self._idle_since = time.monotonic()
 
-    async def _run_turn(self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse) -> PartialResponse:
-        """Generates the rest of a turn and returns the response with it."""
+    async def run_turn(
+        self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse = _NOTHING
+    ) -> PartialResponse:
+        """Generates the rest of a turn and returns the response with it.
+
+        Args:
+            first: see `generate_response`.
+            part: the response so far.
+
+        Raises:
+            UserError: see `generate_response`.
+        """
         pause, failures = _FIRST_PAUSE, 0
         while True:
             async with self._slots:
@@ -192,7 +245,7 @@ class ServedGeneration:
         prompts: the prompts, one group each.
         sampling: the sampling parameters.
         group_size: number of responses to each prompt.
-        episodes: the environment's episodes; None for single turns.
+        episodes: the environment's or the agent's episodes; None for single turns.
         submit: function that starts a coroutine in the engine's thread.
         restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
         await_any: function that waits until a server answers.
@@ -205,7 +258,7 @@ class ServedGeneration:
         sampling: Sampling,
         group_size: int,
         *,
-        episodes: ServedEpisodes | None,
+        episodes: ServedEpisodes | AgentEpisodes | None,
         submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
         restart_failed: Callable[[], None],
         await_any: Callable[[], None],
@@ -269,6 +322,12 @@ class ServedGeneration:
 
     async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
         response, episodes = self._requests.generate_response, self._episodes
+        if isinstance(episodes, AgentEpisodes):
+            samplers = [ServedSampler(self._requests, prompt.id, sampling, number) for _ in range(group_size)]
+            version = self._requests.pool.version or 0
+            group = await episodes.group(prompt, sampling, samplers, policy_version=version)
+            self._finished.put((number, group))
+            return
         tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
         try:
             rollouts = await asyncio.gather(*tasks)

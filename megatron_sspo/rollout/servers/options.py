@@ -20,7 +20,7 @@ class Options:
     """The fields of `rollouts.options` for this engine."""
 
     num_servers: Count = 1  # servers to start on this machine if `urls` is empty; they share its GPUs equally
-    python: str | None = None  # the interpreter of SGLang's environment; None: that of `make install-sglang`
+    python: str | None = None  # the interpreter of SGLang's environment; None: that of .venv-sglang
     server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
     address: str = "127.0.0.1"  # this machine's address, at which its own servers and those of `urls` reach it
     urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
@@ -31,6 +31,8 @@ class Options:
     release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
     max_in_flight: Count = 1024  # largest number of concurrent requests, over all servers
     request_seconds: Positive = 600.0  # timeout after which a server returns a partial response, to be continued
+    tool_call_parser: str = ""  # SGLang's parser of calls in answers to agents, by its name there; "": that of Qwen
+    reasoning_parser: str = ""  # SGLang's parser of reasoning in answers to agents; "": what stands before </think>
     health_seconds: Positive = 60.0  # a server that does not generate a token within this time is removed
     fewest_servers: Count = 1  # the run ends if fewer servers are left
     max_restarts: Amount = 5  # restarts of each server that the run owns

@@ -163,16 +163,16 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def find_python(given: str | None) -> Path:
-    """Returns the interpreter with SGLang: the given one, or that of `make install-sglang`.
+    """Returns the interpreter with SGLang: the given one, or that of `.venv-sglang` in the working folder or checkout.
 
     Raises:
         UserError: the interpreter does not exist.
     """
-    here = Path(__file__).parents[3] / ".venv-sglang" / "bin" / "python"
-    python = Path(given) if given else here
+    found = [folder / ".venv-sglang" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[3])]
+    python = Path(given) if given else next((path for path in found if path.exists()), found[0])
     if not python.exists():
         raise UserError(
-            f"there is no {python} to run SGLang's server: `make install-sglang` creates an environment for CPUs, or "
-            "set rollouts.options.python to an interpreter that has sglang"
+            f"there is no {python} to run SGLang's server: `make install-sglang` creates an environment for CPUs in "
+            "a checkout; anywhere, set rollouts.options.python to an interpreter that has sglang"
         )
     return python

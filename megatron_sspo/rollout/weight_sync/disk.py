@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 
@@ -24,11 +24,13 @@ class DiskTransport(Transport):
         self._source.config_folder = model_path
         self._source.config = read_json(model_path / "config.json")
 
-    def send(self, session: SyncSession, tensors: Iterable[NamedTensor], version: int) -> None:
+    def send(
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+    ) -> None:
         """Replaces all weights of the session's servers."""
 
         def counted() -> Iterable[NamedTensor]:
-            for name, tensor in tensors:
+            for name, tensor in at_rank_0(tensors, observe):
                 session.num_bytes += tensor.nbytes
                 yield name, tensor.detach().cpu().clone()
 

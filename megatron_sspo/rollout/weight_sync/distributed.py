@@ -1,167 +1,277 @@
-"""Weight sync by broadcast in a process group of the trainer and all ranks of all servers: NCCL on GPUs, else gloo."""
+"""Weight sync by broadcast: some trainer processes each send their part of the weights to all ranks of all servers."""
 
 import secrets
-import time
-from collections.abc import Callable, Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed import Backend, distributed_c10d
-from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
-from megatron_sspo.processes.ports import free_port
+from megatron_sspo.processes import agree
+from megatron_sspo.rollout.weight_sync import group as groups
 from megatron_sspo.rollout.weight_sync.bounded import AbandonedWork, run_bounded
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
+from megatron_sspo.rollout.weight_sync.outbox import Outbox
+from megatron_sspo.rollout.weight_sync.session import (
+    NamedTensor,
+    Observe,
+    Requests,
+    SyncSession,
+    Transport,
+    at_rank_0,
+    buckets,
+)
+from megatron_sspo.rollout.weight_sync.signals import Signals
+from megatron_sspo.weights.gather import Entry, Gather, Part
 
-# The group's own timeout is longer than those below: after it, NCCL's watchdog would end this process.
-_TIMEOUT = timedelta(seconds=300)
-_JOIN_SECONDS = 200.0  # for all ranks of all servers to join
-_BROADCAST_SECONDS = 120.0  # for a bucket; the first one also connects the GPUs
-_ANSWER_SECONDS = 30.0  # for the other servers to notice that the group is lost; then they are restarted
-_POLL_SECONDS = 0.002  # between two looks at a broadcast on a GPU
+_JOIN_SECONDS = 200.0  # for all ranks of all servers to join a group
+_ANSWER_SECONDS = 30.0  # for the other servers to notice that a group is lost; then they are restarted
+_POLL_SECONDS = 0.1  # between two looks at failures; the end of all requests is noticed at once
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Rank 0's decisions about a sync.
+
+    Attributes:
+        turns, stops: the values of `Signals` when the sync began.
+        name: the part of the groups' names that they share; it changes when they are made anew.
+        ports: of the stores of new groups, one for each sender; empty if the groups of the last sync are used.
+        size: the number of members of a group.
+        has_servers: whether there is anyone to send to.
+        observes: whether all weights are also gathered on rank 0 afterwards.
+    """
+
+    turns: int
+    stops: int
+    name: str
+    ports: Sequence[int]
+    size: int
+    has_servers: bool
+    observes: bool
 
 
 class DistributedTransport(Transport):
-    """Broadcasts tensors in buckets, flattened to bytes; rank 0 of the trainer sends.
+    """Broadcasts tensors in buckets, flattened to bytes. One rank of each pipeline stage and expert group sends.
 
-    The process group is made for the servers of a session and kept as long as they stay the same. If a server fails,
-    the group is lost and the other servers miss the rest of the stream. They then leave the session too, and wait for
-    another sync. Gloo reports a lost connection, but NCCL would wait for a server that has ended. So the broadcast runs
-    in a thread of its own, the requests are watched meanwhile, and the group is aborted when one has failed.
+    Each sender has a process group of its own with all ranks of all servers. A server receives one bucket at a time,
+    and all servers have to receive buckets in the same order. So rank 0 alone makes the requests, waits for the answers
+    to one before the next, and gives each sender its turn; meanwhile the senders gather their next buckets.
+
+    The groups are made for the servers of a session and kept as long as they stay the same. If a server or a broadcast
+    fails, all groups are lost and the other servers miss the rest of the weights: they leave the session, and wait for
+    another sync. Only when all ranks have agreed that every bucket has arrived does the update end. Gloo reports a lost
+    connection, but NCCL would wait for a server that has ended. So broadcasts run in threads of their own, the requests
+    are watched meanwhile, and the groups are aborted when one has failed.
 
     Args:
         bucket_bytes: the number of bytes at which a bucket is complete.
         tp_size: the number of tensor-parallel ranks of a server.
-        address: the address at which the servers reach this host.
+        address: the address at which the servers reach the host of rank 0.
     """
 
     def __init__(self, *, bucket_bytes: int, tp_size: int, address: str = "127.0.0.1") -> None:
         self._bucket_bytes, self._tp_size, self._address = bucket_bytes, tp_size, address
-        self._backend = "nccl" if torch.cuda.is_available() else "gloo"
-        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-        self._group: Any = None
         self._name = ""
-        self._members: list[Any] = []  # the clients that are in the group
+        self._senders: list[int] = []
+        self._group: Any = None  # this rank's, if it is a sender
+        # on rank 0
+        self._members: list[Any] = []  # the clients that are in the groups
+        self._stores: list[Any] = []
 
-    def send(self, session: SyncSession, tensors: Iterable[NamedTensor], version: int) -> None:
+    def send(
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+    ) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
-        if session.servers and self._members != list(session.servers.values()):
-            self._make_group(session)
-        for bucket in buckets(tensors, self._bucket_bytes):
-            if session.servers:
-                session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-                self._broadcast(session, bucket)
-        session.end(version)
+        if self._sync(tensors, session, observe):
+            session.end(version)
+        else:
+            session.abort_update()
+
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
+        """Sends this rank's part of the weights, or helps another rank to put its part together."""
+        self._sync(tensors)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leaves the process groups."""
         group = self._forget()
         if group is not None:
             dist.destroy_process_group(group)
 
     def _forget(self) -> Any:
-        """Returns the process group, which is not used any more."""
-        group, self._group, self._members = self._group, None, []
+        """Returns this rank's process group, which is not used any more."""
+        group, self._group, self._members, self._senders = self._group, None, [], []
+        self._stores = []
         return group
 
-    def _abort(self) -> None:
-        """Leaves a process group of which a member may be dead, or inside of a broadcast."""
-        group = self._forget()
-        if group is not None:
-            _abort_group(group, self._backend)
+    # ------------------------------------------------------------------ on every rank
 
-    def _broadcast(self, session: SyncSession, bucket: list[NamedTensor]) -> None:
-        # sorted by element size: the receiver lays the tensors out without gaps, and each must be aligned
-        bucket = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
-        flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for _, tensor in bucket]).to(self._device)
-        content = {
-            "names": [name for name, _ in bucket],
-            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in bucket],
-            "shapes": [list(tensor.shape) for _, tensor in bucket],
-            "group_name": self._name,
-            "load_format": "flattened_bucket",
-            "flush_cache": False,
-        }
-        requests = session.start("/update_weights_from_distributed", content)
-        group, seconds = self._group, None
+    def _sync(
+        self, tensors: Iterable[NamedTensor], session: SyncSession | None = None, observe: Observe | None = None
+    ) -> bool:
+        """Sends all weights, and returns whether every server has them. A collective; only rank 0 has a session."""
+        senders = tensors.collectors() if isinstance(tensors, Gather) else [0]
+        signals = Signals()
+        plan = None if session is None else self._plan(session, senders, signals, observe is not None)
+        plan = agree.broadcast_from_rank_0(plan)
+        assert plan is not None
+        if session is None:
+            signals = Signals(plan.turns, plan.stops)
+            if plan.ports:
+                self.close()
+        self._name, self._senders = plan.name, senders
+        if not isinstance(tensors, Gather):
+            tensors, observe = (tensors if observe is None else observe(tensors)), None
+        is_complete = plan.has_servers
+        if is_complete and plan.ports:
+            is_complete = self._join_groups(plan, signals, session)
+        is_complete = self._send_parts(plan, tensors, signals, session if is_complete else None, is_complete)
+        if not is_complete:
+            group = self._forget()
+            if group is not None:
+                groups.abort(group)
+        elif plan.observes and isinstance(tensors, Gather):
+            for _ in at_rank_0(tensors, observe):
+                pass
+        return is_complete
+
+    def _join_groups(self, plan: _Plan, signals: Signals, session: SyncSession | None) -> bool:
+        """Makes a group for each sender, one after the other. Returns whether all were made. A collective."""
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        for turn, (sender, port) in enumerate(zip(self._senders, plan.ports, strict=True)):
+            requests = None
+            if session is not None and not signals.is_stopped():
+                requests = self._invite(session, plan, sender, port)
+                signals.give_turn()
+            if rank == sender:
+                self._join(plan, sender, port, turn, signals, requests)
+            if session is not None and requests is not None:
+                self._finish(session, requests, signals)
+        return self._agree(signals, self._group is not None or rank not in self._senders)
+
+    def _join(
+        self, plan: _Plan, sender: int, port: int, turn: int, signals: Signals, requests: Requests | None
+    ) -> None:
+        join = partial(groups.join, self._address, port, plan.size, _group_name(plan.name, sender))
+        has_failed = signals.is_stopped if requests is None else requests.has_failed
         try:
-            run_bounded(lambda: _send(flat, group), has_failed=requests.has_failed, seconds=_BROADCAST_SECONDS)
-        except (RuntimeError, AbandonedWork):  # a server has ended or hangs; its request has the error
-            self._abort()
-            seconds = _ANSWER_SECONDS
-        session.finish(requests, seconds=seconds)
-        self._check_members(session)
+            signals.await_turn(turn, seconds=_JOIN_SECONDS * (turn + 1))
+            self._group = run_bounded(join, has_failed=has_failed, seconds=_JOIN_SECONDS)
+        except (RuntimeError, TimeoutError, AbandonedWork):  # a server has ended; its request has the error
+            signals.stop()
 
-    def _make_group(self, session: SyncSession) -> None:
-        """Makes a new group with the servers of the session. Servers cannot use the name of a group twice."""
-        self.close()
-        self._name = f"weights-{secrets.token_hex(8)}"
-        port = free_port(self._address)
-        size = 1 + self._tp_size * len(session.servers)
+    def _send_parts(
+        self,
+        plan: _Plan,
+        tensors: Iterable[NamedTensor],
+        signals: Signals,
+        session: SyncSession | None,
+        is_sending: bool,
+    ) -> bool:
+        """Gathers all parts and sends them, each while the next is gathered. Returns whether all have arrived."""
+        outbox = Outbox(self._group, signals) if is_sending and self._group is not None else None
+        requests = None
+        for number, part in enumerate(self._parts(tensors)):
+            if part.tensors is not None and outbox is not None:
+                _check_order(part)
+                outbox.put(len(plan.ports) + number, part.tensors)
+            if session is None:
+                continue
+            if requests is not None:
+                self._finish(session, requests, signals)
+            requests = None if signals.is_stopped() else self._announce(session, part, signals)
+        if session is not None and requests is not None:
+            self._finish(session, requests, signals)
+        is_sent = outbox.close() if outbox is not None else True
+        return self._agree(signals, is_sending and is_sent)
+
+    def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
+        """Yields the parts of a plan. Of a stream, rank 0 has all parts, and the others yield nothing. A collective."""
+        if isinstance(tensors, Gather):
+            yield from tensors.parts(bucket_bytes=self._bucket_bytes)
+        elif agree.is_main():
+            for bucket in buckets(tensors, self._bucket_bytes):
+                # sorted by element size: the receiver lays the tensors out without gaps, and each must be aligned
+                ordered = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
+                yield Part(0, [Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in ordered], ordered)
+        else:
+            for _ in tensors:
+                pass
+
+    def _agree(self, signals: Signals, is_good: bool) -> bool:
+        """Returns whether all is good on all ranks. A collective."""
+        return all(agree.all_gather_objects(is_good and not signals.is_stopped()))
+
+    # ------------------------------------------------------------------ on rank 0
+
+    def _plan(self, session: SyncSession, senders: list[int], signals: Signals, observes: bool) -> _Plan:
+        """Returns the plan of a sync. New groups get new names, because servers cannot use a name twice."""
+        members, ports = list(session.servers.values()), []
+        if members and (self._members, self._senders) != (members, senders):
+            self.close()
+            self._name, self._members = f"weights-{secrets.token_hex(8)}", members
+            self._stores = [groups.open_store(self._address) for _ in senders]
+            ports = [store.port for store in self._stores]
+        return _Plan(
+            turns=signals.turns,
+            stops=signals.stops,
+            name=self._name,
+            ports=ports,
+            size=1 + self._tp_size * len(members),
+            has_servers=bool(members),
+            observes=observes,
+        )
+
+    def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> Requests:
+        """Asks the servers to join a sender's group."""
         contents = {
             key: {
                 "master_address": self._address,
                 "master_port": port,
                 "rank_offset": 1 + number * self._tp_size,
-                "world_size": size,
-                "group_name": self._name,
-                "backend": self._backend,
+                "world_size": plan.size,
+                "group_name": _group_name(plan.name, sender),
+                "backend": groups.backend(),
             }
             for number, key in enumerate(session.servers)
         }
-        self._members = list(session.servers.values())
-        requests = session.start_each("/init_weights_update_group", contents)
-        join, seconds = partial(_join, self._address, port, size, self._name, self._backend), None
-        try:
-            self._group = run_bounded(join, has_failed=requests.has_failed, seconds=_JOIN_SECONDS)
-        except (RuntimeError, TimeoutError, AbandonedWork):  # a server has ended; its request has the error
-            self._forget()
-            seconds = _ANSWER_SECONDS
+        return session.start_each("/init_weights_update_group", contents)
+
+    def _announce(self, session: SyncSession, part: Part, signals: Signals) -> Requests:
+        """Asks the servers to receive a part, and gives its sender the turn."""
+        content = {
+            "names": [entry.name for entry in part.entries],
+            "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in part.entries],
+            "shapes": [list(entry.shape) for entry in part.entries],
+            "group_name": _group_name(self._name, part.rank),
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        session.num_bytes += sum(entry.num_bytes for entry in part.entries)
+        requests = session.start("/update_weights_from_distributed", content)
+        signals.give_turn()
+        return requests
+
+    def _finish(self, session: SyncSession, requests: Requests, signals: Signals) -> None:
+        """Waits for the servers' answers; if a server or a broadcast fails, the sync is stopped."""
+        seconds = None
+        while not requests.wait(_POLL_SECONDS):
+            if requests.has_failed() or signals.is_stopped():
+                signals.stop()
+                seconds = _ANSWER_SECONDS
+                break
         session.finish(requests, seconds=seconds)
-        self._check_members(session)
-
-    def _check_members(self, session: SyncSession) -> None:
         if self._members != list(session.servers.values()):
-            self._abort()
-            session.abort_update()
+            signals.stop()
 
 
-def _send(flat: torch.Tensor, group: Any) -> None:
-    """Broadcasts from rank 0, and returns when the data has arrived. It ends with an error if the group is aborted."""
-    if flat.is_cuda:
-        torch.cuda.set_device(flat.device)  # a thread begins with the first GPU
-    work: Any = dist.broadcast(flat, src=0, group=group, async_op=True)
-    while flat.is_cuda and not work.is_completed():  # NCCL's wait() only makes a stream wait
-        time.sleep(_POLL_SECONDS)
-    work.wait()
+def _group_name(name: str, sender: int) -> str:
+    return f"{name}-{sender}"
 
 
-def _abort_group(group: Any, backend: str) -> None:
-    """Ends a group's collectives, although other members may be dead, and forgets the group.
-
-    Only NCCL can do this. A collective of gloo ends by itself, with the connection or at the group's timeout, and gloo
-    does not wait for it here. A torch without the function leaves NCCL's to the timeout, too.
-    """
-    abort = getattr(distributed_c10d, "_abort_process_group", None)
-    if backend != "nccl":
-        dist.destroy_process_group(group)
-    elif abort is not None:
-        abort(group)
-
-
-def _join(address: str, port: int, size: int, name: str, backend: str) -> Any:
-    """Joins a process group besides the trainer's own as rank 0, with the functions that SGLang uses.
-
-    torch.distributed has no public function for a group with processes outside of the default one.
-    """
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        address, port, size, is_master=True, timeout=_TIMEOUT
-    )
-    make: Callable[..., Any] = _new_process_group_helper
-    group, _ = make(size, 0, [], Backend(backend), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
-    _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
-    return group
+def _check_order(part: Part) -> None:
+    """Checks that the servers were told of the tensors that they get."""
+    assert part.tensors is not None
+    if [entry.name for entry in part.entries] != [name for name, _ in part.tensors]:
+        raise RuntimeError(f"the weights of rank {part.rank} are not in the order of the weight table")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, buckets
 from megatron_sspo.rollout.weight_sync.tensor import flatten, with_sglang_class_name
 
 
@@ -26,14 +26,17 @@ class IpcTransport(Transport):
     def __init__(self, *, bucket_bytes: int) -> None:
         self._bucket_bytes = bucket_bytes
 
-    def send(self, session: SyncSession, tensors: Iterable[NamedTensor], version: int) -> None:
+    def send(
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+    ) -> None:
         """Replaces all weights of the session's servers, whose keys in the session have the GPU ids of their ranks.
 
         Raises:
             UserError: no trainer process is on a server's GPU.
         """
         session.begin()
-        for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
+        stream = tensors if observe is None else observe(tensors)  # every rank gathers all weights on its own GPU
+        for bucket in buckets(stream, self._bucket_bytes, device=_device()):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             flat, handles = self._share(bucket)
             contents = {

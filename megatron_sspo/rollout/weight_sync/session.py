@@ -7,8 +7,11 @@ from typing import Any, Protocol
 import torch
 
 from megatron_sspo.rollout.servers.client import Client, ServerError
+from megatron_sspo.weights.gather import Gather, NamedTensor
 
-NamedTensor = tuple[str, torch.Tensor]
+Observe = Callable[[Iterable[NamedTensor]], Iterable[NamedTensor]]
+"""Yields a stream unchanged, and learns something from it."""
+
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
 
@@ -20,18 +23,24 @@ _CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
 
 
 class Transport(Protocol):
-    """A way to move weights to servers. By default only rank 0 uses the stream, and there is nothing to release."""
+    """A way to move weights to servers. By default rank 0 gets all of them, and there is nothing to release."""
 
-    def send(self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int) -> None:
+    def send(
+        self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+    ) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
 
         The stream is consumed unless an error ends the run, because it is a collective with the other ranks.
+
+        Args:
+            tensors: a stream, or the plan by which the trainer's ranks gather one.
+            observe: sees every weight once, in the order of the stream.
         """
         ...
 
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
-        """Takes part in the stream, a collective, in the other trainer processes while rank 0 sends."""
-        for _ in tensors:
+        """Takes part in `send`, a collective, in the other trainer processes."""
+        for _ in at_rank_0(tensors):
             pass
 
     def close(self) -> None:
@@ -121,6 +130,12 @@ class SyncSession:
         return good
 
 
+def at_rank_0(tensors: Iterable[NamedTensor], observe: Observe | None = None) -> Iterable[NamedTensor]:
+    """Returns a stream of all weights on rank 0; the other ranks only send theirs. A collective."""
+    stream = tensors.at_rank_0() if isinstance(tensors, Gather) else tensors
+    return stream if observe is None else observe(stream)
+
+
 class Requests:
     """Requests in progress, one to each of some servers."""
 
@@ -130,6 +145,10 @@ class Requests:
     def has_failed(self) -> bool:
         """Returns whether a server has failed already, while others may still be at work."""
         return any(request.done() and isinstance(request.result(), ServerError) for request in self._pending.values())
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for all requests, at most `seconds`. Returns whether all have been answered."""
+        return not wait(self._pending.values(), timeout=seconds).not_done
 
     def answers(self, seconds: float | None = None) -> Answers:
         """Waits for all requests, and returns the answer of each server, or its error.

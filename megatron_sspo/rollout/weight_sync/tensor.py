@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession, Transport, buckets
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0, buckets
 
 _ALIGNMENT = 16  # bytes
 
@@ -22,12 +22,18 @@ class TensorTransport(Transport):
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
 
-    def send(self, session: SyncSession, tensors: Iterable[NamedTensor], version: int) -> None:
+    def send(
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+    ) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
         request = None
-        for bucket in buckets(tensors, self._bucket_bytes):
+        for bucket in buckets(at_rank_0(tensors, observe), self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
+            # SGLang 0.5.23 has no other way in: its HTTP endpoint takes a JSON body, whose field
+            # `serialized_named_tensors` it decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for
+            # callers in the server's own process. Every rank reads its own entry of the list (`deserialize_own_rank` in
+            # managers/tp_worker.py), so there is a copy for each.
             text = base64.b64encode(serialize(bucket)).decode()
             content = {
                 "serialized_named_tensors": [text] * self._tp_size,

@@ -1,4 +1,4 @@
-"""Writes the questions of the first recipe, train.jsonl and held_out.jsonl: numbers to be written backwards."""
+"""Writes the questions, train.jsonl and held_out.jsonl: numbers to be written backwards."""
 
 import json
 import random

@@ -1,0 +1,241 @@
+"""Compares an update and the pass of log π_old with TRL's GRPOTrainer, side by side: `make install-integrations` first.
+
+    python benchmarks/against_trl.py --rounds 5
+
+Both train the same random weights on the same batch with GRPO: 32 responses to four prompts, in float32 on one thread,
+in one pass, or with --microbatch in passes of so many sequences or as many tokens. An update is forward, backward,
+clipping and AdamW. TRL pads to the longest response of the batch, as its trainer does. Each side runs in its own
+process, in turn; times are CPU seconds, and the ratios are medians over rounds. Memory is the largest resident size of
+a process, libraries included.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = {"ours": sys.executable, "trl": str(ROOT / ".venv-trl" / "bin" / "python")}
+LEARNING_RATE = 1e-5
+COMMON = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 4096}
+MODELS: dict[str, dict[str, Any]] = {
+    "50 M Qwen3-MoE": {
+        **COMMON, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 8192,
+        "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64,
+        "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True,
+        "intermediate_size": 1024, "tie_word_embeddings": False,
+    },
+    "SmolLM2-135M": {
+        **COMMON, "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 49152,
+        "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
+        "intermediate_size": 1536, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+def make_batch(vocab_size: int) -> list[dict[str, Any]]:
+    """Returns 32 sequences: prompts of 60 to 100 tokens, eight responses of 16 to 160 tokens each."""
+    drawn = random.Random(0)
+
+    def tokens(count: int) -> list[int]:
+        return [drawn.randrange(10, vocab_size) for _ in range(count)]
+
+    sequences = []
+    for _ in range(4):
+        prompt = tokens(drawn.randint(60, 100))
+        for _ in range(8):
+            length = min(160, max(16, int(drawn.lognormvariate(3.8, 0.6))))
+            sequences.append({"prompt": prompt, "response": tokens(length), "advantage": drawn.choice([-1.0, 1.0])})
+    return sequences
+
+
+def ours(
+    folder: Path, sequences: list[dict[str, Any]], microbatch: int
+) -> tuple[Callable[[], Any], Callable[[], float]]:
+    """Returns the pass of log π_old, and the update, which returns the norm of the gradient."""
+    from megatron_sspo.objective import grpo
+    from megatron_sspo.policy.distributed import initialize
+    from megatron_sspo.policy.policy import Policy
+    from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Run
+    from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+
+    lengths = sorted(len(one["prompt"]) + len(one["response"]) for one in sequences)
+    run = Run(
+        name="benchmark",
+        model=Model(path=str(folder), dtype="float32"),
+        prompts=Prompts(source=""),
+        num_updates=100,
+        tokens_per_microbatch=sum(lengths[-microbatch:]),
+        optimizer=Optimizer(lr=LEARNING_RATE),
+    )
+    policy = Policy(run, folder, initialize(Parallel(), seed=0))
+    groups: dict[tuple[int, ...], list[Rollout]] = {}
+    for one in sequences:
+        rollout = Rollout(
+            tokens=tuple(one["response"]), rollout_log_probs=(-1.0,) * len(one["response"]), text="",
+            finish_reason="stop", policy_version=0, advantage=one["advantage"],
+        )  # fmt: skip
+        groups.setdefault(tuple(one["prompt"]), []).append(rollout)
+    prompts = (Prompt(id=str(number), tokens=tokens, answer="") for number, tokens in enumerate(groups))
+    batch = [RolloutGroup(prompt=p, rollouts=rollouts) for p, rollouts in zip(prompts, groups.values(), strict=True)]
+    (batch,) = policy.share([batch])
+    return lambda: policy.old_log_probs(batch), lambda: policy.update(batch, grpo()).grad_norm
+
+
+def trl(
+    folder: Path, sequences: list[dict[str, Any]], microbatch: int
+) -> tuple[Callable[[], Any], Callable[[], float]]:
+    """The same with TRL: the parts of its trainer that an optimizer step consists of."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    accumulation = len(sequences) // microbatch
+    config = GRPOConfig(
+        output_dir=str(folder / "trl"), per_device_train_batch_size=microbatch, num_generations=8,
+        gradient_accumulation_steps=accumulation, learning_rate=LEARNING_RATE, loss_type="grpo", beta=0.0, bf16=False,
+        use_cpu=True, report_to="none", gradient_checkpointing=False, model_init_kwargs={"dtype": "float32"},
+    )  # fmt: skip
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "tiny_moe")
+    dataset = Dataset.from_dict({"prompt": ["1"] * 64})
+    trainer = GRPOTrainer(
+        str(folder), lambda **_: [0.0], args=config, train_dataset=dataset, processing_class=tokenizer
+    )
+    trainer.current_gradient_accumulation_steps = accumulation
+    model: Any = trainer.model
+    model.train()
+    optimizer = trainer.create_optimizer()
+
+    def padded(rows: list[list[int]], *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(map(len, rows))
+        filled = [[0] * (longest - len(row)) + row if left else row + [0] * (longest - len(row)) for row in rows]
+        mask = [[longest - len(row) <= i if left else i < len(row) for i in range(longest)] for row in rows]
+        return torch.tensor(filled), torch.tensor(mask).long()
+
+    prompt_ids, prompt_mask = padded([one["prompt"] for one in sequences], left=True)
+    completion_ids, completion_mask = padded([one["response"] for one in sequences], left=False)
+    whole = {
+        "prompt_ids": prompt_ids, "prompt_mask": prompt_mask, "completion_ids": completion_ids,
+        "completion_mask": completion_mask, "advantages": torch.tensor([one["advantage"] for one in sequences]),
+    }  # fmt: skip
+
+    def old_log_probs() -> Any:
+        ids, mask = torch.cat([prompt_ids, completion_ids], 1), torch.cat([prompt_mask, completion_mask], 1)
+        with torch.no_grad():
+            return trainer._get_per_token_logps_and_entropies(
+                model, ids, mask, completion_ids.size(1), batch_size=microbatch
+            )
+
+    def update() -> float:
+        for start in range(0, len(sequences), microbatch):
+            inputs = {name: values[start : start + microbatch] for name, values in whole.items()}
+            trainer.compute_loss(model, inputs).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(norm)
+
+    return old_log_probs, update
+
+
+def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
+    """Returns CPU seconds of each part (the median of three, after a first that is not counted), and memory in MB."""
+    import torch
+
+    torch.set_num_threads(1)
+    sequences = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
+    old_log_probs, update = {"ours": ours, "trl": trl}[side](folder, sequences, microbatch)
+
+    def seconds(work: Callable[[], Any]) -> float:
+        begun = time.process_time()
+        work()
+        return time.process_time() - begun
+
+    norm = update()
+    old_log_probs()
+    found = {
+        "update": statistics.median(seconds(update) for _ in range(3)),
+        "log π_old": statistics.median(seconds(old_log_probs) for _ in range(3)),
+    }
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    kilobytes = int(status.split("VmHWM:")[1].split()[0])
+    return {**found, "memory": kilobytes / 1000, "norm": norm}
+
+
+def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
+    """Measures one side in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [
+        PYTHONS[side],
+        "-W",
+        "ignore",
+        __file__,
+        "--side",
+        side,
+        "--folder",
+        str(folder),
+        "--microbatch",
+        str(microbatch),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode:
+        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--microbatch", type=int, default=32, help="sequences of a pass")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--side", choices=PYTHONS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(measure(options.side, options.folder, options.microbatch)))
+        return
+    if not Path(PYTHONS["trl"]).exists():
+        raise SystemExit(f"{PYTHONS['trl']} is missing: make install-integrations")
+    from megatron_sspo.weights.random import write_random_weights
+
+    print("| model | update | log π_old | memory | first norm of the gradient |\n|---|---|---|---|---|", flush=True)
+    for name in options.models:
+        config = MODELS[name]
+        with tempfile.TemporaryDirectory() as scratch:
+            source, folder = Path(scratch, "config"), Path(scratch, "model")
+            shutil.copytree(ROOT / "examples" / "tiny_moe", source)  # for its tokenizer
+            (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            write_random_weights(source, folder, seed=0)
+            batch = make_batch(config["vocab_size"])
+            (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
+            rounds = [
+                {side: run_side(side, folder, options.microbatch) for side in PYTHONS} for _ in range(options.rounds)
+            ]
+
+        def ratio(part: str, rounds: list[dict[str, dict[str, float]]] = rounds) -> str:
+            values = sorted(one["ours"][part] / one["trl"][part] for one in rounds)
+            return f"{statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})"
+
+        memory = [statistics.median(one[side]["memory"] for one in rounds) for side in PYTHONS]
+        norms = [rounds[0][side]["norm"] for side in PYTHONS]
+        cells = [
+            name,
+            ratio("update"),
+            ratio("log π_old"),
+            f"{memory[0] / memory[1]:.2f} ({memory[0]:,.0f} / {memory[1]:,.0f} MB)",
+        ]
+        print(f"| {' | '.join(cells)} | {norms[0]:.4f}, {norms[1]:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""An agent with a calculator, for `rollouts.agent="examples/agents/calculator.py:Calculator"`; needs `openai`."""
+
+import json
+import operator
+
+from openai import AsyncOpenAI  # pyright: ignore[reportMissingImports]
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+NUMBER, OPERATOR = {"type": "number"}, {"type": "string", "enum": list(OPERATORS)}
+PARAMETERS = {"type": "object", "properties": {"a": NUMBER, "operator": OPERATOR, "b": NUMBER}}
+TOOL = {"type": "function", "function": {"name": "calculate", "description": "a operator b", "parameters": PARAMETERS}}
+
+
+class Calculator:
+    def __init__(self, max_turns: int = 4) -> None:
+        self.max_turns = max_turns
+
+    async def run(self, base_url, prompt):
+        """Answers the question, and leaves the reward to the run's `reward`."""
+        messages = list(prompt.messages)
+        async with AsyncOpenAI(base_url=base_url, api_key="in base_url") as client:
+            for _ in range(self.max_turns):
+                completion = await client.chat.completions.create(model="policy", messages=messages, tools=[TOOL])
+                message = completion.choices[0].message
+                messages.append(message.model_dump(exclude_none=True))
+                for call in message.tool_calls or []:
+                    result = calculate(call.function.arguments)
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+                if not message.tool_calls:
+                    break
+
+
+def calculate(arguments: str) -> str:
+    try:
+        found = json.loads(arguments)
+        return str(OPERATORS[found["operator"]](float(found["a"]), float(found["b"])))
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        return f"error: {error!r}"

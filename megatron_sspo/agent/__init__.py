@@ -1,0 +1,1 @@
+"""Agents that call the policy over HTTP."""

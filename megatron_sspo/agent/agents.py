@@ -1,0 +1,70 @@
+"""`Agents`: runs the episodes of an agent in a thread of their own, and counts what happens."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from megatron_sspo.agent.protocol import Agent
+from megatron_sspo.types import Endpoint, Prompt
+
+_CLOSE_SECONDS = 10.0
+
+
+class Agents:
+    """An agent and its limits. An agent that blocks its thread delays other episodes, and never the engine.
+
+    Args:
+        agent: the agent.
+        limits: the limits of an episode.
+        max_prompt_tokens: most tokens of a prompt; with the sampling parameters' `max_tokens` it bounds a conversation.
+    """
+
+    stop: Sequence[str] = ()
+
+    def __init__(self, agent: Agent, limits: Endpoint, *, max_prompt_tokens: int) -> None:
+        self.limits, self.max_prompt_tokens = limits, max_prompt_tokens
+        self._agent = agent
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
+        self._thread.start()
+
+    def begin(self, base_url: str, prompt: Prompt) -> "concurrent.futures.Future[Any]":
+        """Begins an episode; the future's result is what the agent returns, and cancelling it cancels the agent."""
+        return asyncio.run_coroutine_threadsafe(self._agent.run(base_url, prompt), self._loop)
+
+    def count(self, **numbers: float) -> None:
+        """Adds the numbers of one finished episode to the metrics."""
+        with self._lock:
+            self._counts.update({"episodes": 1, **numbers})  # pyright: ignore[reportArgumentType]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns means over the episodes of this process since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        episodes = counts.pop("episodes", 0)
+        return {name: total / episodes for name, total in counts.items()} if episodes else {}
+
+    def close(self) -> None:
+        """Cancels the episodes, closes the agent and ends the thread. A second call does nothing."""
+        if self._loop.is_closed():
+            return
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS) if tasks else None
+            if close := getattr(self._agent, "close", None):
+                await close()
+
+        ended = asyncio.run_coroutine_threadsafe(end(), self._loop)
+        concurrent.futures.wait([ended], timeout=_CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=_CLOSE_SECONDS)
+        if not self._thread.is_alive():  # an agent that blocks its thread keeps it until the process ends
+            self._loop.close()

@@ -1,0 +1,56 @@
+"""The interface between a run and an agent."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Prompt
+
+Reward = float | Mapping[str, float] | None
+
+
+class Agent(Protocol):
+    """A program that calls the policy as often and with whatever messages it likes.
+
+    `megatron_sspo/agent/<name>.py` defines `agent(**options)`, which builds one; a class with such an `__init__` does
+    too. If it has an `async def close(self)`, that is called at the end.
+    """
+
+    async def run(self, base_url: str, prompt: Prompt) -> Reward:
+        """Runs one episode: works on the prompt with the policy at `base_url`, and rewards the result.
+
+        Episodes run at the same time, in one event loop in a thread of their own. After `seconds` of the run's
+        `Endpoint` an episode is cancelled.
+
+        Args:
+            base_url: what a client of OpenAI's API is given. Its path contains the episode's key.
+            prompt: the question: `messages` is the chat that the prompts' source renders, `answer` the gold answer.
+
+        Returns:
+            The reward, or its parts by name. None leaves the reward to the run's `reward`, which scores the text of
+            the episode's last turn.
+        """
+        ...
+
+
+def reward_parts(found: Any) -> dict[str, float]:
+    """Returns the parts of a reward as an agent returns it; without parts it has one part, "agent".
+
+    Raises:
+        UserError: it is neither None, nor a finite number, nor some by name.
+    """
+    if found is None:
+        return {}
+    parts = found if isinstance(found, Mapping) else {"agent": found}
+    if not parts or not all(isinstance(name, str) and _is_finite(value) for name, value in parts.items()):
+        raise UserError(
+            f"an agent returned {describe_value(found)}: return a finite number, a dict of such numbers by name, or "
+            "None for the run's reward"
+        )
+    return {name: float(value) for name, value in parts.items()}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

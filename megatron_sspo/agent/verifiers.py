@@ -1,0 +1,171 @@
+"""An agent that runs environments of the package `verifiers`, in an interpreter of their own."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes.parent import describe_exit
+from megatron_sspo.types import Prompt
+
+TASK = "task"  # the field of a row's metadata that has the number of its task
+_WORKER = Path(__file__).with_name("verifiers_worker.py")
+_LONGEST_LINE = 1 << 26
+_CLOSE_SECONDS = 5.0
+
+
+def agent(environment: Mapping[str, Any], python: str = "", folder: str = "") -> "Verifiers":
+    """Returns an agent that runs each prompt as an episode of an environment.
+
+    Args:
+        environment: the configuration of the environment, as the table `[env]` of verifiers: its taskset by name, its
+            agents with their harnesses and runtimes, and their options.
+        python: an interpreter that has verifiers; "" is this one.
+        folder: a folder whose modules may be named as tasksets and harnesses; "" is the working folder.
+    """
+    return Verifiers(environment, python, folder)
+
+
+class Verifiers:
+    """The worker process, and the episodes that wait for it. See `agent`."""
+
+    def __init__(self, environment: Mapping[str, Any], python: str = "", folder: str = "") -> None:
+        self._environment, self._python, self._folder = environment, python, folder
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def run(self, base_url: str, prompt: Prompt) -> dict[str, float]:
+        """Runs an episode of the task that the prompt's row names, and returns the rewards of its rubric by name.
+
+        Raises:
+            UserError: the row names no task, or the interpreter has no verifiers or no such environment.
+            RuntimeError: the environment reports that the episode failed.
+        """
+        if not isinstance(prompt.metadata.get(TASK), int):
+            raise UserError(
+                f"the prompt {prompt.id} has no number of a task in its field {TASK!r}: name the source "
+                "verifiers in prompts.source"
+            )
+        async with self._starting:
+            process = self._process or await self._start()
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            _send(process, {"number": number, "task": prompt.metadata[TASK], "base_url": base_url})
+            found = await answer
+        except asyncio.CancelledError:
+            _send(process, {"number": number, "cancel": True})
+            raise
+        finally:
+            del self._waiting[number]
+        if "error" in found:
+            raise RuntimeError(f"the environment failed: {found['error']}")
+        return found["result"]
+
+    async def close(self) -> None:
+        """Ends the process."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_command(self._python),
+                env=_variables(self._folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                limit=_LONGEST_LINE,
+                start_new_session=True,  # Ctrl-C goes to the run alone, which ends this process
+            )
+        except OSError as error:
+            raise _no_interpreter(self._python, error) from error
+        assert process.stdin is not None and process.stdout is not None
+        _send(process, self._environment)
+        _check_first(await process.stdout.readline(), self._python)
+        self._process = process
+        self._reading = asyncio.create_task(self._read(process))
+        return process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            found = json.loads(line)
+            if (answer := self._waiting.get(found["number"])) is not None and not answer.done():
+                answer.set_result(found)
+        error = f"the process of verifiers {describe_exit(await process.wait())}; what it wrote is on stderr"
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result({"error": error})
+
+
+def chats(
+    environment: Mapping[str, Any], python: str = "", folder: str = "", size: int | None = None
+) -> list[list[dict[str, str]]]:
+    """Returns the chats that the tasks of an environment begin with, in the order of their numbers.
+
+    Args:
+        environment: see `agent`, as are `python` and `folder`.
+        size: the number of tasks, from the first one; None is all.
+
+    Raises:
+        UserError: the interpreter has no verifiers or no such environment, or it has no end.
+    """
+    sent = "".join(f"{json.dumps(line)}\n" for line in (environment, {"number": 0, "rows": size}))
+    try:
+        done = subprocess.run(
+            _command(python), env=_variables(folder), input=sent.encode(), stdout=subprocess.PIPE, check=False
+        )
+    except OSError as error:
+        raise _no_interpreter(python, error) from error
+    first, _, second = done.stdout.partition(b"\n")
+    _check_first(first, python)
+    found = json.loads(second or b'{"error": "its process ended; what it wrote is on stderr"}')
+    if "error" in found:
+        raise UserError(f"the tasks of the environment cannot be read: {found['error']}")
+    return found["result"]
+
+
+def _command(python: str) -> list[str]:
+    return [python or sys.executable, "-P", str(_WORKER)]  # -P: this file is no replacement for verifiers
+
+
+def _variables(folder: str) -> dict[str, str]:
+    """Returns the environment variables of the worker, whose own processes find the folder too."""
+    path = [str(Path(folder).resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def _send(process: asyncio.subprocess.Process, content: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    if not process.stdin.is_closing():
+        process.stdin.write(f"{json.dumps(content)}\n".encode())
+
+
+def _check_first(line: bytes, python: str) -> None:
+    """Raises UserError if the worker could not open the environment."""
+    found = json.loads(line or b'{"error": "its process ended; what it wrote is on stderr"}')
+    if "error" in found:
+        raise UserError(
+            f"the environment of verifiers cannot be opened in {python or sys.executable} ({found['error']}): install "
+            "verifiers>=0.4 and the environment there, or name another interpreter with the option python"
+        )
+
+
+def _no_interpreter(python: str, error: OSError) -> UserError:
+    return UserError(f"{python} cannot be started ({error.strerror}): name an interpreter with the option python")

@@ -1,0 +1,165 @@
+"""The plan of a batch: which microbatch of which rank has a sequence, and which sequences share their prompt there.
+
+Sequences that share a prompt go to the same microbatch, so they are packed as one item. Such items are coarser than
+single sequences: rows are shorter, but the ranks' loads may be less even. Therefore a batch is planned with parts of
+groups of several sizes, down to single sequences, and the plan that takes the least time is chosen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron_sspo.batching.pack import fill, pack
+from megatron_sspo.batching.routes import RouterShape
+from megatron_sspo.batching.work import Work, causal_pairs, masked_pairs
+from megatron_sspo.types import RolloutGroup
+
+Part = tuple[int, ...]
+"""The numbers of sequences in the batch that share a prompt in a row; one sequence by itself is a part too."""
+Plan = list[list[list[Part]]]
+"""[data-parallel rank][microbatch] -> parts."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Sequences that may share a prompt: those of a group, or of a group those whose prompt was routed alike.
+
+    Attributes:
+        prompt: the number of tokens of the prompt.
+        responses: tokens of each sequence after the prompt.
+        numbers: of the sequences in the batch.
+    """
+
+    prompt: int
+    responses: Sequence[int]
+    numbers: Sequence[int]
+
+
+def alike_in(batch: Sequence[RolloutGroup]) -> list[Alike]:
+    """Returns which sequences of a batch may share their prompts."""
+    found, first = [], 0
+    for group in batch:
+        numbers: dict[int, list[int]] = {}
+        for place, rollout in enumerate(group.rollouts):
+            numbers.setdefault(rollout.prompt_variant, []).append(place)
+        found += [
+            Alike(
+                prompt=len(group.prompt.tokens),
+                responses=[len(group.rollouts[place].tokens) for place in places],
+                numbers=[first + place for place in places],
+            )
+            for places in numbers.values()
+        ]
+        first += len(group.rollouts)
+    return found
+
+
+def prompt_variants(batch: Sequence[RolloutGroup], router: RouterShape) -> list[int]:
+    """Returns a number for each rollout; within a group, equal routes of the shared tokens have equal numbers.
+
+    An engine that computes a prompt several times at once may round differently, and so choose other experts.
+    """
+    variants = []
+    for group in batch:
+        known: dict[bytes, int] = {}
+        length = (len(group.prompt.tokens) - 1) * router.num_layers * router.topk
+        for rollout in group.rollouts:
+            routes = np.empty(0) if rollout.routes is None else rollout.routes[:length]
+            variants.append(known.setdefault(routes.tobytes(), len(known)))
+    return variants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """The packing of batches in a layout.
+
+    Attributes:
+        num_ranks: the number of data-parallel ranks.
+        max_tokens: most tokens of a microbatch.
+        segment_multiple: divisor of the length of a segment of the row.
+        multiple_of: divisor of the number of microbatches of a rank.
+        work: what tokens and attention cost; by default every token costs the same.
+    """
+
+    num_ranks: int
+    max_tokens: int
+    segment_multiple: int = 1
+    multiple_of: int = 1
+    work: Work = Work(token=1, pair=0)
+
+    def plan(self, groups: Sequence[Alike], *, share_prompts: bool) -> Plan:
+        """Plans a batch. The same input gives the same plan on every process.
+
+        Args:
+            share_prompts: whether prompts may be shared; otherwise every part is a single sequence.
+
+        Raises:
+            UserError: a sequence does not fit into a microbatch.
+        """
+        largest = max((len(group.numbers) for group in groups if group.prompt > 1), default=1) if share_prompts else 1
+        sizes = [1]
+        while sizes[-1] < largest:
+            sizes.append(min(2 * sizes[-1], largest))
+        return min((self._plan(groups, most) for most in sizes), key=lambda found: found[0])[1]
+
+    def part_tokens(self, prompt: int, responses: Sequence[int]) -> int:
+        """Returns the tokens of a part in a row, with padding."""
+        if len(responses) == 1:
+            return self._padded(prompt + responses[0])
+        return self._padded(prompt - 1) + sum(self._padded(1 + response) for response in responses)
+
+    def part_work(self, prompt: int, responses: Sequence[int]) -> int:
+        """Returns the work of a part."""
+        tokens = self.part_tokens(prompt, responses)
+        if len(responses) == 1:
+            return self.work.of(tokens, causal_pairs(prompt + responses[0]))
+        shared = prompt - 1
+        own = [1 + response for response in responses]
+        pairs = sum(length * shared + causal_pairs(length) + masked_pairs(length) for length in own)
+        return self.work.of(tokens, causal_pairs(shared) + pairs)
+
+    def _plan(self, groups: Sequence[Alike], most: int) -> tuple[int, Plan]:
+        """Returns a plan with parts of at most `most` sequences, and its time as work.
+
+        Ranks wait for each other in every microbatch where they exchange tokens for experts, so a microbatch takes the
+        time of the rank that has most.
+        """
+        items = sorted(item for group in groups for item in self._parts(group, most))
+        parts, lengths, work = (
+            [part for part, _, _ in items],
+            [one for _, one, _ in items],
+            [one for _, _, one in items],
+        )
+        plan = pack(
+            lengths, num_ranks=self.num_ranks, max_tokens=self.max_tokens, multiple_of=self.multiple_of, work=work
+        )
+        loads = [[sum(work[i] for i in members) for members in of_rank] for of_rank in plan]
+        time = sum(max(at_once) for at_once in zip(*loads, strict=True))
+        return time, [[[parts[i] for i in members] for members in of_rank] for of_rank in plan]
+
+    def _parts(self, group: Alike, most: int) -> list[tuple[Part, int, int]]:
+        """Cuts a group into as few parts of similar size as have at most `most` sequences and fit into a microbatch.
+
+        Returns:
+            Each part with its tokens and its work.
+        """
+        count = len(group.numbers)
+        own = [self._padded(1 + response) for response in group.responses]
+        number = -(-count // most) if group.prompt > 1 else count
+        while number < count:
+            bins = fill(own, number, self.max_tokens - self._padded(group.prompt - 1))
+            if bins is not None and max(map(len, bins)) <= most:
+                break
+            number += 1
+        else:
+            bins = [[i] for i in range(count)]
+        found = []
+        for members in bins:
+            responses = [group.responses[i] for i in members]
+            part = tuple(group.numbers[i] for i in members)
+            found.append((part, self.part_tokens(group.prompt, responses), self.part_work(group.prompt, responses)))
+        return found
+
+    def _padded(self, length: int) -> int:
+        return -(-length // self.segment_multiple) * self.segment_multiple

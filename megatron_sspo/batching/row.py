@@ -1,0 +1,178 @@
+"""The rows of packed tokens: where sequences lie in a row, and which keys each of its tokens attends to.
+
+A sequence by itself is one segment. Sequences that share a prompt are a segment of the prompt without its last token,
+and a segment of each sequence, which begins with that token:
+
+    [x_1 … x_{P−1} | x_P y_1 | x_P y_2 | … | x_P y_G]
+
+So the row of every response token is its own, also that of the first, and a response without tokens has a segment.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from megatron_sspo.batching.context import zigzag
+from megatron_sspo.types import Rollout
+
+Tokens = tuple[int, ...]
+Sequences = Sequence[tuple[Tokens, Rollout]]
+"""(prompt tokens, rollout) for each sequence."""
+
+
+class Segment(NamedTuple):
+    """Neighbouring tokens of a row that follow one another in a sequence, with the padding behind them."""
+
+    start: int
+    stop: int
+    position: int  # of its first token in the sequence
+    prefix: int  # where the shared prompt begins that its tokens attend to, `position` tokens; with 0 tokens, nothing
+
+
+class Span(NamedTuple):
+    """A part of a sequence, and where it lies in a row."""
+
+    start: int
+    position: int  # of its first token in the sequence
+    count: int
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """The segments of a row without its last padding, and the spans of each of its sequences, in order."""
+
+    segments: tuple[Segment, ...]
+    spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """The length of the row, with the segments' padding."""
+        return self.segments[-1].stop if self.segments else 0
+
+    def padded(self, num_tokens: int) -> "RowPlan":
+        """Returns the row with a last segment of padding up to `num_tokens`."""
+        if num_tokens == self.num_tokens:
+            return self
+        return RowPlan((*self.segments, Segment(self.num_tokens, num_tokens, 0, 0)), self.spans)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One rank's queries in pieces, and the keys that each piece attends to.
+
+    The attention of a piece is causal and aligned at its end: the last query attends to all keys of the piece, the
+    query before it to all but the last, and so on.
+    """
+
+    cu_queries: torch.Tensor  # [pieces + 1] int32: borders of the pieces in the rank's tokens
+    cu_keys: torch.Tensor  # [pieces + 1] int32: borders of the pieces in `key_rows`
+    key_rows: torch.Tensor  # [K] int64: the keys' places among the tokens of all context-parallel ranks, rank by rank
+    most_queries: int  # of a piece
+    most_keys: int  # of a piece
+
+    def to(self, device: torch.device) -> "Pieces":
+        """Returns a copy on `device`."""
+        tensors = {name: getattr(self, name).to(device) for name in ("cu_queries", "cu_keys", "key_rows")}
+        return replace(self, **tensors)
+
+
+def plan_row(sequences: Sequences, sharing: Sequence[int], pad_to_multiple_of: int) -> RowPlan:
+    """Lays out a row; a sequence without tokens has no segment and no span.
+
+    Args:
+        sharing: the numbers of neighbours that share a prompt; their sum is the number of sequences.
+        pad_to_multiple_of: divisor of the length of every segment.
+    """
+    segments: list[Segment] = []
+    spans: list[tuple[Span, ...]] = []
+
+    def add(length: int, position: int, prefix: int) -> int:
+        start = segments[-1].stop if segments else 0
+        if length:
+            segments.append(Segment(start, start + length + -length % pad_to_multiple_of, position, prefix))
+        return start
+
+    for group in _in_groups(sequences, sharing):
+        prompt, _ = group[0]
+        shared = max(len(prompt) - 1, 0) if len(group) > 1 else 0
+        first = add(shared, 0, 0)
+        for _, rollout in group:
+            length = len(prompt) - shared + len(rollout.tokens)
+            own = Span(add(length, shared, first), shared, length)
+            spans.append(tuple(span for span in (Span(first, 0, shared), own) if span.count))
+    return RowPlan(tuple(segments), tuple(spans))
+
+
+def _in_groups(sequences: Sequences, sharing: Sequence[int]) -> Iterator[Sequences]:
+    if sum(sharing) != len(sequences):
+        raise ValueError(f"{sharing=} is about {sum(sharing)} sequences, and there are {len(sequences)}")
+    first = 0
+    for count in sharing:
+        yield sequences[first : first + count]
+        first += count
+
+
+@dataclass
+class Row:
+    """A whole packed row of T positions, before it is split over context-parallel ranks."""
+
+    tokens: np.ndarray  # [T] int64
+    positions: np.ndarray  # [T] int64
+    is_padding: np.ndarray  # [T] bool
+    is_response: np.ndarray  # [T] bool: whether the next token is a response token
+
+    @classmethod
+    def of(cls, sequences: Sequences, masks: Sequence[np.ndarray | slice], plan: RowPlan) -> "Row":
+        """Fills a row.
+
+        Args:
+            masks: of each sequence, the tokens after the prompt that the policy sampled.
+        """
+        tokens = np.zeros(plan.num_tokens, dtype=np.int64)
+        is_padding, is_response = np.ones(len(tokens), dtype=np.bool_), np.zeros(len(tokens), dtype=np.bool_)
+        for (prompt, rollout), mask, spans in zip(sequences, masks, plan.spans, strict=True):
+            for start, position, count in spans:
+                is_padding[start : start + count] = False
+                part = prompt[position : position + count]
+                tokens[start : start + len(part)] = part
+            if spans:
+                own = spans[-1]
+                end, response = own.start + own.count, own.start + own.count - len(rollout.tokens)
+                tokens[response:end] = rollout.tokens
+                # the first response token is predicted from the last position of the prompt
+                is_response[response - 1 : end - 1][mask] = True
+        positions = np.arange(len(tokens))
+        for segment in plan.segments:
+            positions[segment.start : segment.stop] += segment.position - segment.start
+        return cls(tokens, positions, is_padding, is_response)
+
+
+def pieces_of(segments: Sequence[Segment], context_rank: int, context_size: int) -> Pieces:
+    """Returns the pieces of a context-parallel rank: the parts of each segment that it holds."""
+    queries, keys = [0], [0]
+    rows = [np.empty(0, dtype=np.int64)]
+    for start, stop, position, prefix in segments:
+        parts = (context_rank, 2 * context_size - 1 - context_rank) if context_size > 1 else (0,)
+        size = (stop - start) // num_parts(context_size)
+        for part in parts:
+            rows += [np.arange(prefix, prefix + position), np.arange(start, start + (part + 1) * size)]
+            queries.append(queries[-1] + size)
+            keys.append(keys[-1] + len(rows[-2]) + len(rows[-1]))
+    borders = [0, *(segment.stop for segment in segments)]
+    place = torch.cat([zigzag(borders, rank, context_size) for rank in range(context_size)]).argsort()
+    return Pieces(
+        cu_queries=torch.tensor(queries, dtype=torch.int32),
+        cu_keys=torch.tensor(keys, dtype=torch.int32),
+        key_rows=place[torch.from_numpy(np.concatenate(rows))],
+        most_queries=max(b - a for a, b in pairwise(queries)),
+        most_keys=max(b - a for a, b in pairwise(keys)),
+    )
+
+
+def num_parts(context_size: int) -> int:
+    """Returns the number of equal parts into which the zigzag split cuts a segment."""
+    return 2 * context_size if context_size > 1 else 1

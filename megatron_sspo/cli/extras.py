@@ -1,0 +1,71 @@
+"""The optional packages: what a command needs, and which extra of `pip install 'megatron-sspo[...]'` has it."""
+
+import importlib.util
+
+from megatron_sspo.errors import UserError
+
+_SGLANG_CLIENT = {"numpy", "pydantic", "transformers", "safetensors", "rich", "aiohttp"}
+# The modules of each extra. `check_installed` asks for those of an extra that every run uses.
+MODULES = {
+    "sglang-client": _SGLANG_CLIENT,
+    "train": {
+        *_SGLANG_CLIENT,
+        "megatron.core",
+        "psutil",
+        "tokenizers",
+        "isal",
+        "pyarrow",
+        "math_verify",
+        "mpmath",
+        "antlr4",
+        "reasoning_gym",
+        "matplotlib",
+        "scipy",
+    },
+    "hub": {"datasets"},
+}
+_OF_SOME_RUNS = {
+    "pyarrow",
+    "math_verify",
+    "mpmath",
+    "antlr4",
+    "reasoning_gym",
+    "scipy",
+}  # of a source, a reward, a table
+
+
+def check_installed(command: str, extra: str) -> None:
+    """Checks that what a command always needs is installed, without importing it.
+
+    Raises:
+        UserError: a module is missing; the message has the command of pip that installs it.
+    """
+    missing = [name for name in sorted(MODULES[extra] - _OF_SOME_RUNS) if not _is_installed(name)]
+    if missing:
+        raise _missing(f"megatron-sspo {command}", missing[0], extra)
+
+
+def error_of(error: ModuleNotFoundError) -> UserError | None:
+    """Returns the error for a module of an extra that was not found; None for any other module."""
+    for extra in ("train", "hub"):
+        if any(_is_within(error.name or "", module) for module in MODULES[extra]):
+            return _missing("this", error.name or "", extra)
+    return None
+
+
+def _missing(what: str, module: str, extra: str) -> UserError:
+    return UserError(f"{what} needs {module}, which is not installed: pip install 'megatron-sspo[{extra}]'")
+
+
+def _is_within(name: str, module: str) -> bool:
+    """Returns whether a name is that of the module or of its package: megatron and megatron.core are both missing."""
+    return name == module or module.startswith(f"{name}.")
+
+
+def _is_installed(name: str) -> bool:
+    """Returns whether a module can be imported; a folder without Python of that name, as trackers leave, is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # of the package that contains it
+        return False
+    return spec is not None and spec.origin is not None

@@ -1,0 +1,24 @@
+"""`megatron-sspo new`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.cli.parser import add_command
+
+
+def add_arguments(commands: Any, *, run: Any) -> None:
+    """Adds the arguments of the command."""
+    help = "writes a project to edit: a recipe, a reward, data, a tiny model, Slurm scripts"
+    command = add_command(commands, "new", run=run, help=help, extra="")
+    command.add_argument("folder", type=Path, metavar="DIR", help="the new folder")
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Writes the project, and prints the command that trains it."""
+    from megatron_sspo.project.new import write_project
+
+    write_project(options.folder)
+    print(f"cd {shlex.quote(str(options.folder))} && megatron-sspo train recipe.py")
+    return 0

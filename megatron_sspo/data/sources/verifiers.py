@@ -1,0 +1,24 @@
+"""Tasks of environments of the package `verifiers`, for the agent of the same name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from megatron_sspo.agent.verifiers import TASK, chats
+from megatron_sspo.data.row import Row
+
+
+def rows(environment: Mapping[str, Any], python: str = "", folder: str = "", size: int | None = None) -> list[Row]:
+    """Returns a row for each task of an environment. The gold answers stay in the environment, which scores episodes.
+
+    Args:
+        environment: the options of the agent `verifiers`, as are `python` and `folder`.
+        size: the number of tasks, from the first one; None is all.
+
+    Raises:
+        UserError: the interpreter has no verifiers or no such environment, or it has no end.
+    """
+    name = str((environment.get("taskset") or {}).get("id", "verifiers"))
+    return [
+        Row(id=f"{name}:{number}", question=chat, answer="", metadata={TASK: number})
+        for number, chat in enumerate(chats(environment, python, folder, size))
+    ]

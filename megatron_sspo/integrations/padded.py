@@ -1,0 +1,98 @@
+"""Calls an objective with what TRL and verl have: padded matrices [B, L], and one share of a batch at a time."""
+
+import inspect
+
+import torch
+from torch import Tensor
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Objective, Segments, Sums
+
+
+def check_objective(objective: Objective) -> None:
+    """Checks that padded matrices hold all that an objective asks for.
+
+    Raises:
+        UserError: it is a function or class that was not called, or it needs inputs besides log-probs and advantages.
+    """
+    if isinstance(objective, type) or not callable(objective) or not _takes_a_batch(objective):
+        raise UserError(f"the objective is {objective!r}: pass an object such as sspo() or grpo(eps_high=0.28)")
+    if needs := tuple(getattr(objective, "needs", ())):
+        raise UserError(
+            f"the objective {type(objective).__name__} needs {', '.join(needs)}, which only "
+            "megatron_sspo's own trainer has: choose one of log-probs and advantages only"
+        )
+
+
+def _takes_a_batch(objective: Objective) -> bool:
+    """Returns whether an object can be called with four arguments: `sspo`, which was not called, cannot."""
+    try:
+        inspect.signature(objective).bind("log_probs", "old_log_probs", "advantages", "segments")
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def segments_of(mask: Tensor) -> Segments:
+    """Returns the segments of the tokens that a mask [B, L] marks, row after row; rows may have holes."""
+    mask = mask.bool()
+    return Segments(ids=mask.nonzero()[:, 0], lengths=mask.sum(dim=1))
+
+
+def padded_sums(
+    objective: Objective, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, segments: Segments
+) -> Sums:
+    """Computes an objective from padded matrices.
+
+    Args:
+        objective: the objective.
+        log_probs: [B, L] log π_θ.
+        old_log_probs: [B, L] log π_old.
+        advantages: [B] Â_i, or [B, L] with one value in all tokens of a row.
+        mask: [B, L], true for the tokens of responses.
+        segments: those of the mask.
+
+    Raises:
+        UserError: advantages differ inside a row.
+        ValueError: log-probs are in half precision.
+    """
+    mask = mask.bool()
+    if advantages.ndim == 2:
+        advantages = _of_rows(advantages, mask)
+    return objective(log_probs[mask], old_log_probs[mask], advantages.to(log_probs.dtype), segments)
+
+
+def _of_rows(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Returns the one advantage of each row: [B, L] -> [B], 0 for a row without tokens."""
+    low = advantages.masked_fill(~mask, torch.inf).amin(dim=1)
+    high = advantages.masked_fill(~mask, -torch.inf).amax(dim=1)
+    if (low < high).any():
+        raise UserError(
+            "advantages differ between the tokens of a response, and an objective has one for each response: choose an "
+            "estimator of whole responses, such as grpo or rloo"
+        )
+    return high.masked_fill(~mask.any(dim=1), 0.0)
+
+
+def scale_gradient(log_probs: Tensor, factor: Tensor) -> Tensor:
+    """Returns log-probs of the same values, through which the gradient of each token is multiplied by its factor.
+
+    This is how `Correction` applies the ratio between trainer and engine.
+    """
+    values = log_probs.detach()
+    return values + factor * (log_probs - values)
+
+
+def divisor(objective: Objective, num_sequences: float, num_tokens: float) -> float:
+    """Returns the number that the sum over a whole batch is divided by.
+
+    An objective is a mean over sequences, unless it has an attribute `average` with a method
+    `divisor(num_sequences, num_tokens)`.
+    """
+    average = getattr(objective, "average", None)
+    return num_sequences if average is None else average.divisor(num_sequences, num_tokens)
+
+
+def counts_tokens(objective: Objective) -> bool:
+    """Returns whether the divisor depends on the number of tokens."""
+    return divisor(objective, 1, 1) != divisor(objective, 1, 2)

@@ -1,0 +1,143 @@
+"""Registers a policy loss with verl that computes any objective of `megatron_sspo.objective`.
+
+    actor_rollout_ref.actor.policy_loss._target_=megatron_sspo.integrations.verl.PolicyLoss
+    actor_rollout_ref.actor.policy_loss.loss_mode=megatron_sspo
+    +actor_rollout_ref.actor.policy_loss.objective='"sspo(SigLog(0.6, 0.5))"'
+    actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean
+
+Each process of verl imports this module when it builds its configuration, so nothing else has to be loaded.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_policy_loss
+from verl.workers.config import PolicyLossConfig
+
+from megatron_sspo.config.expression import read_objective
+from megatron_sspo.errors import UserError
+from megatron_sspo.integrations.padded import (
+    check_objective,
+    counts_tokens,
+    divisor,
+    padded_sums,
+    scale_gradient,
+    segments_of,
+)
+from megatron_sspo.integrations.shares import Shares
+from megatron_sspo.objective import Objective
+
+LOSS_MODE = "megatron_sspo"
+
+
+@dataclass
+class PolicyLoss(PolicyLossConfig):
+    """verl's PolicyLossConfig with an objective.
+
+    Raises:
+        UserError: the objective cannot be read or cannot be computed in verl, or `loss_mode` is another one.
+    """
+
+    objective: str = "sspo()"  # an expression as in `--set objective=`, or package.module:attribute
+
+    def __post_init__(self) -> None:
+        if self.loss_mode != LOSS_MODE:
+            raise UserError(
+                f"actor.policy_loss.loss_mode is {self.loss_mode!r}, so actor.policy_loss.objective would not be used: "
+                f"set loss_mode={LOSS_MODE}"
+            )
+        _read(self.objective)
+
+
+@lru_cache
+def _read(text: str) -> Objective:
+    objective = read_objective(text, "actor.policy_loss.objective")
+    check_objective(objective)
+    return objective
+
+
+@register_policy_loss(LOSS_MODE)
+def policy_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """Computes the share of a microbatch in the loss of the whole batch: its sum, divided by a number of the batch.
+
+    Args:
+        old_log_prob: [B, L] log π_old.
+        log_prob: [B, L] log π_θ.
+        advantages: [B, L], one value in each row.
+        response_mask: [B, L], true for the tokens that the model wrote.
+        loss_agg_mode: how verl averages its penalties, which must be how the objective is averaged.
+        config: the actor's configuration, with `policy_loss.objective`.
+        rollout_is_weights: [B, L] verl's correction of the engine's mismatch, which multiplies the gradient of tokens.
+
+    Returns:
+        The loss, and means of this microbatch.
+
+    Raises:
+        UserError: `loss_agg_mode` is not that of the objective, advantages differ inside a response, or `policy_loss`
+            is not a `PolicyLoss`.
+    """
+    settings = getattr(config, "policy_loss", None)
+    if not isinstance(settings, PolicyLoss):
+        raise UserError(
+            f"actor.policy_loss is verl's own, without an objective: set actor.policy_loss._target_={__name__}."
+            "PolicyLoss"
+        )
+    objective = _read(settings.objective)
+    _check_agg_mode(objective, loss_agg_mode, settings.objective)
+    mask = response_mask.bool()
+    segments = segments_of(mask)
+    corrected = log_prob if rollout_is_weights is None else scale_gradient(log_prob, rollout_is_weights)
+    sums = padded_sums(objective, corrected, old_log_prob, advantages, mask, segments)
+
+    info = config.global_batch_info  # of the whole batch; what is None was not split
+    processes = info.get("dp_size") or 1
+    num_sequences = _of_batch(info, "global_batch_size", segments.num_sequences, processes)
+    num_tokens = _of_batch(info, "batch_num_tokens", segments.num_tokens, processes)
+    # gradients are averaged over data-parallel processes, and added up over microbatches
+    loss = sums.loss * processes / divisor(objective, num_sequences, max(num_tokens, 1))
+
+    shares = Shares()
+    shares.add("log_ratio/mean", (log_prob - old_log_prob)[mask])
+    shares.add_sums(sums)
+    means = shares.means(shares.stack())
+    metrics = {f"actor/{name}": mean for name, mean in means.items()}
+    # what verl's dashboards show: the share of tokens without gradient, and an estimate of KL(π_old ‖ π_θ)
+    metrics["actor/pg_clipfrac"] = means.get("token_weight/zero", 0.0)
+    metrics["actor/ppo_kl"] = -means["log_ratio/mean"]
+    return loss, metrics
+
+
+def _of_batch(info: Any, name: str, local: int, processes: int) -> float:
+    """Returns a number of the whole batch."""
+    value = info.get(name)
+    if value is not None:
+        return float(value)
+    if processes > 1:
+        raise UserError(
+            f"verl handed on no {name} for {processes} data-parallel processes: the loss cannot be divided by it"
+        )
+    return local
+
+
+def _check_agg_mode(objective: Objective, agg_mode: str, text: str) -> None:
+    if counts_tokens(objective):
+        expected = "token-mean"
+    elif divisor(objective, 1, 1) == 1:
+        expected = "seq-mean-token-mean"
+    else:  # divided by a length
+        expected = "seq-mean-token-sum-norm"
+    if agg_mode != expected:
+        raise UserError(
+            f"actor.loss_agg_mode is {agg_mode}, but the average of {text} is {expected}, and verl's penalties are "
+            f"averaged by that option: set actor.loss_agg_mode={expected}"
+        )

@@ -1,0 +1,145 @@
+"""`Evaluations`: the evaluations of a run, the one in progress and the rows of those that have ended."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron_sspo.agent.agents import Agents
+from megatron_sspo.environment.protocol import Environment
+from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.evaluation.in_progress import EvaluationInProgress, WeightsLost
+from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.files.writing import write_rows
+from megatron_sspo.processes.console import Display
+from megatron_sspo.processes.stop import Stop
+from megatron_sspo.reward.protocol import Reward
+from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.run import Run
+from megatron_sspo.run_folder import sinks
+from megatron_sspo.types import Prompt
+
+
+class Evaluations:
+    """The evaluations of a run. Every rank calls `begin` and `finish` at the same places.
+
+    Args:
+        held_out, rewards, environments: of each set, by name.
+        tokenizer: the tokenizer that decodes prompts.
+        sync: collective that loads the policy's weights into the engine.
+        stop: the requests to stop the run.
+        writer: of the rows, on rank 0; None on the other ranks.
+        rows: of the evaluations before a resumption, on rank 0.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        engine: RolloutEngine,
+        held_out: Mapping[str, Sequence[Prompt]],
+        rewards: Mapping[str, Reward],
+        environments: Mapping[str, Environment | Agents | None],
+        tokenizer: Any,
+        *,
+        sync: Callable[[], None],
+        stop: Stop,
+        display: Display,
+        writer: sinks.MetricsWriter | None,
+        rows: Sequence[Mapping[str, float]],
+    ) -> None:
+        self._run, self._folder, self._engine = run, folder, engine
+        self._held_out, self._rewards, self._environments = held_out, rewards, environments
+        self._tokenizer, self._sync, self._stop, self._display = tokenizer, sync, stop, display
+        self._writer = writer
+        self._current: EvaluationInProgress | None = None
+        self._rows = [*rows]
+
+    @property
+    def in_progress(self) -> int | None:
+        """The update whose weights are being evaluated; None if no evaluation is in progress."""
+        return None if self._current is None else self._current.update
+
+    @property
+    def newest(self) -> float | None:
+        """The update of the newest row; None without any. Only rank 0 has all rows of a resumed run."""
+        return self._rows[-1]["update"] if self._rows else None
+
+    def begin(self, update: int, *, may_wait: bool = True) -> None:
+        """Begins to evaluate the weights; servers with memory of their own answer while the trainer goes on.
+
+        Args:
+            update: the update that made the weights.
+            may_wait: whether to wait for the answers if the engine cannot give them while the trainer goes on.
+        """
+        if self._run.evaluation is None:
+            return
+        self._sync()
+        self._current = EvaluationInProgress.begin(
+            self._run, update, self._engine, self._held_out, self._rewards, self._environments, self._tokenizer
+        )
+        if self._writer is not None:
+            self._writer.hold()
+        if may_wait and (self._engine.replicated or self._run.rollouts.options.get("release_memory")):
+            self.finish(update)
+
+    def finish(self, update: int, *, may_stop: bool = False) -> bool:
+        """Waits for the evaluation in progress, if there is one, and writes its row.
+
+        Args:
+            update: the update whose weights the trainer has now.
+            may_stop: whether a stop request ends the evaluation.
+
+        Returns:
+            False if a stop request ended it early, between two of its sets.
+        """
+        if (current := self._current) is None:
+            return True
+        title = "evaluation" if current.update == update else f"evaluation of update {current.update}"
+
+        def send_again() -> None:
+            if current.update != update:
+                raise WeightsLost
+            self._sync()
+
+        try:
+            is_complete = self._finish_sets(current, title, send_again, may_stop)
+        except WeightsLost:
+            self._display.log(f"{title} is left out: no server has its weights any more, and nor has the trainer")
+            is_complete = True
+        current.cancel()
+        self._current = None
+        self._engine.release_memory()
+        if self._writer is not None:
+            self._writer.release()
+        return is_complete
+
+    def print_table(self) -> None:
+        """Prints the first and the last row of each set side by side."""
+        if not self._rows:
+            return
+        first, last = self._rows[0], self._rows[-1]
+        columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
+        for name, prompts in self._held_out.items():
+            title = f"{self._run.name}: {len(prompts)} held-out prompts of {name}"
+            self._display.table(title, columns, before_and_after(first, last, name))
+
+    def _finish_sets(
+        self, current: EvaluationInProgress, title: str, send_again: Callable[[], None], may_stop: bool
+    ) -> bool:
+        """Waits for the answers of each set. Returns False, and writes nothing, if a stop request ended it early."""
+        row: dict[str, float] = {"update": current.update}
+        answers: list[dict[str, Any]] = []
+        for name in current.sets:
+            if may_stop and self._stop.is_requested():
+                return False
+            numbers, of_set = current.finish_set(name, send_again)
+            row |= {f"{name}/{number}": value for number, value in numbers.items()}
+            answers += of_set
+            shown = [f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))]
+            self._display.log(f"{title}  {name}: {'  '.join(shown)}")
+        self._rows.append(row)
+        if self._writer is not None:
+            self._writer.write(sinks.EVALUATIONS, row)
+            with os_errors_as_user_errors(self._folder):
+                write_rows(self._folder / "evaluation_responses.jsonl", answers)
+        return True

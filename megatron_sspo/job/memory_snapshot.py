@@ -1,0 +1,40 @@
+"""A snapshot of a GPU's memory when it is exhausted: what was allocated, and by which lines."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+FOLDER = "memory"  # in the run's folder
+_EVENTS = 100_000  # the newest allocations and releases that are kept
+
+
+@contextmanager
+def snapshot_on_out_of_memory(device: torch.device, folder: Path, rank: int) -> Iterator[None]:
+    """A context manager that writes a snapshot if torch's allocator finds no memory on a GPU; the error goes on.
+
+    The error's traceback then names the file. On a CPU nothing is recorded: there the kernel kills the process.
+
+    Args:
+        folder: the run's folder.
+        rank: this process, for the file's name.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.memory._record_memory_history(max_entries=_EVENTS, stacks="python")
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        path = folder / FOLDER / f"rank-{rank}.pickle"
+        with contextlib.suppress(OSError):  # a full disk must not hide the error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.new")
+            torch.cuda.memory._dump_snapshot(str(temporary))
+            temporary.rename(path)
+            error.add_note(f"a snapshot of the memory is in {path}: https://docs.pytorch.org/memory_viz shows it")
+        raise
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)

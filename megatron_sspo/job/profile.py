@@ -1,0 +1,92 @@
+"""Traces of torch's profiler, a file of each rank, and the largest entries."""
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+
+FOLDER = "profile"  # in the run's folder
+_SHOWN = 10
+
+
+def check_updates(updates: range, done: int, num_updates: int) -> None:
+    """Checks that the updates to trace are still to come.
+
+    Args:
+        done: the number of updates that are done.
+        num_updates: that of the whole run.
+
+    Raises:
+        UserError: some of the updates are done already, or are not in the run.
+    """
+    if updates and not (done < updates[0] and updates[-1] <= num_updates):
+        named = f"{updates[0]}-{updates[-1]}" if len(updates) > 1 else updates[0]
+        raise UserError(
+            f"--profile is {named}, but this attempt does updates {done + 1} to {num_updates}: choose among them"
+        )
+
+
+class Profiler:
+    """A profiler of some successive updates, with all that is between them: rollouts, evaluation, checkpoints.
+
+    Args:
+        updates: the numbers of the updates; empty: none.
+        folder: the run's folder.
+        rank: this process, for the trace's name.
+    """
+
+    def __init__(self, updates: range, folder: Path, rank: int) -> None:
+        self._updates, self._rank = updates, rank
+        self._folder = folder / FOLDER
+        self._running: profile | None = None
+
+    def before(self, update: int) -> None:
+        """Starts if this is the first of the updates."""
+        if self._updates and update == self._updates[0]:
+            on_device = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+            self._running = profile(activities=[ProfilerActivity.CPU, *on_device])
+            self._running.start()
+
+    def after(self, update: int) -> list[str]:
+        """Writes the trace if this was the last of the updates.
+
+        Returns:
+            The lines to show; none if the profiler goes on or does not run.
+        """
+        return self._write(update) if self._running and update == self._updates[-1] else []
+
+    def close(self) -> None:
+        """Stops a profiler that still runs, because the run ends early; its trace is not written."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def _write(self, update: int) -> list[str]:
+        running, self._running = self._running, None
+        assert running is not None
+        running.stop()
+        path = self._folder / f"updates-{self._updates[0]}-{update}-rank-{self._rank}.json.gz"
+        with os_errors_as_user_errors(path):
+            self._folder.mkdir(exist_ok=True)
+            temporary = path.with_name(f".new-{path.name}")  # torch compresses what ends with .gz
+            running.export_chrome_trace(str(temporary))
+            temporary.rename(path)
+        return [f"trace: {path}", *largest(running)]
+
+
+def largest(finished: profile) -> list[str]:
+    """Returns a line for each of the largest entries, by time on the GPU if there is one, below a line of the sum."""
+    on_device = torch.cuda.is_available()
+    entries = finished.key_averages()
+    microseconds = {
+        entry: entry.self_device_time_total if on_device else entry.self_cpu_time_total for entry in entries
+    }
+    total = sum(microseconds.values()) or 1.0
+    found = sorted(microseconds, key=lambda entry: microseconds[entry], reverse=True)[:_SHOWN]
+    kind = "GPU" if on_device else "CPU"
+    return [f"{total / 1e6:.2f} s of {kind} time in {len(entries)} operations; the largest:"] + [
+        f"{microseconds[entry] / total:6.1%}  {microseconds[entry] / 1e6:8.3f} s  {entry.count:8,} calls  {entry.key}"
+        for entry in found
+    ]

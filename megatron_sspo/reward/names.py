@@ -1,0 +1,179 @@
+"""Reads names before values: `x = 3`, `P = (1, 2)`, `\\angle ABC = 60`, `NO : BO = 1 : \\sqrt{6}`, "Area = 12"."""
+
+import re
+from dataclasses import dataclass
+
+from megatron_sspo.reward.answer import split_equation
+from megatron_sspo.reward.formula import FUNCTIONS
+from megatron_sspo.reward.number import read_number, split_unit
+
+_INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
+_ARGUMENTS = r"(?:\([^()=]*\))?"
+_DECORATION = (
+    r"\\(?:overline|overrightarrow|overleftrightarrow|vec|w?i?d?e?hat|bar|mathbf|boldsymbol|mathcal|operatorname)"
+)
+_SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
+_LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
+_SYMBOL = re.compile(
+    rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_ARGUMENTS}\|?"
+)
+_PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
+_MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
+_FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
+_WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_INDEX_OR_ARGUMENTS = re.compile(r"[A-Za-z]_(?:\{[^{}]*\}|\\?[A-Za-z0-9]+)|(?<=[A-Za-z])\([^()]*\)")
+_FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
+_NO_LETTERS = FUNCTIONS | {
+    *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
+    *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
+}
+_GREATER = {">": "<", r"\ge": r"\le"}
+_RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
+_BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{])")
+_POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The sides of an equation: those that name a value, and those that state it."""
+
+    names: frozenset[str]  # of symbols, in one spelling
+    phrases: frozenset[str]  # words of names such as "the total area"
+    values: tuple[str, ...]  # at least one
+    is_symbolic: bool = False  # whether each name is one symbol, and no formula such as m + n
+
+    @property
+    def is_chain(self) -> bool:
+        """Test of whether there are several values."""
+        return len(self.values) > 1
+
+    @property
+    def value(self) -> str:
+        """The first value."""
+        return self.values[0]
+
+
+def read_names(text: str, known: frozenset[str] | None = None) -> Named:
+    """Returns the names and values of an equation or a chain of equations; one value if the text is no equation.
+
+    A symbol or a phrase is a name. So is a formula of letters beside a value without any, such as m + n beside 25, but
+    in a gold answer not one of x, y, z, since `x + y = 5` is a line.
+
+    Args:
+        text: a text that `clean` returned.
+        known: the letters of the gold value; None if the text is the gold answer. A side of an answer that has other
+            letters is a name.
+    """
+    sides = split_equation(text)
+    if not sides[0] and text.startswith("\\approx"):
+        sides = sides[1:]
+        text = sides[0]
+    if len(sides) == 1 or not all(sides):
+        return Named(frozenset(), frozenset(), (text,))
+    values = [side for side in sides if not _is_name(side)] or sides[-1:]
+    if known is None:
+        constants = [side for side in values if not _variables(side)]
+        if constants and all(_is_quantity(side) for side in values if side not in constants):
+            values = constants
+    else:
+        values = [side for side in values if _variables(side) <= known] or values[-1:]
+    names = [side for side in sides if side not in values]
+    phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
+    symbols = [side for side in names if side not in phrases]
+    return Named(
+        frozenset(map(_in_one_spelling, symbols)),
+        frozenset(word for phrase in phrases for word in re.findall("[a-z]+", phrase.lower()) if word not in _FILLERS),
+        tuple(values),
+        all(_SYMBOL.fullmatch(_compact(side)) for side in symbols),
+    )
+
+
+def may_be_same(gold: Named, answer: Named) -> bool:
+    """Returns whether the names do not contradict each other: a side without a name may have any."""
+    if gold.names and answer.names:
+        return gold.names <= answer.names
+    if gold.phrases and answer.phrases:
+        return bool(gold.phrases & answer.phrases)
+    return True
+
+
+def strip_name(text: str) -> tuple[str, str]:
+    """Returns the name before a bracketed value, and the value: P and (1,2) for `P = (1,2)` and for `P(1,2)`.
+
+    The name is empty, and the text whole, where there is none.
+    """
+    if match := _BEFORE_BRACKET.match(text):
+        name = match[1].strip()
+        if _is_name(name) and len(split_equation(text)) == 2:
+            return _in_one_spelling(name), text[match.end() :].strip()
+    elif (match := _POINT.match(text)) and text.index(")") == len(text) - 1:
+        return _in_one_spelling(match[1]), text[match.end() :].strip()
+    return "", text
+
+
+def read_inequality(text: str) -> tuple[str, str] | None:
+    """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
+    parts = [part.strip() for part in _RELATION.split(text)]
+    if len(parts) not in (3, 5) or any(mark in text for mark in ",;=") or not all(parts):
+        return None
+    values, signs = parts[::2], parts[1::2]
+    if any(sign in _GREATER for sign in signs):
+        if not all(sign in _GREATER for sign in signs):
+            return None
+        values, signs = values[::-1], [_GREATER[sign] for sign in reversed(signs)]
+    place = 1 if len(values) == 3 else int(bool(_SYMBOL.fullmatch(_compact(values[1]))))
+    name = values.pop(place)
+    if not _SYMBOL.fullmatch(_compact(name)) or any(letters_of(value) for value in values):
+        return None
+    opening = "[" if signs[0] != "<" else "("
+    closing = "]" if signs[-1] != "<" else ")"
+    if len(values) == 2:
+        interval = f"{opening}{values[0]},{values[1]}{closing}"
+    else:
+        interval = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
+    return _in_one_spelling(name), interval
+
+
+def read_assignments(items: list[str]) -> dict[str, str] | None:
+    """Returns the values of `x = 3, y = 4` by their names; None if an item has no name of its own."""
+    found: dict[str, str] = {}
+    for item in items:
+        sides = split_equation(item)
+        if len(sides) != 2 or not _SYMBOL.fullmatch(_compact(sides[0])):
+            return None
+        found[_in_one_spelling(sides[0])] = sides[1]
+    return found if len(found) == len(items) else None
+
+
+def letters_of(text: str) -> frozenset[str]:
+    """Returns the variables of a formula: its letters and Greek letters, without e."""
+    found = re.findall(r"\\([A-Za-z]+)|([A-Za-z])", text)
+    return frozenset(name or letter for name, letter in found if name not in _NO_LETTERS and letter != "e")
+
+
+def _variables(side: str) -> frozenset[str]:
+    """Returns the letters of a side that are not its unit."""
+    return frozenset() if read_number(side) else letters_of(split_unit(side)[0])
+
+
+def _is_name(side: str) -> bool:
+    return bool(_SYMBOL.fullmatch(_compact(side)) or _PHRASE.fullmatch(side))
+
+
+def _is_quantity(side: str) -> bool:
+    """Returns whether a formula, on one side of a gold equation, names the value on the other."""
+    bare = _COMMAND.sub(" ", _INDEX_OR_ARGUMENTS.sub("", side))
+    return bool(re.search(r"[A-Za-z]", side)) and bool(letters_of(side)) and not re.search("[xyz]", bare)
+
+
+def _compact(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def _in_one_spelling(name: str) -> str:
+    name = _FRACTION.sub(r"\1:\2", _compact(name)).replace("/", ":")
+    name = _MARKS.sub("", name)
+    if re.fullmatch("[A-Z]{2,3}", name):  # the segment BA is AB, the angle CBA is ABC
+        return min(name, name[::-1])
+    return "+".join(sorted(name.split("+")))

@@ -1,0 +1,201 @@
+"""Compares single values: numbers, words and ratios here, formulas by `Formulas`."""
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Protocol
+
+from megatron_sspo.reward.evaluate import arithmetic_value
+from megatron_sspo.reward.number import Number, read_number, split_unit
+
+Verdict = bool | None  # None: two formulas have to be compared, and nothing that does it was given
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_NEEDLESS_SPACE = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
+_SHORT_INDEX = re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}")
+_SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z](?![A-Za-z]))")  # E(X Y)
+_BASE = re.compile(r"[0-9]\s*_")
+_COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
+_FUNCTIONS = re.compile(
+    "(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|max|gcd|lcm|mod|det|dim|ker|deg|arg", re.IGNORECASE
+)
+RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
+_RATIO = re.compile(r":(?![^({]*[)}])")
+# Operations that are still to be carried out: an expression copied from the question is not an answer.
+_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
+_ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
+_FORMULA_SIGN = re.compile(r"[-+*/^_0-9]|\\(?:frac|sqrt|cdot|times)(?![A-Za-z])")
+# Words of up to four letters; other letters in a formula are products.
+_SHORT_WORDS = frozenset(
+    (
+        *("and", "any", "are", "all", "both", "but", "each", "even", "five", "for", "four", "from", "half", "has"),
+        *("have", "into", "less", "long", "more", "most", "much", "nine", "none", "not", "odd", "one", "only", "over"),
+        *("plus", "six", "some", "ten", "than", "that", "the", "then", "they", "this", "time", "two", "true", "was"),
+        *("were", "when", "will", "with", "year", "zero", "day", "days", "hour", "cent", "feet", "foot", "inch"),
+        *("mile", "mod", "per", "unit"),
+    )
+)
+_KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")  # what every value of a number has
+_NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
+# Words before a number that change its meaning, so that it is not the answer.
+_HEDGES = re.compile(
+    r"\b(?:not|never|n?either|n?or|between|than|least|most|about|approximately|almost|nearly|around|over|under|above|below|"
+    r"twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
+)
+
+
+class Formulas(Protocol):
+    """Interface of what compares formulas."""
+
+    def is_same(self, gold: str, answer: str) -> bool:
+        """Returns whether two cleaned texts that are not numbers or words are the same."""
+        ...
+
+    def value_of(self, text: str) -> Fraction | None:
+        """Returns the value of a formula, exact or to at least 30 digits; None if it has none."""
+        ...
+
+
+def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
+    """Returns whether an answer, which is no list or equation, is the gold value in a final form."""
+    if normalize(gold) == normalize(answer):
+        return True
+    if ":" in gold or ":" in answer:
+        ratios = _read_ratio(gold), _read_ratio(answer)
+        if ratios[0] and ratios[1]:
+            return _compare_ratios(*ratios, formulas)
+        if len(ratios[0]) > 2 or len(ratios[1]) > 2:
+            return False
+        if any(":" in text and not ratio for ratio, text in zip(ratios, (gold, answer), strict=True)):
+            return tokens_of(gold) == tokens_of(answer)
+        gold, answer = (
+            rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}" if len(ratio) == 2 else text
+            for ratio, text in zip(ratios, (gold, answer), strict=True)
+        )
+    gold_number = read_number(gold)
+    answer_number = read_number(answer) or (_stated_number(answer) if gold_number else None)
+    if gold_number and answer_number:
+        return gold_number.equals(answer_number)
+    if _BASE.search(gold) or _BASE.search(answer):
+        return False  # 16_8 is neither 16 nor 16_7; its other spellings were compared before
+    (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
+    if _has_words(bare_gold) or _has_words(bare_answer):
+        return tokens_of(gold) == tokens_of(answer)
+    if gold_number and (_ARITHMETIC.search(answer) or RELATION.search(answer) or not _KNOWN.search(answer)):
+        return False
+    if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
+        return False
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
+    if formulas is None:
+        return None
+    for number, text in ((gold_number, bare_answer), (answer_number, bare_gold)):
+        if number and number.places and not number.percent:
+            value = formulas.value_of(text)
+            if value is not None:
+                return number.value == value or number.states(value)
+    return formulas.is_same(bare_gold, bare_answer)
+
+
+def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdict:
+    """Returns whether a side of a chain has the value of the gold answer, or one of the two is the other rounded.
+
+    A side need not be in a final form: it may be the task, as in `16 - 3 - 4 = 9`.
+    """
+    numbers = read_number(gold), read_number(side)
+    if numbers[0] and numbers[1] and numbers[0].equals(numbers[1]):
+        return True
+    values: list[Fraction | None] = []
+    for number, text in zip(numbers, (gold, side), strict=True):
+        value = number.value if number else arithmetic_value(text)
+        values.append(value if value is not None or formulas is None else formulas.value_of(text))
+    left, right = values
+    if left is None or right is None:
+        return formulas.is_same(gold, side) if formulas else None
+    if left == right:
+        return True
+    is_rounded = (numbers[0] and numbers[0].places and numbers[0].rounds(right)) or (
+        numbers[1] and numbers[1].places and numbers[1].rounds(left)
+    )
+    if is_rounded or (isinstance(left, Fraction) and all(numbers)):
+        return bool(is_rounded)
+    return formulas.is_same(gold, side) if formulas else False
+
+
+def normalize(text: str) -> str:
+    """Returns the text without spaces that separate nothing, and without braces around a one-character index."""
+    if " " in text:
+        text = _SPACE_BETWEEN_LETTERS.sub("", _NEEDLESS_SPACE.sub("", text))
+    return _SHORT_INDEX.sub(r"\1", text) if "{" in text else text
+
+
+def tokens_of(text: str) -> list[str]:
+    """Returns the words, numbers and signs of a text, in lower case and without articles."""
+    found = re.findall(r"[0-9a-z]+|[-+*/=<>^_]", re.sub(r"\\([A-Za-z]+)", r"\1", text).lower())
+    return [token for token in found if token not in ("a", "an", "the")]
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Returns False if one verdict is; otherwise None if one is undecided; otherwise True."""
+    is_undecided = False
+    for verdict in verdicts:
+        if verdict is False:
+            return False
+        is_undecided = is_undecided or verdict is None
+    return None if is_undecided else True
+
+
+def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Returns True if one verdict is; otherwise None if one is undecided; otherwise False."""
+    is_undecided = False
+    for verdict in verdicts:
+        if verdict:
+            return True
+        is_undecided = is_undecided or verdict is None
+    return None if is_undecided else False
+
+
+def _read_ratio(text: str) -> list[str]:
+    """Returns the parts of a ratio such as 3:4; an empty list for any other text, such as a time."""
+    parts = [part.strip() for part in _RATIO.split(text)]
+    if len(parts) < 2 or not all(parts) or _has_words(text) or re.match("0[0-9]", parts[-1]):
+        return []
+    return parts
+
+
+def _compare_ratios(golds: list[str], answers: list[str], formulas: Formulas | None) -> Verdict:
+    if len(golds) != len(answers):
+        return False
+    pairs = [
+        (rf"\frac{{{golds[0]}}}{{{gold}}}", rf"\frac{{{answers[0]}}}{{{answer}}}")
+        for gold, answer in zip(golds[1:], answers[1:], strict=True)
+    ]
+    return all_of(compare_values(*pair, formulas) for pair in pairs)
+
+
+def _stated_number(sentence: str) -> Number | None:
+    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it."""
+    match = _NUMERAL.search(sentence)
+    if not match or "\\" in sentence[: match.start()]:
+        return None
+    words = sentence[: match.start()].lower()
+    if not re.fullmatch(r"[a-z ,.'-]*", words) or _HEDGES.search(words):
+        return None
+    return read_number(sentence[match.start() :].strip())
+
+
+def _has_words(text: str) -> bool:
+    """Returns whether letters in a text spell words; `ABC`, `xyz` and the letters of `3abc` are products."""
+    runs = re.findall(r"[A-Za-z]{2,}", _COMMAND.sub(" ", text))
+    is_formula = _FORMULA_SIGN.search(text) is not None
+    return any(_is_word(run, is_formula) for run in runs)
+
+
+def _is_word(run: str, is_formula: bool) -> bool:
+    if len(run) == 2:
+        return run.lower() == "no" and not is_formula
+    if _FUNCTIONS.fullmatch(run):
+        return False
+    if len(run) > 4 or run.lower() in _SHORT_WORDS:
+        return True
+    return not (is_formula or run.lower() in _ALPHABET or not re.search("[aeiou]", run))

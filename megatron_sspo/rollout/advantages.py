@@ -1,0 +1,192 @@
+"""Fills in the advantages of scored groups, by a function of the rewards, of the rollouts, or of the whole cycle."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.resolve import resolve
+from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import advantages
+from megatron_sspo.processes import agree
+from megatron_sspo.types import Rollout, RolloutGroup
+
+Values = list[list[torch.Tensor]]
+"""[group][rollout] -> the advantage of the rollout [] or those of its tokens [n]."""
+
+
+def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
+    """Returns the groups with Â_i filled in, or with Â_it if the function returns advantages of tokens. A collective.
+
+    All rollouts of an episode get the advantage of the episode.
+
+    Args:
+        groups: all groups of a cycle, whole on rank 0.
+        estimator: name of a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`. The
+            function maps the rewards [G] of a group to its advantages: [G], or a sequence of G tensors with one number
+            for each token of a response. If it has a parameter `rollouts`, it is given the group's rollouts too, one
+            for each reward. Its attribute `batch_step`, if there is one, maps all advantages of the cycle [N] to those
+            that are used [N].
+    """
+    function = resolve_advantage(estimator)
+    if not _takes_rollouts(function):  # rewards are known to every rank
+        return _filled(groups, _evaluate(function, groups))
+    found: Values = []
+
+    def means() -> list[list[tuple[float, bool]]]:
+        found.extend(_evaluate(function, groups))
+        pairs = zip(groups, found, strict=True)
+        return [[(_mean(r, v), v.ndim > 0) for r, v in zip(g.rollouts, values, strict=True)] for g, values in pairs]
+
+    # other ranks have only outlines of the rollouts
+    agreed = agree.run_on_rank_0(means)
+    return _filled(groups, found) if found else _outlined(groups, agreed)
+
+
+def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup]) -> Values:
+    """Computes the advantages of all groups, the batch-wide step included.
+
+    Raises:
+        ValueError: the function returns another number of values than there are rewards or tokens.
+    """
+    found: Values = []
+    for group in groups:
+        rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
+        more = {"rollouts": group.rollouts} if _takes_rollouts(function) else {}
+        values = [torch.as_tensor(value, dtype=torch.float64) for value in function(rewards, **more)]
+        lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
+        is_sound = len(values) == len(rewards) and all(
+            value.shape == () or (more and value.shape == (length,))
+            for value, length in zip(values, lengths, strict=True)
+        )
+        if not is_sound:
+            raise ValueError(
+                f"there are {len(rewards)} rewards, and advantages of the shapes "
+                f"{[list(value.shape) for value in values]}"
+            )
+        found.append(values)
+    step = getattr(function, "batch_step", None)
+    if step is not None:
+        flat = [value.reshape(-1) for values in found for value in values]
+        changed = iter(step(torch.cat(flat)).split([len(value) for value in flat]) if flat else [])
+        found = [[next(changed).reshape(value.shape) for value in values] for values in found]
+    return [_of_rollouts(group, values) for group, values in zip(groups, found, strict=True)]
+
+
+def _of_rollouts(group: RolloutGroup, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the value of its episode for each rollout."""
+    return [value for value, rollouts in zip(values, group.episodes, strict=True) for _ in rollouts]
+
+
+def _filled(groups: Sequence[RolloutGroup], found: Values) -> list[RolloutGroup]:
+    def filled(rollout: Rollout, value: torch.Tensor) -> Rollout:
+        if not value.ndim:
+            return replace(rollout, advantage=float(value))
+        of_tokens = np.where(rollout.response_mask(), value.numpy(), 0.0)
+        return replace(rollout, advantage=_mean(rollout, value), token_advantages=of_tokens)
+
+    pairs = zip(groups, found, strict=True)
+    return [replace(g, rollouts=[filled(r, v) for r, v in zip(g.rollouts, values, strict=True)]) for g, values in pairs]
+
+
+def _outlined(groups: Sequence[RolloutGroup], means: Sequence[Sequence[tuple[float, bool]]]) -> list[RolloutGroup]:
+    def filled(rollout: Rollout, mean: float, is_of_tokens: bool) -> Rollout:
+        rollout = replace(rollout, advantage=mean)
+        return rollout.outline(token_advantages=len(rollout.tokens)) if is_of_tokens else rollout
+
+    pairs = zip(groups, means, strict=True)
+    return [replace(g, rollouts=[filled(r, *m) for r, m in zip(g.rollouts, of, strict=True)]) for g, of in pairs]
+
+
+def _mean(rollout: Rollout, value: torch.Tensor) -> float:
+    """Returns the mean over the tokens that the policy sampled; 0 without any."""
+    if not value.ndim:
+        return float(value)
+    own = value[torch.from_numpy(rollout.response_mask())]
+    return float(own.mean()) if len(own) else 0.0
+
+
+def _takes_rollouts(function: Any) -> bool:
+    """Returns whether an advantage function has a parameter `rollouts`."""
+    try:
+        return "rollouts" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> None:
+    """Calls an advantage function with a group of rewards and checks the result.
+
+    Args:
+        may_branch: whether an episode may have several rollouts.
+
+    Raises:
+        UserError: there is no such function, it raises, or it does not return one finite number per reward or token; or
+            it needs a rollout for each reward, and episodes may have several.
+    """
+    function, what = resolve_advantage(name), f"the advantage {name!r}"
+    if not callable(function):
+        raise UserError(f"{what} is {describe_value(function)}, and must be a function")
+    if may_branch and _takes_rollouts(function):
+        raise UserError(
+            f"{what} is computed from one rollout for each reward, and an agent's episode may have several: set "
+            "rollouts.endpoint.max_branches to 1, or choose another advantage"
+        )
+    rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
+    more = {"rollouts": [_example(reward, 1 + index) for index, reward in enumerate(rewards.tolist())]}
+    try:
+        with user_code_errors(what, always=True):
+            found = function(rewards, **(more if _takes_rollouts(function) else {}))
+    except UserError as error:
+        raise UserError(f"{what} cannot be computed for {group_size} rewards: {error}") from error
+    if isinstance(found, torch.Tensor):
+        is_sound = found.shape == rewards.shape and bool(found.isfinite().all())
+    else:
+        lengths = range(1, 1 + group_size)
+        is_sound = isinstance(found, (list, tuple)) and [_length(value) for value in found] == [*lengths]
+    if not is_sound:
+        raise UserError(
+            f"{what} returned {describe_value(found)} for {group_size} rewards: it must be a tensor of as many finite "
+            "numbers"
+        )
+
+
+def _length(value: Any) -> int:
+    is_sound = isinstance(value, torch.Tensor) and value.ndim == 1 and bool(value.isfinite().all())
+    return len(value) if is_sound else -1
+
+
+def _example(reward: float, length: int) -> Rollout:
+    return Rollout(
+        tokens=np.zeros(length, dtype=np.int32),
+        rollout_log_probs=np.full(length, -1.0, dtype=np.float32),
+        text="",
+        finish_reason="stop",
+        policy_version=0,
+        reward_parts={"answer": reward},
+    )
+
+
+def resolve_advantage(name: str) -> Any:
+    """Returns the advantage function of that name. Raises UserError if there is none."""
+    if ":" in name:
+        return resolve("objective", name, name.partition(":")[2])
+    known = {
+        key: value
+        for key, value in vars(advantages).items()
+        if inspect.isfunction(value)
+        and value.__module__ == advantages.__name__
+        and "rewards" in inspect.signature(value).parameters
+        and not key.startswith("_")
+    }
+    if name not in known:
+        raise UserError(
+            f"there is no advantage named {name!r}: choose one of {', '.join(sorted(known))}, or name your own as "
+            "package.module:attribute"
+        )
+    return known[name]

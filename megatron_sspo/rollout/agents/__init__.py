@@ -1,0 +1,1 @@
+"""The endpoint that answers agents, and the rollouts that it records."""

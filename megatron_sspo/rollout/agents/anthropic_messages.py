@@ -1,0 +1,217 @@
+"""Anthropic's messages: reads a request, and writes a message, whole or as a stream."""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from megatron_sspo.rollout.agents.chat import (
+    ChatRequest,
+    Completion,
+    Form,
+    no_grammar,
+    read_max_tokens,
+    read_model,
+    read_stop,
+)
+from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, check_text, parse_tools, read_text
+from megatron_sspo.rollout.agents.strict_json import read_json
+
+_INVALID = "INVALID_JSON"  # the key under which Anthropic's clients wrap arguments that are no JSON object
+_UNSUPPORTED = ("mcp_servers", "container", "context_management")
+_ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+
+
+def parse_request(content: Any) -> ChatRequest:
+    """Reads the body of a request. See `Form`."""
+    if not isinstance(content, dict):
+        raise Refusal("the body must be a JSON object")
+    for name in _UNSUPPORTED:
+        if content.get(name):
+            raise Refusal(f"{name} is not supported")
+    choice, output = content.get("tool_choice") or {"type": "auto"}, content.get("output_config") or {}
+    if not isinstance(choice, Mapping) or not isinstance(output, Mapping):
+        raise Refusal("tool_choice and output_config must be objects")
+    if choice.get("type") not in ("auto", "none"):
+        raise no_grammar("tool_choice must be auto or none")
+    if content.get("output_format") or output.get("format"):
+        raise no_grammar("output_format is not supported")
+    tools = _tools(content.get("tools"))
+    return ChatRequest(
+        messages=_messages(content.get("system"), content.get("messages")),
+        tools=tools,
+        model=read_model(content.get("model")),
+        max_tokens=read_max_tokens(content.get("max_tokens")),
+        stop=read_stop(content.get("stop_sequences"), "stop_sequences"),
+        parse_calls=bool(tools) and choice.get("type") != "none",
+        stream=content.get("stream") is True,
+        stream_usage=True,
+    )
+
+
+def to_json(request: ChatRequest, completion: Completion) -> dict[str, Any]:
+    """Returns the body of a response that is sent at once."""
+    return _head(request, completion, _blocks(completion.message)) | _end(completion)
+
+
+def to_events(request: ChatRequest, completion: Completion) -> Iterator[bytes]:
+    """Yields the events of a stream. Each block is one event, because the answer is parsed as a whole."""
+
+    def event(kind: str, **more: Any) -> bytes:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind} | more)}\n\n".encode()
+
+    yield event("message_start", message=_head(request, completion, []))
+    for index, block in enumerate(_blocks(completion.message)):
+        empty, deltas = _pieces(block)
+        yield event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    yield event("message_delta", delta=_end(completion), usage=_usage(completion))
+    yield event("message_stop")
+
+
+def error_json(error: Refusal) -> dict[str, Any]:
+    """Returns the body of an error, as Anthropic's clients read it."""
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": str(error), "code": error.code}}
+
+
+def _messages(system: Any, given: Any) -> list[Message]:
+    if not isinstance(given, list) or not given:
+        raise Refusal("messages must be a list of one message or more")
+    found = [Message("system", text)] if (text := _joined(system, "system")) else []
+    for number, message in enumerate(given):
+        place = f"messages[{number}]"
+        if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+            raise Refusal(f"{place} must be an object whose role is user or assistant")
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+            raise Refusal(f"{place}.content must be text, or a list of blocks")
+        found += [_answer(blocks, place)] if message["role"] == "assistant" else _questions(blocks, place)
+    if not found or found[-1].role == "assistant":
+        raise Refusal("the last message must be the user's: an answer cannot be begun for the policy")
+    return found
+
+
+def _questions(blocks: list[dict[str, Any]], place: str) -> list[Message]:
+    """Returns the messages of a user's message: each result of a tool is one, and so is the text between two."""
+    found: list[Message] = []
+    for number, block in enumerate(blocks):
+        where = f"{place}.content[{number}]"
+        if block.get("type") == "tool_result":
+            answers = read_text(block.get("tool_use_id"), f"{where}.tool_use_id")
+            found.append(Message("tool", _joined(block.get("content"), f"{where}.content"), answers_call=answers))
+        else:
+            text = _text(block, where)
+            if found and found[-1].role == "user":
+                text = f"{found.pop().content}\n{text}"
+            found.append(Message("user", text))
+    return found
+
+
+def _answer(blocks: list[dict[str, Any]], place: str) -> Message:
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[Call] = []
+    for number, block in enumerate(blocks):
+        where = f"{place}.content[{number}]"
+        if block.get("type") == "thinking":
+            reasoning.append(read_text(block.get("thinking"), f"{where}.thinking"))
+        elif block.get("type") == "tool_use":
+            calls.append(_call(block, where))
+        else:
+            texts.append(_text(block, where))
+    return Message("assistant", "\n".join(texts), "\n".join(reasoning), tuple(calls))
+
+
+def _call(block: dict[str, Any], place: str) -> Call:
+    name, given = block.get("name"), block.get("input", {})
+    if not isinstance(name, str) or not isinstance(given, dict):
+        raise Refusal(f"{place} must have a name, and an input that is an object")
+    is_wrapped = list(given) == [_INVALID] and isinstance(given[_INVALID], str)
+    arguments = given[_INVALID] if is_wrapped else json.dumps(given, ensure_ascii=False)
+    return Call(check_text(name, place), check_text(arguments, place), read_text(block.get("id"), f"{place}.id"))
+
+
+def _joined(content: Any, place: str) -> str:
+    """Returns the text of a content that is a text or a list of blocks of text, one a line."""
+    if not isinstance(content, list):
+        return read_text(content, place)
+    return "\n".join(_text(block, f"{place}[{number}]") for number, block in enumerate(content))
+
+
+def _text(block: Any, place: str) -> str:
+    return read_text([block], place)
+
+
+def _tools(given: Any) -> list[dict[str, Any]]:
+    """Reads the tools, and returns them in OpenAI's form."""
+    if given is not None and not (isinstance(given, list) and all(isinstance(tool, Mapping) for tool in given)):
+        raise Refusal("tools must be a list of objects")
+    found: list[dict[str, Any]] = []
+    for number, tool in enumerate(given or []):
+        if tool.get("type") not in (None, "custom"):
+            raise Refusal(f"tools[{number}] must have the type custom: tools of a server are not supported")
+        function = {"name": tool.get("name"), "description": tool.get("description") or ""}
+        found.append({"type": "function", "function": function | {"parameters": tool.get("input_schema") or {}}})
+    return parse_tools(found)
+
+
+def _head(request: ChatRequest, completion: Completion, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": blocks,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _usage(completion),
+    }
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if message.reasoning:
+        found.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+    if message.content:
+        found.append({"type": "text", "text": message.content})
+    found += [{"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)} for call in message.calls]
+    return found
+
+
+def _input(call: Call) -> dict[str, Any]:
+    try:
+        found = read_json(call.arguments)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {_INVALID: call.arguments}
+
+
+def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns a block as a stream begins it, and the deltas that fill it."""
+    if block["type"] == "thinking":
+        deltas = [{"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature")]
+        return block | {"thinking": ""}, deltas
+    if block["type"] == "text":
+        return block | {"text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+
+
+def _end(completion: Completion) -> dict[str, Any]:
+    if completion.finish_reason == "length":
+        reason = "max_tokens"
+    elif completion.message.calls:
+        reason = "tool_use"
+    else:
+        reason = "stop_sequence" if completion.stop else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": completion.stop if reason == "stop_sequence" else None}
+
+
+def _usage(completion: Completion) -> dict[str, int]:
+    return {"input_tokens": completion.prompt_tokens, "output_tokens": completion.completion_tokens}
+
+
+FORM = Form("/messages", parse_request, to_json, to_events, error_json)

@@ -1,0 +1,89 @@
+"""A request for the policy's next turn and its answer, in no client's form; and the forms that clients speak."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_sspo.rollout.agents.messages import Message, Refusal, check_text
+from megatron_sspo.types import FinishReason
+
+_MOST_STOPS, _LONGEST_STOP = 4, 256
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request for a completion. Temperature, top-p and other parameters of sampling are the run's."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]  # in OpenAI's form, which chat templates expect
+    model: str
+    max_tokens: int | None  # None: as many as there is room for
+    stop: tuple[str, ...]
+    parse_calls: bool
+    stream: bool
+    stream_usage: bool
+
+    @property
+    def tools_key(self) -> str:
+        """The tools as text, by which conversations with the same tools are recognized."""
+        return json.dumps(self.tools, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The policy's answer, with the numbers of tokens."""
+
+    message: Message
+    finish_reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    stop: str = ""  # the client's string that ended it
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of the requests and responses of one API."""
+
+    path: str
+    parse_request: Callable[[Any], ChatRequest]
+    """Reads the body of a request. Raises Refusal if it is malformed, asks for something that would change the
+    distribution of the tokens, or that is not offered."""
+    to_json: Callable[[ChatRequest, Completion], dict[str, Any]]
+    """Returns the body of a response that is sent at once."""
+    to_events: Callable[[ChatRequest, Completion], Iterator[bytes]]
+    """Yields the events of a stream. The answer is in one piece, because it is parsed as a whole."""
+    error_json: Callable[[Refusal], dict[str, Any]]
+    """Returns the body of an error."""
+
+
+def read_model(given: Any) -> str:
+    """Reads the name of a model, which responses repeat. Raises Refusal if it is none."""
+    if not isinstance(given or "", str):
+        raise Refusal("model must be text")
+    return check_text(given or "policy", "model")[:256]
+
+
+def read_max_tokens(given: Any) -> int | None:
+    """Reads the most tokens of an answer. Raises Refusal if it is no number of tokens."""
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise Refusal("max_tokens must be a whole number of 1 or more")
+    return given
+
+
+def read_stop(given: Any, name: str) -> tuple[str, ...]:
+    """Reads the strings that end an answer. Raises Refusal if they are malformed, or too many."""
+    found = [given] if isinstance(given, str) else given or []
+    is_list = isinstance(found, list) and len(found) <= _MOST_STOPS
+    if not is_list or not all(isinstance(text, str) and 0 < len(text) <= _LONGEST_STOP for text in found):
+        raise Refusal(f"{name} must be at most {_MOST_STOPS} texts of 1 to {_LONGEST_STOP} characters")
+    return tuple(check_text(text, name) for text in found)
+
+
+def no_grammar(name: str) -> Refusal:
+    """Returns the refusal of a request whose answer must have a given form."""
+    return Refusal(
+        f"{name}: a grammar would change the distribution that tokens are sampled from", code="constrained_decoding"
+    )

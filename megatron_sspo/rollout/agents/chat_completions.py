@@ -1,0 +1,129 @@
+"""OpenAI's chat completions: reads a request, and writes a completion, whole or as a stream."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from megatron_sspo.rollout.agents.chat import (
+    ChatRequest,
+    Completion,
+    Form,
+    no_grammar,
+    read_max_tokens,
+    read_model,
+    read_stop,
+)
+from megatron_sspo.rollout.agents.messages import Message, Refusal, parse_messages, parse_tools
+
+_UNSUPPORTED = (
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "functions",
+    "function_call",
+    "modalities",
+    "audio",
+    "prediction",
+)
+
+
+def parse_request(content: Any) -> ChatRequest:
+    """Reads the body of a request.
+
+    Raises:
+        Refusal: it is malformed, or asks for something that would change the distribution of the tokens, or that is
+            not offered.
+    """
+    if not isinstance(content, dict):
+        raise Refusal("the body must be a JSON object")
+    if content.get("n") not in (None, 1):
+        raise Refusal("n must be 1: send several requests")
+    for name in _UNSUPPORTED:
+        if content.get(name):
+            raise Refusal(f"{name} is not supported")
+    if content.get("tool_choice") not in (None, "auto", "none"):
+        raise no_grammar("tool_choice must be auto or none")
+    if (content.get("response_format") or {"type": "text"}) != {"type": "text"}:
+        raise no_grammar("response_format must be text")
+    options = content.get("stream_options") or {}
+    if not isinstance(options, Mapping):
+        raise Refusal("stream_options must be an object")
+    tools = parse_tools(content.get("tools"))
+    return ChatRequest(
+        messages=parse_messages(content.get("messages")),
+        tools=tools,
+        model=read_model(content.get("model")),
+        max_tokens=read_max_tokens(content.get("max_completion_tokens", content.get("max_tokens"))),
+        stop=read_stop(content.get("stop"), "stop"),
+        parse_calls=bool(tools) and content.get("tool_choice") != "none",
+        stream=content.get("stream") is True,
+        stream_usage=options.get("include_usage") is True,
+    )
+
+
+def to_json(request: ChatRequest, completion: Completion) -> dict[str, Any]:
+    """Returns the body of a response that is sent at once."""
+    choice = {
+        "index": 0,
+        "message": _message(completion.message),
+        "finish_reason": _reason(completion),
+        "logprobs": None,
+    }
+    return _head("chat.completion", request) | {"choices": [choice], "usage": _usage(completion)}
+
+
+def to_events(request: ChatRequest, completion: Completion) -> Iterator[bytes]:
+    """Yields the events of a stream. The answer is one event, because it is parsed as a whole."""
+    head = _head("chat.completion.chunk", request)
+
+    def event(choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return f"data: {json.dumps(head | {'choices': choices} | more)}\n\n".encode()
+
+    delta = _message(completion.message)
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(delta["tool_calls"])]
+    yield event([{"index": 0, "delta": delta, "finish_reason": None}])
+    yield event([{"index": 0, "delta": {}, "finish_reason": _reason(completion)}])
+    if request.stream_usage:
+        yield event([], usage=_usage(completion))
+    yield b"data: [DONE]\n\n"
+
+
+def error_json(error: Refusal) -> dict[str, Any]:
+    """Returns the body of an error, as OpenAI's clients read it."""
+    return {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": error.code}}
+
+
+def _head(kind: str, request: ChatRequest) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "role": "assistant",
+        "content": message.content if not message.calls else message.content or None,
+    }
+    if message.reasoning:
+        found["reasoning_content"] = message.reasoning
+    if message.calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return found
+
+
+def _reason(completion: Completion) -> str:
+    if completion.finish_reason == "length":
+        return "length"
+    return "tool_calls" if completion.message.calls else "stop"
+
+
+def _usage(completion: Completion) -> dict[str, int]:
+    prompt, sampled = completion.prompt_tokens, completion.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+FORM = Form("/chat/completions", parse_request, to_json, to_events, error_json)

@@ -1,0 +1,123 @@
+"""Runs the episodes of an agent on an engine."""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from megatron_sspo.agent.agents import Agents
+from megatron_sspo.agent.protocol import reward_parts
+from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.rollout.agents.groups import Episode, make_group
+from megatron_sspo.rollout.agents.server import EndpointServer
+from megatron_sspo.rollout.agents.session import Sampler, Session
+from megatron_sspo.rollout.agents.template import ChatTemplate
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+
+
+class AgentEpisodes:
+    """The episodes of an agent on one engine, and the endpoint that answers them. One event loop makes all calls.
+
+    Args:
+        agents: the agent.
+        tokenizer: the model's tokenizer.
+        max_positions: most tokens of a sequence of the model.
+        vocab_size: the number of tokens of the model.
+
+    Raises:
+        UserError: see `ChatTemplate`.
+    """
+
+    def __init__(self, agents: Agents, tokenizer: Any, *, max_positions: int, vocab_size: int) -> None:
+        # a copy, because a tokenizer changes its state while it encodes, and the engine has its own thread
+        self._agents, self._tokenizer = agents, copy.deepcopy(tokenizer)
+        self._template = ChatTemplate(self._tokenizer)
+        self._max_positions, self._vocab_size = max_positions, vocab_size
+        self._server = EndpointServer(agents.limits.address)
+        self._slots = asyncio.Semaphore(agents.limits.max_episodes)
+        self._opening = asyncio.Lock()
+        self._num_groups = 0
+
+    async def group(
+        self, prompt: Prompt, sampling: Sampling, samplers: Sequence[Sampler], *, policy_version: int
+    ) -> RolloutGroup:
+        """Runs an episode with each sampler, at the same time, and returns their rollouts.
+
+        Args:
+            policy_version: the version of an episode in which nothing was sampled.
+
+        Raises:
+            UserError: the engine failed, or the agent did before its first turn.
+        """
+        async with self._listening():
+            tasks = [asyncio.create_task(self._run(prompt, sampling, sampler)) for sampler in samplers]
+            try:
+                episodes = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return make_group(prompt, episodes, self._tokenizer, policy_version=policy_version)
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        """Opens the endpoint for the first group, and closes it after the last one."""
+        async with self._opening:
+            await self._server.listen()
+            self._num_groups += 1
+        try:
+            yield
+        finally:
+            self._num_groups -= 1
+            async with self._opening:
+                if not self._num_groups:
+                    await self._server.close()
+
+    async def _run(self, prompt: Prompt, sampling: Sampling, sampler: Sampler) -> Episode:
+        async with self._slots:
+            limits = self._agents.limits
+            session = Session(
+                sampler,
+                self._template,
+                self._tokenizer,
+                limits,
+                max_tokens=min(self._agents.max_prompt_tokens + sampling.max_tokens, self._max_positions),
+                vocab_size=self._vocab_size,
+            )
+            agent = asyncio.wrap_future(self._agents.begin(self._server.add(session), prompt))
+            try:
+                await asyncio.wait({agent, session.broken}, timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+                if session.broken.done():
+                    session.broken.result()  # raises the engine's error
+                reward = _reward(agent, session) if agent.done() else None
+                is_late = not agent.done()
+            finally:
+                agent.cancel()
+                await self._server.remove(session)
+        trajectories = session.tree.trajectories()
+        self._agents.count(
+            turns=session.num_turns,
+            branches=len(trajectories),
+            refused=session.num_refused,
+            late=is_late,
+            failed=reward is None and not is_late,
+        )
+        failed = {"agent": limits.failure_reward}
+        return Episode(trajectories, failed if reward is None else reward, session.last_text)
+
+
+def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] | None:
+    """Returns the reward of an agent that has ended; None if it raised.
+
+    Raises:
+        UserError: it raised before the policy had answered or refused anything, so that the policy is not to blame; or
+            it returned no reward.
+    """
+    error = asyncio.CancelledError("the agent was cancelled") if agent.cancelled() else agent.exception()
+    if error is None:
+        return reward_parts(agent.result())
+    if session.num_turns or session.num_refused:
+        return None
+    with user_code_errors("the agent", always=True):
+        raise error

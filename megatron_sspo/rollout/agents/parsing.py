@@ -1,0 +1,61 @@
+"""Reads reasoning and calls of tools from the text of an answer, in the format of Qwen and Hermes."""
+
+import json
+import re
+import uuid
+from collections.abc import Collection
+
+from megatron_sspo.rollout.agents.messages import Call, Message
+from megatron_sspo.rollout.agents.strict_json import read_json
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_NAME, _ARGUMENTS, _REASONING_END = "name", "arguments", "</think>"
+
+
+def parse_answer(text: str, tools: Collection[str]) -> Message:
+    """Returns the message of an answer.
+
+    What stands before `</think>` is its reasoning. `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` is a
+    call; one that is malformed or names no tool stays in the content.
+
+    Args:
+        tools: the names of the tools that may be called.
+    """
+    reasoning, ended, content = text.rpartition(_REASONING_END)
+    calls: list[Call] = []
+
+    def take(found: "re.Match[str]") -> str:
+        call = _call(found[1], tools)
+        if call is None:
+            return found[0]
+        calls.append(call)
+        return ""
+
+    if tools:
+        content = _CALL.sub(take, content)
+    return Message(
+        role="assistant",
+        content=content.strip() if calls or ended else content,
+        reasoning=reasoning.strip().removeprefix("<think>").strip(),
+        calls=tuple(calls),
+    )
+
+
+def _call(text: str, tools: Collection[str]) -> Call | None:
+    try:
+        found = read_json(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get(_NAME), str) or found[_NAME] not in tools:
+        return None
+    arguments = found.get(_ARGUMENTS, {})
+    return Call(
+        found[_NAME],
+        arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        new_call_id(),
+    )
+
+
+def new_call_id() -> str:
+    """Returns an id for a call."""
+    return f"call_{uuid.uuid4().hex[:24]}"

@@ -1,0 +1,157 @@
+"""The HTTP server that answers the requests of agents."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
+from megatron_sspo.rollout.agents.chat import Form
+from megatron_sspo.rollout.agents.messages import Refusal
+from megatron_sspo.rollout.agents.session import Session
+from megatron_sspo.rollout.agents.strict_json import read_json
+
+_MOST_BYTES = 8 << 20  # of the body of a request
+_BODY_SECONDS = 30.0  # in which the body has to arrive
+_LINGER_SECONDS = 1.0  # in which a client may read the answer to a body that is not read to its end
+_MOST_REQUESTS = 4096  # at the same time
+
+_FORMS = (chat_completions.FORM, anthropic_messages.FORM)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class EndpointServer:
+    """Answers `POST <base_url>/chat/completions` and `POST <base_url>/messages`, in the event loop of `listen`.
+
+    The key of an episode is in the path of its `base_url`; `/v1` takes it as a bearer token and as `x-api-key`.
+
+    Args:
+        address: the address to listen on.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._sessions: dict[str, Session] = {}
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+        self._num_requests = 0
+
+    async def listen(self) -> None:
+        """Begins to listen on a free port. A second call does nothing.
+
+        Raises:
+            UserError: the address is none of this machine.
+        """
+        if self._runner is not None:
+            return
+        app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._as_json])
+        for prefix in ("/v1", "/{key}/v1"):
+            for form in _FORMS:
+                app.router.add_post(prefix + form.path, functools.partial(self._answer, form))
+            app.router.add_get(f"{prefix}/models", self._models)
+        runner = self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
+            lingering_time=_LINGER_SECONDS,
+            auto_decompress=False,  # no client packs its requests
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._address, 0).start()
+        except OSError as error:
+            raise UserError(
+                f"agents cannot be answered at rollouts.endpoint.address={self._address!r} ({error.strerror}): name "
+                "an address of this machine"
+            ) from error
+        self._port = runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def add(self, session: Session) -> str:
+        """Adds an episode and returns its `base_url`."""
+        self._sessions[session.key] = session
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        return f"http://{host}:{self._port}/{session.key}/v1"
+
+    async def remove(self, session: Session) -> None:
+        """Ends an episode: cancels its requests, and refuses further ones."""
+        self._sessions.pop(session.key, None)
+        for task in session.in_progress:
+            task.cancel()
+        if session.in_progress:
+            await asyncio.wait(session.in_progress)
+
+    def _session(self, request: web.Request) -> Session:
+        headers = request.headers
+        bearer = headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        found = self._sessions.get(request.match_info.get("key", headers.get("x-api-key", bearer)))
+        if found is None:
+            raise Refusal("no episode with this key is in progress", status=401, code="invalid_api_key")
+        return found
+
+    async def _answer(self, form: Form, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        task = asyncio.current_task()
+        assert task is not None
+        session.in_progress.add(task)
+        try:
+            session.admit()
+            asked = form.parse_request(await _read(request))
+            completion = await session.answer(asked)
+        except Refusal:
+            session.num_refused += 1
+            raise
+        finally:
+            session.in_progress.discard(task)
+        if not asked.stream:
+            return web.json_response(form.to_json(asked, completion))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        for event in form.to_events(asked, completion):
+            await response.write(event)
+        return response
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        self._session(request)
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "megatron_sspo"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    @web.middleware
+    async def _as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turns errors into JSON that clients read, and bounds the number of requests in progress."""
+        self._num_requests += 1
+        error_json = next((form for form in _FORMS if request.path.endswith(form.path)), _FORMS[0]).error_json
+        try:
+            if self._num_requests > _MOST_REQUESTS:
+                raise Refusal("too many requests are in progress", status=503, code="overloaded")
+            return await handler(request)
+        except Refusal as error:
+            return web.json_response(error_json(error), status=error.status)
+        except web.HTTPException as error:
+            refusal = Refusal(error.text or error.reason, code=error.reason.lower().replace(" ", "_"))
+            return web.json_response(error_json(refusal), status=error.status)
+        finally:
+            self._num_requests -= 1
+
+
+async def _read(request: web.Request) -> Any:
+    """Returns the body of a request as JSON. Raises Refusal if it is late or malformed."""
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            content = await request.read()
+    except TimeoutError:
+        raise Refusal(f"the body did not arrive within {_BODY_SECONDS:.0f} s", status=408, code="timeout") from None
+    try:
+        return read_json(content)
+    except ValueError as error:
+        raise Refusal(f"the body is not JSON: {error}") from None

@@ -1,0 +1,150 @@
+"""An episode's side of the endpoint: its budgets, and the record of its turns."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents.chat import ChatRequest, Completion
+from megatron_sspo.rollout.agents.messages import Message, Refusal
+from megatron_sspo.rollout.agents.template import ChatTemplate
+from megatron_sspo.rollout.agents.tree import Sampled, Tree, Turn
+from megatron_sspo.types import Endpoint
+
+
+class Sampler(Protocol):
+    """Samples and parses the turns of one episode; every engine has its own."""
+
+    reads_special_tokens: bool
+    """Whether `parse` wants the text with its special tokens, except an end token at its end."""
+
+    async def sample(self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int) -> Sampled:
+        """Samples one turn. Cancelling it cancels the request.
+
+        Args:
+            max_tokens: most tokens of the turn.
+            stop: the client's strings that end the turn, beside those of the run.
+            number: the number of the turn in its episode, from 0.
+
+        Raises:
+            UserError: the engine cannot generate; the run ends.
+        """
+        ...
+
+    async def parse(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
+        """Returns the message of an answer, with its reasoning and calls of tools.
+
+        Args:
+            tools: the tools that may be called; empty if calls are not to be parsed.
+        """
+        ...
+
+
+class Session:
+    """One episode as the endpoint sees it.
+
+    Args:
+        sampler: samples the turns.
+        template: the model's chat template.
+        tokenizer: decodes the turns.
+        limits: the limits of an episode.
+        max_tokens: most tokens of a conversation, prompt included.
+        vocab_size: the number of tokens of the model.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        template: ChatTemplate,
+        tokenizer: Any,
+        limits: Endpoint,
+        *,
+        max_tokens: int,
+        vocab_size: int,
+    ) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self.tree = Tree()
+        self.num_turns = self.num_refused = 0
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
+        self.in_progress: set[asyncio.Task[Any]] = set()
+        self.last_text = ""
+        self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
+        self._max_tokens, self._vocab_size = max_tokens, vocab_size
+
+    def admit(self) -> None:
+        """Raises Refusal if as many requests are in progress as are allowed; clients then try again."""
+        if len(self.in_progress) > self._limits.max_concurrent:
+            raise Refusal(
+                f"an episode may have {self._limits.max_concurrent} requests in progress", status=429, code="too_many"
+            )
+
+    async def answer(self, request: ChatRequest) -> Completion:
+        """Samples the next turn of a conversation and records it.
+
+        Raises:
+            Refusal: a budget is spent, or the template rejects the conversation.
+        """
+        if self.num_turns >= self._limits.max_turns:
+            raise Refusal(f"the episode has had its {self._limits.max_turns} turns", code="episode_budget_exceeded")
+        parent, prompt = self._prompt(request)
+        room = self._max_tokens - len(prompt)
+        if room < 1:
+            raise Refusal(
+                f"the conversation has {len(prompt)} tokens, and {self._max_tokens} with the answer are allowed",
+                code="context_length_exceeded",
+            )
+        if max(prompt) >= self._vocab_size:
+            raise Refusal("the conversation has a token that the model does not have")
+        is_new_branch = parent is None or not self.tree.is_leaf(parent)
+        if is_new_branch and self.tree.num_branches >= self._limits.max_branches:
+            raise Refusal(
+                f"the episode has had its {self._limits.max_branches} branches: continue one of its conversations",
+                code="episode_budget_exceeded",
+            )
+        number, self.num_turns = self.num_turns, self.num_turns + 1
+        try:
+            sampled = await self._sampler.sample(
+                prompt, max_tokens=min(room, request.max_tokens or room), stop=request.stop, number=number
+            )
+            message, stop = await self._parse(request, sampled)
+        except UserError as error:
+            if not self.broken.done():
+                self.broken.set_exception(error)
+            raise Refusal("the engine has failed", code="engine") from error
+        self.tree.turns.append(Turn(request.tools_key, [*request.messages, message], prompt, sampled, parent))
+        return Completion(message, sampled.finish_reason, len(prompt), len(sampled.tokens), stop)
+
+    async def _parse(self, request: ChatRequest, sampled: Sampled) -> tuple[Message, str]:
+        """Returns the message of a turn, and the client's string that ended it."""
+        text = self.last_text = self._decode(sampled.tokens)
+        if self._sampler.reads_special_tokens:
+            has_end = sampled.finish_reason == "stop" and sampled.tokens[-1] in self._tokenizer.all_special_ids
+            text = self._decode(sampled.tokens[: len(sampled.tokens) - has_end], skip_special_tokens=False)
+        text, stop = _split(text, request.stop)
+        return await self._sampler.parse(text, request.tools if request.parse_calls else []), stop
+
+    def _decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens))
+
+    def _prompt(self, request: ChatRequest) -> tuple[Turn | None, list[int]]:
+        """Returns the turn that a request continues, if there is one, and the tokens of its prompt."""
+        turn = self.tree.continued_by(request.tools_key, request.messages)
+        if turn is not None:
+            between = self._template.between(
+                request.messages,
+                len(turn.messages),
+                request.tools,
+                last_token=turn.sampled.tokens[-1],
+                max_tokens=self._max_tokens,
+            )
+            if between is not None:
+                return turn, [*turn.tokens, *between]
+        return None, self._template.prompt(request.messages, request.tools, max_tokens=self._max_tokens)
+
+
+def _split(text: str, stop: Sequence[str]) -> tuple[str, str]:
+    """Returns the text before the first of the stop strings, and that string; "" if there is none."""
+    places = [(place, string) for string in stop if (place := text.find(string)) >= 0]
+    place, string = min(places, default=(len(text), ""))
+    return text[:place], string

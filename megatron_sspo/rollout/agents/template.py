@@ -1,0 +1,153 @@
+"""Renders conversations with the tokenizer's chat template, with tools."""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents.messages import Message, Refusal
+
+_MOST_CHARACTERS = 64  # of a text, for each token that is allowed: what is longer is refused before it is encoded
+_TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError)
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer.
+
+    Text that a client sends is never read as a special token: where it spells one, it is encoded as ordinary text.
+
+    Args:
+        tokenizer: the model's tokenizer.
+
+    Raises:
+        UserError: the template rejects a conversation of one message.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        self.first_token = self._first_token()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int) -> list[int]:
+        """Returns the tokens of a conversation, with the beginning of the next answer.
+
+        Raises:
+            Refusal: there are more than `max_tokens` of them; or the template rejects the conversation, or begins it
+                with another token than all others.
+        """
+        marks = _Marks(self._special)
+        try:
+            text = self._render(marks.shield([m.for_template() for m in messages]), marks.shield(tools))
+        except _TEMPLATE_ERRORS as error:
+            raise Refusal(f"the model's chat template rejects the conversation: {error}") from error
+        tokens = self._encode(text, marks, max_tokens)
+        if tokens[:1] != [self.first_token]:
+            raise Refusal("the model's chat template begins this conversation with another token than all others")
+        return tokens
+
+    def between(
+        self,
+        messages: Sequence[Message],
+        num_before: int,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        last_token: int,
+        max_tokens: int,
+    ) -> list[int] | None:
+        """Returns the tokens between an answer of the policy and its next one.
+
+        The answer is rendered as a stand-in, and what the template writes behind it is taken: an answer that is
+        rendered again need not be what was sampled.
+
+        Args:
+            num_before: the number of messages up to the answer, which is the last of them.
+            last_token: the last token that was sampled. It is not repeated if the template ends an answer with it.
+
+        Returns:
+            None if the template does not show the stand-in once and whole: the conversation then begins a branch.
+
+        Raises:
+            Refusal: there are more than `max_tokens` tokens.
+        """
+        marks = _Marks(self._special)
+        stand_in = f"ANSWER{secrets.token_hex(8)}"
+        rows = marks.shield([message.for_template() for message in messages])
+        rows[num_before - 1] = {"role": "assistant", "content": stand_in}
+        try:
+            _, found, after = self._render(rows, marks.shield(tools)).partition(stand_in)
+        except _TEMPLATE_ERRORS:
+            return None
+        if not found or stand_in in after:
+            return None
+        tokens = self._encode(after, marks, max_tokens)
+        return tokens[1:] if tokens[:1] == [last_token] else tokens
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    def _encode(self, text: str, marks: "_Marks", max_tokens: int) -> list[int]:
+        too_long = Refusal(
+            f"the conversation has more than the {max_tokens} tokens that are allowed", code="context_length_exceeded"
+        )
+        tokens: list[int] = []
+        if len(text) > _MOST_CHARACTERS * max_tokens:
+            raise too_long
+        for piece, is_special in marks.split(text):
+            if piece:
+                options = {"split_special_tokens": True} if is_special else {}
+                try:
+                    tokens += self._tokenizer(piece, add_special_tokens=False, verbose=False, **options)["input_ids"]
+                except Exception as error:  # of no narrower type: a vocabulary need not have every character
+                    raise Refusal(f"the model's tokenizer cannot encode the conversation: {error}") from error
+            if len(tokens) > max_tokens:  # a text may spell a million special tokens, each encoded by itself
+                raise too_long
+        return tokens
+
+    def _first_token(self) -> int:
+        try:
+            text = self._render([{"role": "user", "content": "task"}], [])
+        except _TEMPLATE_ERRORS as error:
+            raise UserError(
+                f"the chat template of the tokenizer {self._tokenizer.name_or_path!r} rejects a conversation of one "
+                f"user's message ({error}): choose another model, or no agent"
+            ) from error
+        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
+
+
+class _Marks:
+    """Marks that stand for the special tokens which texts spell while these texts are rendered.
+
+    A mark is random, so that no text can contain it by intention.
+    """
+
+    def __init__(self, special: "re.Pattern[str]") -> None:
+        self._special = special
+        self._mark = f"\ue000{secrets.token_hex(8)}"
+        self._spelled: list[str] = []
+
+    def shield(self, value: Any) -> Any:
+        """Returns a value of JSON with marks in its strings."""
+        if isinstance(value, str):
+            return self._special.sub(self._replace, value)
+        if isinstance(value, Mapping):
+            return {self.shield(key): self.shield(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.shield(item) for item in value]
+        return value
+
+    def split(self, text: str) -> list[tuple[str, bool]]:
+        """Splits a rendered text into the template's pieces and, marked True, spelled special tokens."""
+        pieces = re.split(f"{self._mark}:(\\d+)\ue001", text)
+        return [(self._spelled[int(p)], True) if n % 2 else (p, False) for n, p in enumerate(pieces)]
+
+    def _replace(self, found: "re.Match[str]") -> str:
+        self._spelled.append(found[0])
+        return f"{self._mark}:{len(self._spelled) - 1}\ue001"

@@ -1,0 +1,125 @@
+"""The tokens of an episode: a tree of turns, whose paths from the roots to the leaves are trajectories."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megatron_sspo.rollout.agents.messages import Message
+from megatron_sspo.types import FinishReason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """The tokens that the policy sampled in one turn."""
+
+    tokens: Sequence[int]
+    log_probs: Sequence[float]  # one for each token
+    finish_reason: FinishReason
+    spans: Sequence[tuple[int, int]]  # (policy version, number of tokens)
+    routes: np.ndarray | None = None  # of the turn's prompt and tokens, as in `Rollout`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """A turn of the policy."""
+
+    tools: str  # the tools that the prompt shows, as JSON
+    messages: Sequence[Message]  # the conversation, with the answer of this turn at the end
+    prompt: Sequence[int]  # tokens: those of the parent and its prompt, and what came after
+    sampled: Sampled
+    parent: "Turn | None"  # the turn that this one continues; None if it begins a branch
+
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt and the sampled tokens."""
+        return [*self.prompt, *self.sampled.tokens]
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """A path of the tree. Each turn is learned from in one trajectory alone, and only observed in all others."""
+
+    prompt: Sequence[int]  # of the path's first turn
+    finish_reason: FinishReason = "stop"
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    observed: list[tuple[int, int]] = field(default_factory=list)  # as in `Rollout`, from the end of `prompt`
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    routes: np.ndarray | None = None
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Appends tokens that are not learned from."""
+        if not tokens:
+            return
+        start, end = len(self.tokens), len(self.tokens) + len(tokens)
+        if self.observed and self.observed[-1][1] == start:
+            start = self.observed.pop()[0]
+        self.observed.append((start, end))
+        self.tokens += tokens
+        self.log_probs += [0.0] * len(tokens)
+
+    def learn(self, turn: Sampled) -> None:
+        """Appends the tokens of a turn."""
+        self.tokens += turn.tokens
+        self.log_probs += turn.log_probs
+        for version, count in turn.spans:
+            if self.spans and self.spans[-1][0] == version:
+                count += self.spans.pop()[1]
+            self.spans.append((version, count))
+
+
+class Tree:
+    """The turns of an episode, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+
+    def continued_by(self, tools: str, messages: Sequence[Message]) -> Turn | None:
+        """Returns the turn that these messages continue: they begin with its conversation and add no answer to it.
+
+        The longest conversation wins, and of equal ones the newest.
+        """
+        fits = [turn for turn in self.turns if turn.tools == tools and _continues(messages, turn.messages)]
+        return max(reversed(fits), key=lambda turn: len(turn.messages), default=None)
+
+    @property
+    def num_branches(self) -> int:
+        """The number of trajectories."""
+        return sum(1 for _ in self._leaves())
+
+    def is_leaf(self, turn: Turn) -> bool:
+        """Returns whether no turn continues this one."""
+        return all(other.parent is not turn for other in self.turns)
+
+    def trajectories(self) -> list[Trajectory]:
+        """Returns a trajectory for each leaf."""
+        learned: set[int] = set()
+        return [self._trajectory(leaf, learned) for leaf in self._leaves()]
+
+    def _leaves(self) -> Iterator[Turn]:
+        parents = {id(turn.parent) for turn in self.turns}
+        return (turn for turn in self.turns if id(turn) not in parents)
+
+    def _trajectory(self, leaf: Turn, learned: set[int]) -> Trajectory:
+        path = [leaf]
+        while path[0].parent is not None:
+            path.insert(0, path[0].parent)
+        found = Trajectory(path[0].prompt, leaf.sampled.finish_reason, routes=leaf.sampled.routes)
+        for turn in path:
+            found.observe(turn.prompt[len(found.prompt) + len(found.tokens) :])
+            if id(turn) in learned:
+                found.observe(turn.sampled.tokens)
+            else:
+                found.learn(turn.sampled)
+                learned.add(id(turn))
+        return found
+
+
+def _continues(messages: Sequence[Message], before: Sequence[Message]) -> bool:
+    after = messages[len(before) :]
+    return (
+        len(after) > 0
+        and all(message.role != "assistant" for message in after)
+        and all(sent.repeats(known) for sent, known in zip(messages, before, strict=False))
+    )

@@ -1,0 +1,60 @@
+"""Turns of agents on SGLang's servers, which also parse the answers, by their own parsers, if these are named."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from megatron_sspo.rollout.agents.messages import Call, Message, names_of
+from megatron_sspo.rollout.agents.parsing import new_call_id, parse_answer
+from megatron_sspo.rollout.agents.tree import Sampled
+from megatron_sspo.types import Prompt, Sampling
+
+if TYPE_CHECKING:
+    from megatron_sspo.rollout.requests.generation import Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """The names of SGLang's parsers, as its options `tool_call_parser` and `reasoning_parser`; "": `parse_answer`."""
+
+    tool_calls: str = ""
+    reasoning: str = ""
+
+
+class ServedSampler:
+    """The sampler of one episode of an agent.
+
+    Args:
+        requests: the requests to the servers.
+        prompt_id: the id of the prompt, for messages.
+        sampling: the sampling parameters of the run.
+        first: number of the server to try first, as in `Requests.generate_response`.
+    """
+
+    def __init__(self, requests: "Requests", prompt_id: str, sampling: Sampling, first: int) -> None:
+        self._requests, self._prompt_id, self._sampling, self._first = requests, prompt_id, sampling, first
+        # formats of calls other than that of `parse_answer` are often written in special tokens
+        self.reads_special_tokens = bool(requests.parsers.tool_calls)
+
+    async def sample(self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int) -> Sampled:
+        """Samples one turn. If weights are loaded meanwhile, it continues like any other response."""
+        sampling = replace(self._sampling, max_tokens=max_tokens, stop=(*self._sampling.stop, *stop))
+        whole = Prompt(id=self._prompt_id, tokens=tuple(prompt), answer="")
+        part = await self._requests.run_turn(whole, sampling, self._first)
+        assert part.finish_reason is not None
+        return Sampled(part.tokens.tolist(), part.log_probs.tolist(), part.finish_reason, part.spans, part.routes)
+
+    async def parse(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
+        """Returns the message of an answer."""
+        parsers, ask = self._requests.parsers, self._requests.ask
+        found = parse_answer(text, () if parsers.tool_calls else names_of(tools))
+        if parsers.reasoning:
+            content = {"text": text, "reasoning_parser": parsers.reasoning}
+            answer = await ask("/separate_reasoning", content, self._first)
+            found = Message("assistant", answer.get("text") or "", answer.get("reasoning_text") or "", found.calls)
+        if parsers.tool_calls and tools:
+            content = {"text": found.content, "tools": list(tools), "tool_call_parser": parsers.tool_calls}
+            answer = await ask("/parse_function_call", content, self._first)
+            calls = [Call(call["name"], call["parameters"], new_call_id()) for call in answer.get("calls") or []]
+            found = replace(found, content=answer.get("normal_text") or "", calls=tuple(calls))
+        return found

@@ -1,0 +1,86 @@
+"""A process group of one trainer process and all ranks of all servers: NCCL on GPUs, else gloo."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Backend, distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
+
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.ports import free_port
+
+# The group's own timeout is longer than those of the work in it: after it, NCCL's watchdog would end this process.
+_TIMEOUT = timedelta(seconds=300)
+_POLL_SECONDS = 0.002  # between two looks at a broadcast on a GPU
+
+
+def backend() -> str:
+    """Returns the backend of the groups."""
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def device() -> torch.device:
+    """Returns the device of tensors that the groups send."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def open_store(address: str) -> Any:
+    """Opens a store through which the members of a group find each other, on a free port of this machine."""
+    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        address, free_port(address), is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+    )
+
+
+def join(address: str, port: int, size: int, name: str) -> Any:
+    """Joins a group besides the trainer's own as its rank 0, with the functions that SGLang uses.
+
+    torch.distributed has no public function for a group with processes outside of the default one.
+
+    Args:
+        address, port: of the store, which the trainer's rank 0 has opened.
+        size: the number of members.
+    """
+    # a rank on another machine knows rank 0's as all ranks do, which servers may not
+    host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
+    store = dist.TCPStore(host, port, size, is_master=False, timeout=_TIMEOUT)  # pyright: ignore[reportPrivateImportUsage]
+    make: Callable[..., Any] = _new_process_group_helper
+    group, _ = make(size, 0, [], Backend(backend()), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
+    _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
+    return group
+
+
+def broadcast(flat: torch.Tensor, ready: Any, group: Any) -> None:
+    """Broadcasts from rank 0, and returns when the data has arrived. It ends with an error if the group is aborted.
+
+    Args:
+        ready: a CUDA event after which the tensor has its content; None on a CPU.
+    """
+    if ready is None:
+        dist.broadcast(flat, src=0, group=group)
+        return
+    torch.cuda.set_device(flat.device)  # a thread begins with the first GPU
+    # a stream of its own: on the default one the broadcast would wait for the next bucket, which is gathered there
+    with torch.cuda.stream(torch.cuda.Stream(flat.device)):
+        ready.wait()
+        work: Any = dist.broadcast(flat, src=0, group=group, async_op=True)
+        while not work.is_completed():  # NCCL's wait() only makes a stream wait
+            time.sleep(_POLL_SECONDS)
+        work.wait()
+
+
+def abort(group: Any) -> None:
+    """Ends a group's collectives, although other members may be dead, and forgets the group.
+
+    Only NCCL can do this. A collective of gloo ends by itself, with the connection or at the group's timeout, and gloo
+    does not wait for it here. A torch without the function leaves NCCL's to the timeout, too.
+    """
+    end = getattr(distributed_c10d, "_abort_process_group", None)
+    if backend() != "nccl":
+        dist.destroy_process_group(group)
+    elif end is not None:
+        end(group)

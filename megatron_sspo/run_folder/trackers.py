@@ -1,0 +1,250 @@
+"""Trackers, which receive the metrics besides metrics.jsonl: TensorBoard, W&B, MLflow, SwanLab, Trackio.
+
+A tracker is started with what it has to know of the run (`About`), gets the values of a step, and is finished. All
+attempts at a run are one run of the tracker: its number there is in the run's folder.
+"""
+
+import importlib.util
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_text
+from megatron_sspo.files.writing import write_atomically
+
+if TYPE_CHECKING:
+    from megatron_sspo.run import Tracking
+
+_MLFLOW_NAME = re.compile(r"[^\w./\- :]")  # characters that MLflow refuses in a name, as in pass@1
+_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # most parameters of a request, and most characters of a value
+
+
+@dataclass(frozen=True)
+class About:
+    """Facts of a run that a tracker is told.
+
+    Attributes:
+        folder: the run's folder.
+        project: the tracker's project or experiment, from `Tracking`; "" if it has none.
+        name: the run's name.
+        config: the run's configuration, in JSON.
+        first_step: the first step of this attempt. TensorBoard drops steps from there on that an earlier, killed
+            attempt wrote.
+    """
+
+    folder: Path
+    project: str
+    name: str
+    config: Mapping[str, Any]
+    first_step: int
+
+
+class Tracker(Protocol):
+    """A tracker that has been started with an `About`."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Sends the values of a step."""
+
+    def finish(self) -> None:
+        """Sends what is still waiting, and ends the tracker's run."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of tracker.
+
+    Attributes:
+        module: the module that has to be installed.
+        start: starts it; the import is inside, so that a run without it does not need it.
+    """
+
+    module: str
+    start: Callable[[About], Tracker]
+
+
+class TensorBoard:
+    """Event files in the run's folder."""
+
+    def __init__(self, about: About) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(about.folder / "tensorboard"), purge_step=about.first_step)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Writes the values to disk."""
+        for key, value in values.items():
+            self._writer.add_scalar(key, value, step)
+        self._writer.flush()
+
+    def finish(self) -> None:
+        """Closes the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, which skips steps that it already has."""
+
+    def __init__(self, about: About) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        id = _id(about.folder, "wandb_id")
+        where: dict[str, Any] = {"dir": str(about.folder), "id": id, "resume": "allow"}
+        self._run = wandb.init(project=about.project, name=about.name, config=about.config, **where)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Sends the values."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+class MLflow:
+    """A run of an MLflow experiment, at MLFLOW_TRACKING_URI; a step that is repeated after a kill is there twice."""
+
+    def __init__(self, about: About) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        self._entities, self._client = mlflow.entities, mlflow.MlflowClient()
+        path = about.folder / "mlflow_id"
+        if path.exists():
+            self._id = read_text(path)
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name(about.project)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(about.project)
+        self._id = self._client.create_run(number, run_name=about.name).info.run_id
+        write_atomically(path, self._id)
+        params = [mlflow.entities.Param(key, str(value)[:_MLFLOW_VALUE]) for key, value in _leaves(about.config)]
+        for first in range(0, len(params), _MLFLOW_PARAMS):
+            self._client.log_batch(self._id, params=params[first : first + _MLFLOW_PARAMS])
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Sends the values."""
+        now = int(time.time() * 1000)
+        named = ((_mlflow_name(key), value) for key, value in values.items())
+        self._client.log_batch(self._id, metrics=[self._entities.Metric(key, v, now, step) for key, v in named])
+
+    def finish(self) -> None:
+        """Ends the run."""
+        self._client.set_terminated(self._id)
+
+
+class SwanLab:
+    """A run of SwanLab; offline, with SWANLAB_MODE, its files are in the run's folder."""
+
+    def __init__(self, about: About) -> None:
+        import swanlab  # pyright: ignore[reportMissingImports]
+
+        where: dict[str, Any] = {"log_dir": str(about.folder / "swanlog"), "id": _id(about.folder, "swanlab_id")}
+        self._run = swanlab.init(
+            project=about.project, name=about.name, config=dict(about.config), resume="allow", **where
+        )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Sends the values."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+class Trackio:
+    """A run of Trackio, whose name ends with its number: Trackio knows runs by name."""
+
+    def __init__(self, about: About) -> None:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        name = f"{about.name}-{_id(about.folder, 'trackio_id')}"
+        self._run = trackio.init(
+            project=about.project, name=name, config=dict(about.config), resume="allow", embed=False
+        )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Stores the values."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+# by the field of `Tracking` that asks for it
+KINDS = {
+    "tensorboard": Kind("tensorboard", TensorBoard),
+    "wandb_project": Kind("wandb", WeightsAndBiases),
+    "mlflow_experiment": Kind("mlflow", MLflow),
+    "swanlab_project": Kind("swanlab", SwanLab),
+    "trackio_project": Kind("trackio", Trackio),
+}
+
+
+def check(tracking: "Tracking") -> None:
+    """Raises UserError if the run asks for a tracker that is not installed."""
+    for _, kind, _ in _asked(tracking):
+        spec = importlib.util.find_spec(kind.module)
+        if spec is None or spec.origin is None:  # no origin: a mere folder, such as W&B leaves behind
+            raise UserError(
+                f"tracking asks for {kind.module}, which is not installed: pip install 'megatron-sspo[tracking]'"
+            )
+
+
+def start(tracking: "Tracking", folder: Path, name: str, config: Mapping[str, Any], first_step: int) -> list[Tracker]:
+    """Starts the trackers that a run asks for.
+
+    Raises:
+        UserError: a tracker does not start, for example because it has no key or its server does not answer.
+    """
+    found: list[Tracker] = []
+    for field, kind, value in _asked(tracking):
+        about = About(folder, value if isinstance(value, str) else "", name, config, first_step)
+        try:
+            found.append(kind.start(about))
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(
+                f"tracking.{field} is {value!r}, but {kind.module} does not start ({lines[0]}): set it up, or leave "
+                f"tracking.{field} out"
+            ) from error
+    return found
+
+
+def _asked(tracking: "Tracking") -> Iterator[tuple[str, Kind, str | bool]]:
+    """Yields the field, the kind and the field's value of each tracker that a run asks for."""
+    for field, kind in KINDS.items():
+        if value := getattr(tracking, field):
+            yield field, kind, value
+
+
+def _id(folder: Path, name: str) -> str:
+    """Returns the run's number in a tracker, from a file that the first attempt writes."""
+    path = folder / name
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(8))
+    return read_text(path)
+
+
+def _mlflow_name(key: str) -> str:
+    """Returns the name of a metric in MLflow: held_out/pass_1.low for held_out/pass@1/low.
+
+    Its store of files makes a file of each name, so held_out/pass_1 cannot be a folder too.
+    """
+    group, slash, rest = _MLFLOW_NAME.sub("_", key).partition("/")
+    return f"{group}{slash}{rest.replace('/', '.')}"
+
+
+def _leaves(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of a configuration by their paths, optimizer.lr."""
+    for key, value in config.items():
+        name = f"{path}{_MLFLOW_NAME.sub('_', str(key))}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value

@@ -1,0 +1,83 @@
+"""Shards of parameters, and the ranks that hold them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
+from megatron_sspo.weights.table import ParameterMap
+
+Shard = tuple[int, int]
+"""(number, count): the number of the shard that a rank holds, and how many shards the parameter has."""
+
+ShardHolders = dict[tuple[str, Shard], tuple[int, ...]]
+"""(logical name, shard) -> the ranks that may send it, the lowest rank that holds it first."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One shard of one row, and the ranks that may send it, the lowest rank that holds it first."""
+
+    row: ParameterMap
+    shard: Shard
+    holders: tuple[int, ...]
+
+    @property
+    def owner(self) -> int:
+        """The lowest rank that holds the shard."""
+        return self.holders[0]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.row.shape(self.shard[1]))
+
+
+def holders_of(shards: Mapping[str, Shard]) -> ShardHolders:
+    """Returns the ranks that hold each shard: see `holders_among`. A collective.
+
+    Args:
+        shards: logical name -> (number, count) of the shard that this rank holds.
+    """
+    return holders_among(dict(enumerate(agree.all_gather_objects(dict(shards)))))
+
+
+def holders_among(held: Mapping[int, Mapping[str, Shard]]) -> ShardHolders:
+    """Returns the ranks that hold each shard, of those ranks that are the lowest holder of any shard.
+
+    The other ranks are data-parallel copies of these, and have nothing to send.
+
+    Args:
+        held: rank -> logical name -> (number, count) of the shard that it holds.
+    """
+    lowest: dict[tuple[str, Shard], int] = {}
+    for rank in sorted(held):
+        for key in held[rank].items():
+            lowest.setdefault(key, rank)
+    holders: dict[tuple[str, Shard], list[int]] = {key: [] for key in lowest}
+    for rank in sorted(set(lowest.values())):
+        for key in held[rank].items():
+            holders[key].append(rank)
+    return {key: tuple(ranks) for key, ranks in holders.items()}
+
+
+def pieces_of(rows: Sequence[ParameterMap], holders: ShardHolders) -> list[list[Piece]]:
+    """Returns the pieces of each row, in order.
+
+    Raises:
+        UserError: a parameter has no row, or a shard of a row is on no rank.
+    """
+    known = {row.name for row in rows}
+    unknown = sorted({name for name, _ in holders} - known)
+    if unknown:
+        raise UserError(f"{len(unknown)} parameters of the model have no row in the weight table: {unknown[:10]}")
+    count = {name: shard[1] for name, shard in holders}
+    pieces: list[list[Piece]] = []
+    for row in rows:
+        present = [(i, count.get(row.name, 0)) for i in range(count.get(row.name, 1))]
+        missing = [shard for shard in present if (row.name, shard) not in holders]
+        if missing:
+            raise UserError(f"no rank holds part {missing[0][0]} of {row.name}, which the weight table lists")
+        pieces.append([Piece(row, shard, holders[row.name, shard]) for shard in present])
+    return pieces

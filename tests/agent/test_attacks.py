@@ -1,0 +1,270 @@
+"""Clients of the endpoint that do what they should not."""
+
+import asyncio
+import json
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from megatron_sspo.rollout.agents.chat_completions import parse_request
+from megatron_sspo.rollout.agents.messages import Message, Refusal, parse_messages
+from megatron_sspo.rollout.agents.parsing import parse_answer
+from megatron_sspo.rollout.agents.server import EndpointServer
+from megatron_sspo.rollout.agents.session import Session
+from megatron_sspo.rollout.agents.template import ChatTemplate
+from megatron_sspo.rollout.agents.tree import Sampled
+from megatron_sspo.types import Endpoint
+from tests.agent.talking_models import post, say, tokenizer, user
+from tests.rollout import tiny_models
+
+REQUEST = {"messages": [user("add")]}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+class Fixed:
+    """A sampler that answers the same each time, after it is allowed to."""
+
+    reads_special_tokens = False
+
+    def __init__(self, text="sure", seconds=0.0):
+        self.tokens = [*tokenizer()(text, add_special_tokens=False)["input_ids"], tiny_models.EOS]
+        self.seconds, self.num_cancelled, self.prompts = seconds, 0, []
+        self.text: str | None = None  # what is parsed: the tiny tokenizer has no quotes, braces and underscores
+
+    async def sample(self, prompt, *, max_tokens, stop, number):
+        self.prompts.append(list(prompt))
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        return Sampled(self.tokens, [-1.0] * len(self.tokens), "stop", [(0, len(self.tokens))])
+
+    async def parse(self, text, tools):
+        return parse_answer(self.text or text, {tool["function"]["name"] for tool in tools})
+
+
+def attack(do, sampler=None, *, knows_all=False, **limits):
+    """Runs `do(base_url, session, server)` against an endpoint with one episode."""
+
+    async def run():
+        server = EndpointServer("127.0.0.1")
+        await server.listen()
+        chosen = tokenizer(knows_all=knows_all)
+        made = Session(
+            sampler or Fixed(), ChatTemplate(chosen), chosen, Endpoint(**limits), max_tokens=400, vocab_size=10_000
+        )
+        try:
+            return await do(server.add(made), made, server)
+        finally:
+            await server.remove(made)
+            await server.close()
+
+    return asyncio.run(run())
+
+
+def test_a_foreign_key_and_that_of_an_ended_episode_are_refused() -> None:
+    async def do(base_url, session, server):
+        place = urlsplit(base_url)
+        root = f"{place.scheme}://{place.netloc}"
+        bearer = {"headers": {"Authorization": f"Bearer {session.key}"}}
+        assert (await post(f"{root}/v1", REQUEST, **bearer))[0] == 200
+        found = [await post(f"{root}/{'x' * 43}/v1", REQUEST), await post(f"{root}/v1", REQUEST)]
+        await server.remove(session)
+        found += [await post(base_url, REQUEST), await post(f"{root}/v1", REQUEST, **bearer)]
+        assert [(status, body["error"]["code"]) for status, body in found] == [(401, "invalid_api_key")] * 4
+        assert len(session.tree.turns) == 1
+
+    attack(do)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"messages": "x"}', b'{"messages": []}']
+    + [
+        json.dumps({"messages": messages}).encode()
+        for messages in (
+            [1],
+            [{"role": "root", "content": "x"}],
+            [{"role": "user", "content": {"a": 1}}],
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a"}}]}],
+            [{"role": "user", "content": "\ud800"}],
+            [{"role": "user", "content": "x", "tool_calls": [TOOL]}],
+            [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"arguments": "{}"}}]}],
+        )
+    ],
+)
+def test_a_malformed_body_is_refused_and_leaves_nothing(body) -> None:
+    async def do(base_url, session, server):
+        async with aiohttp.ClientSession() as client, client.post(f"{base_url}/chat/completions", data=body) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["message"]
+        assert session.tree.turns == []
+        assert session.num_turns == 0
+
+    attack(do)
+
+
+def test_a_huge_body_is_refused_before_it_is_read_whole() -> None:
+    async def do(base_url, session, server):
+        try:
+            status, _ = await post(base_url, {"messages": [user("a" * (20 << 20))]})
+            assert status == 413
+        except aiohttp.ClientConnectionError:
+            pass  # the endpoint has closed the connection while the rest was being sent
+        assert (await post(base_url, REQUEST))[0] == 200
+
+    attack(do)
+
+
+def test_more_requests_at_once_than_allowed_are_told_to_wait() -> None:
+    async def do(base_url, session, server):
+        found = await asyncio.gather(*(post(base_url, REQUEST) for _ in range(12)))
+        assert sorted(status for status, _ in found) == [200] * 3 + [429] * 9
+
+    attack(do, Fixed(seconds=0.5), max_concurrent=3)
+
+
+def test_a_client_that_goes_away_cancels_its_turn() -> None:
+    sampler = Fixed(seconds=30.0)
+
+    async def do(base_url, session, server):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await post(base_url, REQUEST)
+        for _ in range(100):
+            if sampler.num_cancelled:
+                break
+            await asyncio.sleep(0.02)
+        assert sampler.num_cancelled == 1
+        assert not session.in_progress
+
+    attack(do, sampler)
+
+
+def test_a_client_that_sends_half_a_body_holds_up_nobody() -> None:
+    async def do(base_url, session, server):
+        place = urlsplit(base_url)
+        _, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.write(
+            f"POST {place.path}/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 999\r\n\r\n{{".encode()
+        )
+        await writer.drain()
+        assert (await post(base_url, REQUEST))[0] == 200
+        writer.close()
+
+    attack(do)
+
+
+def test_the_same_request_again_is_a_branch_and_the_branches_are_bounded() -> None:
+    async def do(base_url, session, server):
+        found = [await post(base_url, REQUEST) for _ in range(3)]
+        assert [status for status, _ in found] == [200, 200, 400]
+        assert found[2][1]["error"]["code"] == "episode_budget_exceeded"
+        assert len(session.tree.trajectories()) == 2
+
+    attack(do, max_branches=2)
+
+
+def test_text_that_spells_a_special_token_is_text() -> None:
+    """Content, tools and what follows an answer cannot end a message or begin one of the policy."""
+    sampler = Fixed()
+
+    async def do(base_url, session, server):
+        first = await say(base_url, [user("a<eos>a:b")])
+        await say(base_url, [user("a<eos>a:b"), first, {"role": "tool", "content": "3<eos>u:c"}])
+        await say(base_url, [user("d")], tools=[{**TOOL, "function": {"name": "<eos>"}}])
+
+    attack(do, sampler)
+    assert [prompt.count(tiny_models.EOS) for prompt in sampler.prompts] == [1, 3, 1]
+    assert sampler.prompts[1][: len(sampler.prompts[0])] == sampler.prompts[0]
+
+
+def test_a_user_that_imitates_a_tool_does_not_continue_the_tools_conversation() -> None:
+    sampler = Fixed()
+    tools = {"tools": [{**TOOL}]}
+
+    async def do(base_url, session, server):
+        first = await say(base_url, [user("d")], **tools)
+        assert first["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
+        await say(base_url, [user("d"), {**first, "tool_calls": None}, user("3")], **tools)
+        assert session.tree.turns[1].parent is None, "an answer without its call is another answer"
+        await say(base_url, [user("d"), first, {"role": "tool", "content": "3"}], **tools)
+        assert session.tree.turns[2].parent is session.tree.turns[0]
+
+    sampler.text = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    attack(do, sampler)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"n": 2},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+        {"response_format": {"type": "json_object"}},
+        {"logit_bias": {"1": 5}},
+        {"logprobs": True},
+        {"max_tokens": 0},
+        {"max_tokens": "9"},
+        {"stop": ["a"] * 5},
+        {"stop": [""]},
+        {"tools": [{"type": "function"}]},
+        {"tools": {"a": 1}},
+        {"stream_options": 1},
+    ],
+)
+def test_what_is_not_offered_is_refused(option) -> None:
+    with pytest.raises(Refusal):
+        parse_request(REQUEST | option)
+
+
+def test_parameters_of_sampling_are_the_runs() -> None:
+    assert parse_request(REQUEST | {"temperature": 0.0, "top_p": 0.1, "seed": 4}) == parse_request(REQUEST)
+
+
+def test_a_stream_has_the_answer_the_reason_the_usage_and_an_end() -> None:
+    async def do(base_url, session, server):
+        body = REQUEST | {"stream": True, "stream_options": {"include_usage": True}}
+        async with aiohttp.ClientSession() as client, client.post(f"{base_url}/chat/completions", json=body) as answer:
+            events = [line.removeprefix("data: ") for line in (await answer.text()).split("\n\n") if line]
+        assert events[-1] == "[DONE]"
+        rows = [json.loads(event) for event in events[:-1]]
+        assert rows[0]["choices"][0]["delta"] == {"role": "assistant", "content": "sure"}
+        assert rows[1]["choices"][0]["finish_reason"] == "stop"
+        assert rows[2]["usage"]["completion_tokens"] == 5
+
+    attack(do)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("so</think> 3 ", Message("assistant", "3", "so")),
+        ("<think>so</think>3", Message("assistant", "3", "so")),
+        ("<tool_call>{}</tool_call>", Message("assistant", "<tool_call>{}</tool_call>")),
+        ('<tool_call>{"name": "rm"}</tool_call>', Message("assistant", '<tool_call>{"name": "rm"}</tool_call>')),
+        (
+            "<tool_call>" + "[" * 100_000 + "</tool_call>",
+            Message("assistant", "<tool_call>" + "[" * 100_000 + "</tool_call>"),
+        ),
+    ],
+)
+def test_answers_that_are_no_calls_stay_text(text, message) -> None:
+    assert parse_answer(text, {"add"}) == message
+
+
+def test_a_message_that_is_sent_again_is_recognized() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
+    again = {"id": "2", "type": "function", "function": {"name": "add", "arguments": '{"b": 2, "a": 1}'}}
+    (known,) = parse_messages([{"role": "assistant", "content": None, "reasoning_content": "so", "tool_calls": [call]}])
+    for sent, same in (
+        ({"content": "", "tool_calls": [again]}, True),
+        ({"content": "", "tool_calls": [again], "reasoning_content": "so "}, True),
+        ({"content": "", "tool_calls": [again], "reasoning_content": "no"}, False),
+        ({"content": "", "tool_calls": [again, call]}, False),
+        ({"content": "x", "tool_calls": [call]}, False),
+    ):
+        (message,) = parse_messages([{"role": "assistant", **sent}])
+        assert message.repeats(known) is same

@@ -1,0 +1,124 @@
+"""Inputs that the loss hook gives to an objective by name, and advantages of sequences or of tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from megatron_sspo.batching.holders import with_engine_as_old
+from megatron_sspo.batching.microbatch import make_microbatch
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
+from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
+from megatron_sspo.run import check
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from tests.test_run_check import RUN
+
+ROLLOUT = Rollout(
+    tokens=(3, 4), rollout_log_probs=(-1.0, -2.0), text="", finish_reason="stop", policy_version=0, advantage=2.0
+)
+
+
+class Asking:
+    """An objective that keeps what it is given."""
+
+    def __init__(self, *needs):
+        self.needs = needs
+
+    def __call__(self, log_probs, old_log_probs, advantages, segments, **inputs):
+        self.given = (old_log_probs, advantages, segments, inputs)
+        return Sums(loss=log_probs.sum(), sequences={"lengths": segments.lengths})
+
+
+def evaluate(objective, *rollouts):
+    microbatch = make_microbatch([((1,), rollout) for rollout in rollouts])
+    log_probs = torch.full((microbatch.segments.num_tokens,), -0.5, requires_grad=True)
+    entropy = torch.full_like(log_probs, 0.7).requires_grad_()
+    loss = policy_loss(objective, Penalties(), Correction(), scale=1.0)
+    return loss(microbatch, log_probs, entropy), entropy
+
+
+def test_an_objective_is_given_what_it_names_and_nothing_else():
+    objective = Asking()
+    evaluate(objective, ROLLOUT)
+    assert objective.given[3] == {}
+    objective = Asking("rollout_log_probs", "reference_log_probs", "entropy", "old_entropy")
+    rollout = replace(ROLLOUT, old_log_probs=(-1, -1), reference_log_probs=(-3, -4), old_entropy=(0.1, 0.2))
+    _, entropy = evaluate(objective, rollout)
+    given = objective.given[3]
+    assert given["entropy"] is entropy, "with its gradient"
+    assert given["rollout_log_probs"].tolist() == [-1, -2] and given["reference_log_probs"].tolist() == [-3, -4]
+    assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_on_policy_the_old_entropy_is_the_entropy():
+    objective = Asking("old_entropy")
+    evaluate(objective, ROLLOUT)
+    found = objective.given[3]["old_entropy"]
+    assert found.tolist() == pytest.approx([0.7, 0.7]) and not found.requires_grad
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ValueError, match="the objective needs reference_log_probs, and the batch has none"):
+        evaluate(Asking("reference_log_probs"), ROLLOUT)
+    with pytest.raises(ValueError, match="the objective needs old_entropy, and the batch has none"):
+        evaluate(Asking("old_entropy"), replace(ROLLOUT, old_log_probs=(-1, -1)))
+    with pytest.raises(ValueError, match="Asking needs 'logits', and there are rollout_log_probs, "):
+        evaluate(Asking("logits"), ROLLOUT)
+
+
+def test_advantages_of_tokens_in_as_many_sequences_are_not_taken_for_those_of_sequences():
+    empty = replace(ROLLOUT, tokens=(), rollout_log_probs=(), token_advantages=())
+    objective = Asking()
+    (_, _, report), _ = evaluate(objective, empty, replace(ROLLOUT, token_advantages=(1.0, -1.0)))
+    _, advantages, segments, _ = objective.given
+    assert advantages.tolist() == report["tokens"]["advantage"].tolist() == [1.0, -1.0]
+    assert segments.are_of_tokens("advantages", advantages)
+    assert report["sequences"]["lengths"].tolist() == [0, 2]
+
+
+def test_the_engine_as_old_policy():
+    group = RolloutGroup(prompt=Prompt(id="a", tokens=(1,), answer=""), rollouts=[ROLLOUT, ROLLOUT.outline()])
+    (found,) = with_engine_as_old([group])
+    assert np.array_equal(found.rollouts[0].old_log_probs, ROLLOUT.rollout_log_probs)
+    assert found.rollouts[1].is_outline and len(found.rollouts[1].old_log_probs) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"correction": Correction("truncated")}, "correction.mode is 'truncated' and old_policy 'rollout'"),
+        ({"routing_replay": "R2"}, "routing_replay is 'R2' and old_policy 'rollout'"),
+        ({"objective": erc()}, "objective needs old_entropy and old_policy is 'rollout'"),
+    ],
+)
+def test_what_contradicts_the_engine_as_old_policy(fields, message):
+    run = replace(RUN, old_policy="rollout")
+    assert check(run) == run
+    with pytest.raises(UserError, match=message.replace(".", "\\.")):
+        check(replace(run, **fields))
+
+
+def test_an_objective_that_needs_the_reference_contradicts_a_warm_start():
+    class Asks(Asking):
+        def __call__(self, log_probs, *others, **inputs):
+            return Sums(loss=log_probs.sum())
+
+    with pytest.raises(UserError, match="objective needs reference_log_probs in a run with a warm start"):
+        check(replace(RUN, objective=Asks("reference_log_probs")))
+
+
+def test_in_another_loop(device):
+    given = {"prompt": [1], "response": [3, 4], "advantage": [1.0, 3.0], "old": [-1, -1], "old_entropy": [0.1, 0.2]}
+    microbatch = pack_rollouts([given])
+    assert microbatch.token_advantages.tolist() == [1.0, 3.0] and microbatch.advantages.tolist() == [2.0]
+    assert microbatch.old_entropy.tolist() == pytest.approx([0.1, 0.2])
+    options = {"num_sequences": 1, "num_microbatches": 1, "vocab_size": 8}
+    with pytest.raises(ValueError, match="give policy_step num_tokens"):
+        policy_step(erc(), **options)
+    hooks = (policy_step(erc(), num_tokens=2, **options), policy_step(sspo(), **options))
+    log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    of_tokens, of_sequences = (hook.loss(microbatch, log_probs, torch.tensor([0.1, 0.2]))[0] for hook in hooks)
+    assert of_tokens.item() == of_sequences.item() == -2.0

@@ -1,0 +1,64 @@
+"""`megatron-sspo new`: the files of a project, and what runs in it."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.__main__ import main
+from megatron_sspo.launch.slurm import VARIABLES
+from megatron_sspo.project.new import TEMPLATE
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "here" / "mine"
+    assert main(["new", str(folder)]) == 0
+    return folder
+
+
+def test_it_is_whole_and_has_no_links(project: Path) -> None:
+    files = {str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()}
+    of_template = {str(path.relative_to(TEMPLATE)) for path in TEMPLATE.rglob("*") if path.is_file()}
+    of_template |= {f"model/{path.name}" for path in (TEMPLATE / "model").iterdir()}
+    of_template = {name for name in of_template if "__pycache__" not in name and not name.endswith(".jsonl")}
+    assert files == of_template | {"train.jsonl", "held_out.jsonl"}
+    assert not [path for path in project.rglob("*") if path.is_symlink()]
+    assert [path.name for path in project.parent.iterdir()] == ["mine"], "nothing temporary stays"
+
+
+def test_what_exists_is_not_overwritten(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(project.rglob("*"))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    for folder in (project, tmp_path / "link", tmp_path / "empty"):
+        assert main(["new", str(folder)]) == 2
+        assert f"{folder} exists already: name a new folder" in capsys.readouterr().err
+    assert sorted(project.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["new", str(tmp_path / "file" / "mine")]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error and error.count("\n") == 1
+
+
+def test_slurm_takes_the_scripts_of_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job is of one process, and has the interpreter of this command, because the project has no .venv."""
+    monkeypatch.chdir(project)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["launch", "recipe.py", "--on", "slurm", "--dry-run"]) == 0
+    lines = (
+        f"cd {project}\nexport PROJECT={project}\nexport PYTHON={sys.executable}\nsbatch slurm/train.sbatch recipe.py\n"
+    )
+    out = capsys.readouterr().out
+    assert lines in out and out.endswith((project / "slurm" / "train.sbatch").read_text(encoding="utf-8"))
+    (project / ".venv" / "bin").mkdir(parents=True)
+    os.symlink(sys.executable, project / ".venv" / "bin" / "python")
+    assert main(["launch", "recipe.py", "--on", "slurm", "--dry-run"]) == 0
+    assert "PYTHON" not in capsys.readouterr().out.partition("sbatch")[0]

@@ -1,0 +1,90 @@
+"""Tests of answers by kind: names, letters, text, precision, ratios, chains, decimal commas, attacks."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.reward.answer import read_decimal_commas
+from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.math import reward
+from megatron_sspo.reward.verify import is_equivalent
+from megatron_sspo.types import Prompt
+
+ROWS = [json.loads(line) for line in (Path(__file__).parent / "answer_kinds.jsonl").read_text("utf-8").splitlines()]
+KINDS = ("name", "letters", "text", "precision", "ratio", "chain", "comma", "attack", "later", "last")
+
+DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md
+
+
+def judge(row: dict) -> bool:
+    pair = row["gold"], row["answer"]
+    if row.get("decimal_comma"):
+        pair = read_decimal_commas(pair[0]), read_decimal_commas(pair[1])
+    return is_equivalent(pair)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[bool]:
+    return [judge(row) for row in ROWS]
+
+
+def test_each_kind_has_twenty_right_and_twenty_wrong_answers() -> None:
+    counts = Counter((row["kind"], row["right"]) for row in ROWS)
+    assert set(counts) == {(kind, right) for kind in KINDS for right in (True, False)}
+    assert min(counts.values()) >= 20
+    assert len({(row["gold"], row["answer"]) for row in ROWS}) >= len(ROWS) - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verdicts(verdicts, kind: str) -> None:
+    wrong = [
+        row for row, verdict in zip(ROWS, verdicts, strict=True) if row["kind"] == kind and verdict != row["right"]
+    ]
+    assert [(row["gold"], row["answer"]) for row in wrong] == DISAGREEMENTS.get(kind, [])
+
+
+def test_what_the_process_decides_alone_is_decided_alike(verdicts) -> None:
+    for row, verdict in zip(ROWS, verdicts, strict=True):
+        if not row.get("decimal_comma"):
+            assert compare(row["gold"], row["answer"]) in (verdict, None), row
+
+
+def test_decimal_commas_are_an_option() -> None:
+    prompts = [Prompt(id=str(number), tokens=(1,), answer=gold) for number, gold in enumerate(("3,14", "1.234,5"))]
+    responses = [f"<think>hm</think> <answer>{answer}</answer>" for answer in ("3.14", "1234,5")]
+    for option, expected in ((True, [1.0, 1.0]), (False, [0.0, 0.0])):
+        built = reward(num_workers=1, decimal_comma=option)
+        assert [score["answer"] for score in built.score(prompts, responses)] == expected
+        built.close()
+
+
+REPEATED = [
+    "a ",
+    "x=",
+    "(",
+    "\\text{",
+    "1,",
+    "and ",
+    ":",
+    "\\approx ",
+    "1 ",
+    "\\frac1",
+    "^",
+    "x_{",
+    "½",
+    "\\boxed{",
+    "m/",
+]
+
+
+@pytest.mark.parametrize("piece", REPEATED)
+@pytest.mark.parametrize("gold", ["5", "(1,2)", "x^2+1", "AB=5"])
+def test_a_long_answer_takes_a_bounded_time_without_a_deadline(piece: str, gold: str) -> None:
+    started = time.process_time()
+    for answer in (piece * 2000, f"5 {piece * 2000}", f"x = 5{piece * 2000}"):
+        compare(gold, answer[:2000])
+        compare(answer[:2000], gold)
+    assert time.process_time() - started < 3

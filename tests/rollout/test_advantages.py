@@ -1,0 +1,116 @@
+"""Advantages of scored groups: of rewards, of rollouts, of tokens, and over a whole cycle."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.advantages import check_advantage, resolve_advantage, with_advantages
+from megatron_sspo.rollout.metrics import reward_metrics
+from tests.rollout.test_collect import collected, scripted
+
+
+def test_advantages_are_filled_in() -> None:
+    (group,) = with_advantages(collected("a", group_size=3), "group_centered")
+    assert [r.advantage for r in group.rollouts] == [-1.0, 0.0, 1.0]
+    (group,) = with_advantages(collected("a"), "group_relative")
+    assert [r.advantage for r in group.rollouts] == pytest.approx([-(0.5**0.5), 0.5**0.5], rel=1e-3)
+    (group,) = with_advantages(collected("a"), f"{__file__}:everything")
+    assert [r.advantage for r in group.rollouts] == [10.0, 20.0]
+
+
+def everything(rewards: torch.Tensor) -> torch.Tensor:
+    return 10 * rewards
+
+
+def test_a_group_without_reward_variance_has_zero_advantages_and_is_counted() -> None:
+    groups = collected("ab", scripted(lambda prompt, index: "xx" if prompt.id == "a" else "x" * (index + 1)))
+    groups = with_advantages(groups, "group_relative")
+    assert [r.advantage for r in groups[0].rollouts] == [0.0, 0.0]
+    assert reward_metrics(groups, policy_version=5)["reward/zero_variance_groups"] == 0.5
+
+
+def test_an_unknown_advantage() -> None:
+    with pytest.raises(
+        UserError, match="no advantage named 'best': choose one of gdpo, group_centered, group_relative"
+    ):
+        resolve_advantage("best")
+    with pytest.raises(UserError, match="no advantage named 'Tensor'"):
+        resolve_advantage("Tensor")
+
+
+def test_an_advantage_of_rollouts_is_refused_where_an_episode_may_have_several() -> None:
+    check_advantage(f"{__file__}:first_tokens", 4)
+    check_advantage(f"{__file__}:everything", 4, may_branch=True)
+    with pytest.raises(UserError, match="an agent's episode may have several: set"):
+        check_advantage(f"{__file__}:first_tokens", 4, may_branch=True)
+
+
+# --- of rollouts, of tokens, over a cycle
+
+
+def first_tokens(rewards, rollouts):
+    """Returns the first token of each response."""
+    return torch.tensor([float(rollout.tokens[0]) for rollout in rollouts])
+
+
+def sampled_tokens(rewards, rollouts):
+    """Returns each token as its own advantage."""
+    return [torch.tensor(rollout.tokens, dtype=torch.float64) for rollout in rollouts]
+
+
+def centered(rewards):
+    return rewards
+
+
+centered.batch_step = lambda values: values - values.mean()
+
+
+def name(function) -> str:
+    return f"{__file__}:{function.__name__}"
+
+
+def advantages_of(groups):
+    return [[rollout.advantage for rollout in group.rollouts] for group in groups]
+
+
+def test_a_function_may_read_the_rollouts():
+    assert advantages_of(with_advantages(collected("ab"), name(first_tokens))) == [[97.0, 97.0], [98.0, 98.0]]
+    (group,) = with_advantages(collected("a", group_size=3), "opo")  # lengths 2, 3, 4 and rewards 1, 2, 3
+    assert [r.advantage for r in group.rollouts] == pytest.approx([1 - 20 / 9, 2 - 20 / 9, 3 - 20 / 9])
+
+
+def test_advantages_of_tokens_are_0_at_observations():
+    (group,) = collected("a")
+    long = replace(group.rollouts[1], observed=((1, 2),))
+    (group,) = with_advantages([replace(group, rollouts=[group.rollouts[0], long])], name(sampled_tokens))
+    assert [r.token_advantages.tolist() for r in group.rollouts] == [[97.0, 0.0], [97.0, 0.0, 0.0]]
+    assert [r.advantage for r in group.rollouts] == [48.5, 48.5], "means over sampled tokens"
+
+
+def test_a_step_over_the_cycle_sees_all_groups():
+    groups = collected("ab", scripted(lambda prompt, index: "x" * (index + 1 + 2 * (prompt.id == "b"))))
+    assert advantages_of(with_advantages(groups, name(centered))) == [[-1.5, -0.5], [0.5, 1.5]]
+    whitened = advantages_of(with_advantages(groups, "reinforce_plus_plus"))
+    assert sum(map(sum, whitened)) == pytest.approx(0.0, abs=1e-12)
+    assert torch.tensor(whitened).flatten().std().item() == pytest.approx(1.0)
+    assert with_advantages([], "reinforce_plus_plus") == []
+
+
+def one_more(rewards, rollouts):
+    return torch.zeros(1 + len(rewards))
+
+
+def cut(rewards, rollouts):
+    return [torch.zeros(1) for _ in rollouts]
+
+
+def test_what_a_function_must_return():
+    for function in (first_tokens, sampled_tokens, centered):
+        check_advantage(name(function), 4)
+    for function in (one_more, cut):
+        with pytest.raises(UserError, match="it must be a tensor of as many finite numbers"):
+            check_advantage(name(function), 4)
+    with pytest.raises(ValueError, match=r"there are 2 rewards, and advantages of the shapes \[\[1\], \[1\]\]"):
+        with_advantages(collected("a"), name(cut))

@@ -1,0 +1,105 @@
+"""Agents on real servers: weights that change in the middle of conversations, cancelled episodes, parsers."""
+
+import asyncio
+
+import pytest
+import torch
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Prompt, Sampling
+from tests.agent.talking_models import agents, post, say, user
+from tests.policy.tiny_policy import TEMPERATURE, log_probs
+from tests.sglang.served import generate, num_running, scaled, until, until_in_the_middle, weights
+from tests.sglang.test_overlap import finished
+
+SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE)
+PROMPTS = [Prompt(id=str(n), tokens=(1,), answer="", messages=(user(f"w{n + 2} w3"),)) for n in range(8)]
+GROUP = 4
+
+
+async def talk(base_url, prompt):
+    messages = [*prompt.messages]
+    for number in range(3):
+        answer = await say(base_url, messages, max_tokens=24)
+        messages += [answer, user(f"w{number + 5} w5")]
+    return 1.0
+
+
+@pytest.fixture
+def opened():
+    made = []
+
+    def of(run, **limits):
+        made.append(agents(run, **limits))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("pause", ["retract", "abort"])
+def test_conversations_continue_with_new_weights(attach, folders, opened, pause):
+    """Checks each token's log-prob against the weights that its span names."""
+    engine = attach(pause=pause)
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=opened(talk))
+    until_in_the_middle(engine, num_tokens=100)
+    engine.load_weights(weights(folders["dense"], 1.3), 1)
+    groups = finished(generation)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert len(rollouts) == len(PROMPTS) * GROUP
+    assert max(rollout.num_turns for rollout in rollouts) == 3
+    assert any(len(rollout.version_spans) > 1 for rollout in rollouts), "no conversation has seen both"
+    models = [scaled(folders["dense"], factor) for factor in (1.0, 1.3)]
+    with torch.no_grad():
+        for group in groups:
+            for rollout in group.rollouts:
+                mask = torch.tensor(rollout.response_mask())
+                expected = torch.stack([log_probs(model, group.prompt, rollout)[mask] for model in models])
+                spans = rollout.version_spans or ((rollout.policy_version, rollout.num_response_tokens),)
+                versions = torch.tensor([version for version, count in spans for _ in range(count)])
+                found = torch.tensor(rollout.rollout_log_probs)[mask]
+                torch.testing.assert_close(found, expected.gather(0, versions[None])[0], rtol=0, atol=2e-4)
+
+
+def test_a_cancelled_generation_leaves_no_request(attach, opened):
+    async def endless(base_url, prompt):
+        while True:
+            await say(base_url, [*prompt.messages], max_tokens=None)
+
+    engine = attach()
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=opened(endless))
+    until(lambda: num_running(engine) > 0, 60)
+    generation.cancel()
+    until(lambda: generation.is_done, 20)
+    until(lambda: num_running(engine) == 0, 20)
+
+
+def test_a_client_that_goes_away_leaves_no_request(attach, opened):
+    async def impatient(base_url, prompt):
+        with pytest.raises(asyncio.TimeoutError):
+            async with asyncio.timeout(0.05):
+                await say(base_url, [*prompt.messages], max_tokens=90)
+        return 0.0
+
+    engine = attach()
+    groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=opened(impatient))
+    until(lambda: num_running(engine) == 0, 20)
+    assert sum(len(rollout.tokens) == 0 for group in groups for rollout in group.rollouts) > 0
+
+
+def test_the_servers_parsers_are_asked_and_a_wrong_name_ends_the_run(attach, opened):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+    async def calls(base_url, prompt):
+        status, body = await post(base_url, {"messages": [*prompt.messages], "tools": [tool], "max_tokens": 8})
+        assert status == 200, body
+        assert body["choices"][0]["message"]["content"]
+        return 1.0
+
+    engine = attach(tool_call_parser="qwen25", reasoning_parser="qwen3")
+    (group,) = generate(engine, PROMPTS[:1], SAMPLING, group_size=2, seed=0, environment=opened(calls))
+    assert [rollout.reward for rollout in group.rollouts] == [1.0, 1.0]
+    engine = attach(tool_call_parser="none_such")
+    with pytest.raises(UserError, match="/parse_function_call"):
+        generate(engine, PROMPTS[:1], SAMPLING, group_size=2, seed=0, environment=opened(calls))
