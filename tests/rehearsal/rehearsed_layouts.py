@@ -1,7 +1,7 @@
 """Layouts of four processes, and the script that keeps their books; every rank of a group runs it.
 
-python rehearsed_layouts.py real RESULTS     as one of four processes, with values and messages
-python rehearsed_layouts.py fake RESULTS     every rank one after the other, with neither
+python rehearsed_layouts.py fake RESULTS                      every rank one after the other, without values or messages
+python rehearsed_layouts.py real RESULTS SECONDS LAYOUT...    as one of four processes, with both
 """
 
 import json
@@ -93,8 +93,8 @@ def rehearse(layout: Rehearsed, rank: int) -> dict[str, Any]:
     return rehearse_rank(run, config, rank, workload(run, at_most=4), route).to_json()
 
 
-def measure(layout: Rehearsed) -> dict[str, Any]:
-    """Returns the books of this process, which computes and communicates."""
+def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
+    """Returns the books of this process, which computes, communicates, and sleeps after each collective."""
     from megatron.core import parallel_state
 
     from megatron_sspo.memory import head
@@ -109,13 +109,13 @@ def measure(layout: Rehearsed) -> dict[str, Any]:
     route = route_of(num_experts(config), expert_ranks=layout.parallel.expert, skew=layout.skew)
 
     class Settled(Recorder):
-        """Waits until gloo's threads let go of a collective's tensors, which they hold for some microseconds more."""
+        """Sleeps after a collective, since gloo's threads hold its tensors for some microseconds more."""
 
         def _run_collective(self, func: Any, args: Any, kwargs: Any) -> Any:
             found = super()._run_collective(func, args, kwargs)
             if "send" not in str(func) and "recv" not in str(func):
                 dist.Work.unbox(found[-1] if isinstance(found, tuple) else found).wait()
-                time.sleep(0.001)
+                time.sleep(settle_seconds)
             return found
 
     mode = Settled(Books(), num_experts(config), route)
@@ -144,15 +144,15 @@ def _without_gloo() -> Iterator[None]:
         yield
 
 
-def main(kind: str, results: Path) -> None:
+def main(kind: str, results: Path, settle_seconds: str = "0", *names: str) -> None:
     """Writes the books of each layout and rank into `results`."""
     torch.set_num_threads(1)
     if kind == "real":
         from launcher import join
 
         join()
-        for name, layout in LAYOUTS.items():
-            found = measure(layout)
+        for name in names:
+            found = measure(LAYOUTS[name], float(settle_seconds))
             (results / f"{name} {dist.get_rank()} real.json").write_text(json.dumps(found))
         return
     for name, layout in LAYOUTS.items():
@@ -162,4 +162,4 @@ def main(kind: str, results: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[1] / "policy"))
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -19,12 +19,20 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Any:
     results = tmp_path_factory.mktemp("books")
     script = Path(rehearsed_layouts.__file__)
     launch(script, 1, "fake", results, seconds=400)
-    launch(script, WORLD, "real", results, seconds=400)
+    launch(script, WORLD, "real", results, 0.001, *LAYOUTS, seconds=400)
 
     def read(layout: str, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
         fake, real = (json.loads((results / f"{layout} {rank} {kind}.json").read_text()) for kind in ("fake", "real"))
         return fake, real
 
+    def agree(layout: str, rank: int) -> bool:
+        fake, real = read(layout, rank)
+        return all(fake["peaks"][part] == real["peaks"][part] for part in ("old_log_probs", "update"))
+
+    # on a loaded machine gloo's threads may be kept waiting for longer: such layouts are measured again, more slowly
+    whole = [layout for layout, rehearsed in LAYOUTS.items() if rehearsed.parallel.pipeline == 1]
+    if again := [layout for layout in whole if not all(agree(layout, rank) for rank in range(WORLD))]:
+        launch(script, WORLD, "real", results, 0.02, *again, seconds=400)
     return read
 
 
