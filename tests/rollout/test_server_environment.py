@@ -2,6 +2,7 @@
 
 import os
 import sys
+import textwrap
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from megatron_sspo.rollout.servers.environment import agree_on_nccl, without_trainers_own
 from megatron_sspo.rollout.servers.process import ServerProcess, find_python
+from megatron_sspo.rollout.servers.server_program import FORK
 
 OF_A_RANK = {
     **dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1"),
@@ -24,23 +26,39 @@ def test_what_describes_a_rank_is_left_out():
 
 
 def test_a_server_gets_nothing_of_the_trainers_ranks(tmp_path, monkeypatch):
-    """Starts a module that prints its environment in place of SGLang."""
     for name, value in {**OF_A_RANK, **OF_BOTH}.items():
         monkeypatch.setenv(name, value)
-    log = tmp_path / "server.log"
-    (tmp_path / "show_environment.py").write_text("import os\nprint('names', *sorted(os.environ), flush=True)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    process = ServerProcess(find_python(sys.executable), "show_environment", {}, {}, log=log, key="secret")
+    found = printed_by("import os\nprint('found', *sorted(os.environ), flush=True)\n", {}, tmp_path, monkeypatch)
+    assert set(OF_A_RANK).isdisjoint(found)
+    assert set(OF_BOTH) <= set(found)
+
+
+@pytest.mark.parametrize(("environment", "expected"), [({}, "spawn"), ({FORK: "1"}, "fork")])
+def test_workers_are_forked_where_the_server_is_told_so(environment, expected, tmp_path, monkeypatch):
+    source = """
+        import multiprocessing, os
+        multiprocessing.set_start_method("spawn", force=True)
+        print("found", multiprocessing.get_start_method(), *os.environ, flush=True)
+    """
+    found = printed_by(textwrap.dedent(source), environment, tmp_path, monkeypatch)
+    assert found[0] == expected
+    assert FORK not in found
+
+
+def printed_by(source, environment, folder, monkeypatch):
+    """Runs a module in place of SGLang, and returns the words that it prints after "found"."""
+    log = folder / "server.log"
+    (folder / "in_place_of_sglang.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    process = ServerProcess(find_python(sys.executable), "in_place_of_sglang", {}, environment, log=log, key="secret")
     process.start()
     try:
         deadline = time.monotonic() + 120
         while not process.exit_message() and time.monotonic() < deadline:
             time.sleep(0.05)
-        found = next(line for line in log.read_text().splitlines() if line.startswith("names ")).split()
+        return next(line for line in log.read_text().splitlines() if line.startswith("found ")).split()[1:]
     finally:
         process.stop()
-    assert set(OF_A_RANK).isdisjoint(found)
-    assert set(OF_BOTH) <= set(found)
 
 
 URLS = ("http://10.0.0.1:30000",)

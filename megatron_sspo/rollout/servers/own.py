@@ -10,6 +10,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.ports import free_port
+from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
@@ -85,7 +86,7 @@ def build_servers(
     for number in range(count):
         share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
         cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
-        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores}
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores, server_program.FORK: "1"}
         environment = {
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits

@@ -11,6 +11,7 @@ processes before it ends a job, but the trainer still needs its servers to finis
 import contextlib
 import ctypes
 import glob
+import multiprocessing
 import os
 import runpy
 import shutil
@@ -23,6 +24,7 @@ from multiprocessing import resource_tracker
 KEY = "MEGATRON_SSPO_SERVER_KEY"
 PARENT = "MEGATRON_SSPO_SERVER_PARENT"
 TMP = "MEGATRON_SSPO_SERVER_TMP"  # the server's TMPDIR, which is removed when the server ends
+FORK = "MEGATRON_SSPO_SERVER_FORK"  # set on a CPU, where workers may be forked
 _SHARED_MEMORY = "/dev/shm/sglang_loads_*"
 KILL_SECONDS = 10.0  # time limit for the death of killed processes, some of which wait for a device
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -39,12 +41,20 @@ def main() -> None:
     if sys.platform == "linux":
         _fork_watcher()
     sys.path.pop(0)  # this file's folder, whose modules could shadow packages
+    if os.environ.pop(FORK, ""):
+        _fork_workers()
     key = os.environ.pop(KEY)
     module = sys.argv.pop(1)
     sys.argv.append(f"--api-key={key}")  # one argument, because a key may begin with a dash
     if module == "sglang.launch_server":  # a separate API key would be for clients that may not change weights
         sys.argv.append(f"--admin-api-key={key}")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _fork_workers() -> None:
+    """Has SGLang fork its workers where it would spawn them, each of which would import for ten seconds of a core."""
+    set_start_method = multiprocessing.set_start_method
+    multiprocessing.set_start_method = lambda method, force=False: set_start_method("fork", force=force)
 
 
 def _fork_watcher() -> None:
