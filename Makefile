@@ -124,8 +124,8 @@ test-fast: install check-sandbox
 	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not long"
 
 # Runs real SGLang servers on this machine's CPU.
-test-sglang: install install-sglang
-	$(TEST) tests/sglang
+test-sglang: install install-sglang .venv-verifiers/installed
+	$(TEST) $(WORKERS) tests/sglang
 
 # Runs experiments on this machine with NeMo-Run.
 test-nemo-run: install install-nemo-run

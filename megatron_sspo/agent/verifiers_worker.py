@@ -7,7 +7,7 @@ imports nothing of its own package, because that interpreter need not have it.
 import asyncio
 import json
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
 
 _EPISODES_SERVED = 256  # by an environment's servers, which keep a client for each episode's address until they end
@@ -88,10 +88,10 @@ class Worker:
                 if number in self._in_progress:
                     self._in_progress[number].cancel()
             elif "rows" in command:
-                await self._answer(number, self._rows(command["rows"]))
+                await self._answer(number, self._rows, command["rows"])
             else:
-                work = self._episode(command["task"], command["base_url"])
-                task = self._in_progress[number] = asyncio.create_task(self._answer(number, work))
+                work = self._answer(number, self._episode, command["task"], command["base_url"])
+                task = self._in_progress[number] = asyncio.create_task(work)
                 task.add_done_callback(lambda _, number=number: self._in_progress.pop(number))
         tasks = list(self._in_progress.values())
         for task in tasks:
@@ -100,9 +100,9 @@ class Worker:
         if self._served is not None:
             await self._served.close()
 
-    async def _answer(self, number: int, work: Awaitable[Any]) -> None:
+    async def _answer(self, number: int, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         try:
-            found = {"result": await work}
+            found = {"result": await work(*arguments)}
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         write(self._answers, {"number": number} | found)

@@ -206,3 +206,15 @@ def test_a_conversation_that_is_too_long_is_refused(generate) -> None:
 
     generate(long, group_size=1, sampling=Sampling(max_tokens=16))
     assert seen == [(400, "context_length_exceeded")]
+
+
+def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generate) -> None:
+    async def too_long(base_url, prompt):
+        await say(base_url, [user("word " * 400)])
+
+    with pytest.raises(
+        UserError, match=r"none of the first 16 episodes, .* refused: the conversation has more than the 320"
+    ):
+        generate(too_long, [prompt()] * 4, group_size=4)
+    groups = generate(three_turns, [prompt()] * 4, group_size=4)
+    assert sum(rollout.num_turns for group in groups for rollout in group.rollouts) == 48

@@ -90,7 +90,7 @@ def test_no_file_is_left_when_an_engine_is_closed(folders, tmp_path, temporary, 
 
 
 def test_no_server_is_left_when_the_trainer_is_killed_during_startup(folders, tmp_path):
-    """Kills the trainer while SGLang's workers still import, before they set their parent-death signal."""
+    """Kills the trainer as soon as the server has workers."""
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])
     program = (
@@ -114,11 +114,14 @@ def test_no_server_is_left_when_the_trainer_is_killed_during_startup(folders, tm
 
 
 def workers_of(folder):
-    """Returns SGLang's worker processes of a server."""
+    """Returns SGLang's worker processes: the children in the session of their server, in which its watcher is not."""
     found = []
     for process in servers_of(folder):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "spawn_main" in " ".join(process.cmdline()):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError):
+            parent = process.parent()
+            is_child = parent is not None and "server_program.py" in " ".join(parent.cmdline())
+            own = is_child and os.getsid(process.pid) == os.getsid(parent.pid)
+            if own and "resource_tracker" not in " ".join(process.cmdline()):
                 found.append(process)
     return found
 

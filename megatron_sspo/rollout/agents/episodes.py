@@ -9,11 +9,14 @@ from typing import Any
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.protocol import reward_parts
 from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.groups import Episode, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+
+_MOST_UNANSWERED = 16  # episodes at the start of a run
 
 
 class AgentEpisodes:
@@ -38,6 +41,7 @@ class AgentEpisodes:
         self._slots = asyncio.Semaphore(agents.limits.max_episodes)
         self._opening = asyncio.Lock()
         self._num_groups = 0
+        self._num_unanswered, self._was_answered = 0, False
 
     async def group(
         self, prompt: Prompt, sampling: Sampling, samplers: Sequence[Sampler], *, policy_version: int
@@ -48,7 +52,8 @@ class AgentEpisodes:
             policy_version: the version of an episode in which nothing was sampled.
 
         Raises:
-            UserError: the engine failed, or the agent did before its first turn.
+            UserError: the engine failed, the agent did before its first turn, or all requests of the first episodes
+                were refused.
         """
         async with self._listening():
             tasks = [asyncio.create_task(self._run(prompt, sampling, sampler)) for sampler in samplers]
@@ -95,6 +100,7 @@ class AgentEpisodes:
             finally:
                 agent.cancel()
                 await self._server.remove(session)
+        self._check_answered(session)
         trajectories = session.tree.trajectories()
         self._agents.count(
             turns=session.num_turns,
@@ -105,6 +111,18 @@ class AgentEpisodes:
         )
         failed = {"agent": limits.failure_reward}
         return Episode(trajectories, failed if reward is None else reward, session.last_text)
+
+    def _check_answered(self, session: Session) -> None:
+        """Raises UserError if the policy answered in none of the first episodes, so that settings are to blame."""
+        self._was_answered |= session.num_turns > 0
+        if self._was_answered or session.refusal is None:
+            return
+        self._num_unanswered += 1
+        if self._num_unanswered >= _MOST_UNANSWERED:
+            raise UserError(
+                f"the policy answered in none of the first {self._num_unanswered} episodes, because the agent's "
+                f"requests were refused: {session.refusal}"
+            )
 
 
 def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] | None:

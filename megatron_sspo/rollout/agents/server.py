@@ -108,8 +108,9 @@ class EndpointServer:
             session.admit()
             asked = form.parse_request(await _read(request))
             completion = await session.answer(asked)
-        except Refusal:
+        except Refusal as error:
             session.num_refused += 1
+            session.refusal = error
             raise
         finally:
             session.in_progress.discard(task)

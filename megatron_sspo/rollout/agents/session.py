@@ -66,6 +66,7 @@ class Session:
         self.key = secrets.token_urlsafe(32)
         self.tree = Tree()
         self.num_turns = self.num_refused = 0
+        self.refusal: Refusal | None = None  # the last one
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
         self.in_progress: set[asyncio.Task[Any]] = set()
         self.last_text = ""

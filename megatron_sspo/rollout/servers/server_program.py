@@ -60,8 +60,8 @@ def _fork_workers() -> None:
 def _fork_watcher() -> None:
     """Forks a process that outlives this one, kills its process group and cleans up.
 
-    SGLang's workers set their parent-death signal only after their imports, which take many seconds. Workers of a
-    parent that is killed before that would be left running.
+    SGLang's workers set their parent-death signal late: on a GPU after their imports, which take many seconds. Workers
+    of a parent that is killed before that would be left running.
     """
     server = os.getpid()
     if os.fork():
