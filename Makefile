@@ -65,7 +65,7 @@ install-docs: .venv-docs/installed
 
 # Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
 # packages: an objective needs torch alone, and an environment no trainer. Of verl's requirements, these are the ones that its
-# actor's loss imports.
+# actor's loss and engine import.
 install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/installed
 
 .venv-trl/installed:
@@ -80,7 +80,7 @@ install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/i
 	.venv-verl/bin/pip install --quiet --disable-pip-version-check $(TORCH)
 	.venv-verl/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	.venv-verl/bin/pip install --quiet --disable-pip-version-check transformers==5.9.0 tensordict==0.10.0 \
-		hydra-core==1.3.2 'ray>=2.41' pandas codetiming dill cachetools torchdata datasets pillow pydantic \
+		accelerate peft hydra-core==1.3.2 'ray>=2.41' pandas codetiming dill cachetools torchdata datasets pillow pydantic \
 		pytest pytest-timeout hypothesis
 	touch $@
 
@@ -140,7 +140,8 @@ test-wheel: install
 # none of these packages.
 test-integrations: install install-integrations
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-trl/bin/python -m pytest tests/integrations/trl_trainer.py
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -m pytest tests/integrations/verl_loss.py
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -m pytest tests/integrations/verl_loss.py \
+		tests/integrations/verl_engine.py
 	$(TEST) tests/integrations/verifiers_agent.py tests/integrations/real_clients.py
 
 # Looks at the live page in a real browser.

@@ -31,6 +31,7 @@ def recipe() -> Run:
         name="tiny_moe_verifiers",
         warm_start=replace(run.warm_start, prompts=replace(run.warm_start.prompts, template="chat")),
         prompts=Prompts(source="verifiers", options=OPTIONS, max_tokens=16, without=(held_out,)),
+        num_updates=60,
         rollouts=replace(run.rollouts, agent="verifiers", agent_options=OPTIONS),
         evaluation=Evaluation(
             sets={

@@ -1,0 +1,87 @@
+"""verl's FSDP2 engine with the registered policy loss, on a CPU. Runs in .venv-verl: `make test-integrations`."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from megatron_sspo.objective import Segments
+from tests.integrations.batches import OBJECTIVES
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "verl_sspo.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("verl_sspo", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def engine(example, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verl")
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{folder / 'rendezvous'}")
+    yield example.build_engine(folder / "model", AutoTokenizer.from_pretrained(EXAMPLE.parent / "tiny_moe"))
+    dist.destroy_process_group()
+
+
+def formula(folder, objective, rows, old, advantages):
+    """Returns the gradient of the objective by each parameter, computed with Transformers."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    log_probs = []
+    for prompt, response in rows:
+        logits = model(input_ids=torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        log_probs.append(logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0])
+    segments = Segments.from_lengths([len(response) for _, response in rows])
+    sums = objective(
+        torch.cat(log_probs), torch.tensor([value for row in old for value in row]), torch.tensor(advantages), segments
+    )
+    (sums.loss / len(rows)).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["sspo()", "gspo()", "grpo(eps_high=0.28)"])
+@pytest.mark.parametrize("micro_batch_size", [32, 8])
+def test_the_gradient_of_every_parameter_is_that_of_the_formula(example, engine, name, micro_batch_size):
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.utils.losses import ppo_loss
+
+    torch.manual_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(engine.model_config.local_path)
+    whole = example.sample(engine.module, tokenizer)
+    rows = [(prompt, response[: 3 + number % 14]) for number, (prompt, response) in enumerate(whole)]
+    old = [(torch.tensor(row) + 0.3 * torch.randn(len(row))).tolist() for row in example.old_log_probs(engine, rows)]
+    advantages = torch.randn(len(rows)).tolist()
+    actor = {**example.ACTOR, "policy_loss": {**example.ACTOR["policy_loss"], "objective": name}}
+    batch = example.with_advantages(rows, old, advantages, micro_batch_size)
+    with engine.train_mode():
+        engine.optimizer_zero_grad()
+        engine.forward_backward_batch(batch, partial(ppo_loss, omega_conf_to_dataclass(actor)))
+        found = {key: parameter.grad.full_tensor().clone() for key, parameter in engine.module.named_parameters()}
+        engine.optimizer_zero_grad()
+    expected = formula(engine.model_config.local_path, OBJECTIVES[name], rows, old, advantages)
+    assert found.keys() == expected.keys()
+    assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_learns(tmp_path):
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["reward"] < 0.1
+    assert rows[-1]["reward"] > 0.6
+    assert all(0 < row["actor/token_weight/mean"] <= 1 for row in rows)
