@@ -34,6 +34,7 @@ def test_every_recipe_file_builds() -> None:
         "plugin_own_loop",
         "nemo_run_qwen3_30b_a3b",
         "trl_sspo",
+        "verl_sspo",
     }  # these are programs, not recipes
     assert set(PAPER) < names
     for name in names:
