@@ -80,8 +80,11 @@ class Job:
     def wait(self, happened: Callable[[], bool], seconds: float = _LONG) -> None:
         """Waits until `happened` returns True; fails if the job ends before."""
         deadline = time.monotonic() + seconds
-        while not happened():
-            assert self.state in _ALIVE, self.logs()
+        while True:
+            is_alive = self.state in _ALIVE  # before the question: what is waited for may be the job's end
+            if happened():
+                return
+            assert is_alive, self.logs()
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
 
