@@ -1,11 +1,12 @@
 """Counts faults of episodes of agents on two SGLang servers, while weights are replaced and one server is killed.
 
-    make install-sglang && python benchmarks/agents.py
+    make install-sglang .venv-verifiers/installed && python benchmarks/agents.py
 
-Each episode has 3 to 6 turns of a small random model. It counts the episodes that are lost or counted twice, the turns
-whose tokens or log-probs in the rollouts are not those that the engine gave, the tokens whose log-probs are not those
-of the weights that the rollout names, and the turns whose conversation would have other tokens if its text were
-tokenized again.
+Each episode is a loop of 3 to 6 turns with a tool in OpenAI's client, which is in the environment of verifiers; every
+second one is streamed. The model is small and random, and each of its answers is given a call. It counts the episodes
+that are lost or counted twice, the turns whose tokens or log-probs in the rollouts are not those that the engine gave,
+the tokens whose log-probs are not those of the weights that the rollout names, and the turns whose conversation would
+have other tokens if its text were tokenized again.
 """
 
 import argparse
@@ -17,10 +18,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import psutil
 import torch
@@ -28,11 +29,21 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from megatron_sspo.agent.agents import Agents
+from megatron_sspo.rollout.agents.messages import Call
+from megatron_sspo.rollout.agents.parsing import new_call_id
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.requests.agents import ServedSampler
 from megatron_sspo.types import Endpoint, Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+sys.path.append(str(Path(__file__).parents[1] / f".venv-verifiers/lib/{VERSION}/site-packages"))
+from openai import AsyncOpenAI  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
 FACTORS = (1.0, 1.2, 0.9, 1.1, 0.8)  # of the weights of each version
 GROUP, VOCAB_SIZE, TOLERANCE = 4, 400, 1e-3
 FAILED = -1.0  # the reward of an episode whose agent raised; others have their number
@@ -77,16 +88,27 @@ class Loop:
     async def run(self, base_url: str, prompt: Prompt) -> float:
         """Runs one episode."""
         number, messages = next(self.numbers), list(prompt.messages)
-        async with aiohttp.ClientSession() as client:
+        async with AsyncOpenAI(base_url=base_url, api_key="in base_url") as client:
             for turn in range(3 + number % 4):
-                body = {"messages": messages, "max_tokens": 24, "stream": False}
-                async with client.post(f"{base_url}/chat/completions", json=body) as response:
-                    response.raise_for_status()
-                    messages.append((await response.json())["choices"][0]["message"])
-                messages.append({"role": "user", "content": f"and {turn}?"})
+                options = {"model": "policy", "messages": messages, "tools": [TOOL], "max_tokens": 24}
+                messages.append(await (_streamed if number % 2 else _whole)(client, options))
+                (call,) = messages[-1]["tool_calls"]
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"it is {turn}"})
         self.ended.append(number)
         self.conversations.append(messages[:-1])
         return float(number)
+
+
+async def _whole(client: Any, options: dict[str, Any]) -> dict[str, Any]:
+    completion = await client.chat.completions.create(**options)
+    return completion.choices[0].message.model_dump(exclude_none=True)
+
+
+async def _streamed(client: Any, options: dict[str, Any]) -> dict[str, Any]:
+    chunks = [chunk async for chunk in await client.chat.completions.create(stream=True, **options)]
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    calls = [call.model_dump(exclude={"index"}) for delta in deltas for call in delta.tool_calls or []]
+    return {"role": "assistant", "content": "".join(d.content or "" for d in deltas), "tool_calls": calls}
 
 
 def weights(folder: Path, version: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -120,6 +142,17 @@ def spy() -> dict[tuple[int, ...], list[tuple[list[int], list[float]]]]:
 
     ServedSampler.sample = sample_and_keep
     return seen
+
+
+def give_calls() -> None:
+    """Makes a call of every answer, because a random model writes none."""
+    parse = ServedSampler.parse
+
+    async def with_call(self: Any, text: str, tools: Any) -> Any:
+        found = await parse(self, text, tools)
+        return replace(found, calls=(Call("add", f'{{"a": {len(text)}}}', new_call_id()),))
+
+    ServedSampler.parse = with_call
 
 
 def turns(group: RolloutGroup, rollout: Rollout) -> Iterator[tuple[tuple[int, ...], list[int], list[float]]]:
@@ -184,6 +217,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200)
     options: Any = parser.parse_args()
     seen, loop = spy(), Loop()
+    give_calls()
     with tempfile.TemporaryDirectory() as temporary:
         folder = build(Path(temporary) / "model")
         prompts = [
