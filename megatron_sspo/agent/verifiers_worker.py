@@ -166,7 +166,7 @@ async def main() -> None:
     reader = asyncio.StreamReader(limit=_LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), commands)
     first = json.loads(await reader.readline())
-    # an episode makes at least two HTTP clients, each of which would read all certificates: 20 ms of a core
+    # an episode makes at least two HTTP clients, each of which would read all certificates again
     ssl.create_default_context = functools.cache(ssl.create_default_context)
     try:
         from verifiers.v1.utils.loaders import resolve_env_config

@@ -1,7 +1,6 @@
 """A whole run on a real server whose only environment is one of the package verifiers, from which it learns."""
 
 import json
-import textwrap
 from pathlib import Path
 
 from tests.agent import talking_models
@@ -89,7 +88,7 @@ def recipe() -> Run:
 
 def test_a_run_learns_from_an_environment_of_verifiers(workshop) -> None:  # noqa: F811
     talking_models.build(workshop.folder / "model", knows_all=True)
-    (workshop.folder / "verifiers_vowels.py").write_text(textwrap.dedent(_ENVIRONMENT))
+    (workshop.folder / "verifiers_vowels.py").write_text(_ENVIRONMENT)
     python = ROOT / ".venv-verifiers/bin/python"
     recipe = workshop.folder / "vowels.py"
     recipe.write_text(_RECIPE.replace("PYTHON", repr(str(python))))

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _fork_workers() -> None:
-    """Has SGLang fork its workers where it would spawn them, each of which would import for ten seconds of a core."""
+    """Makes SGLang fork its workers where it would spawn them, so that they do not import torch and SGLang again."""
     set_start_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_start_method("fork", force=force)
 
