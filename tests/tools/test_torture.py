@@ -1,6 +1,9 @@
 """The harness of `make torture` detects lost or doubled responses and growing memory."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +11,7 @@ from tools.torture.books import audit, final_history
 from tools.torture.faults import KINDS
 from tools.torture.memory import Flatness, Sample, flatness
 from tools.torture.plan import Plan
+from tools.torture.processes import TOKEN, Processes
 from tools.torture.summary import summary
 
 PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
@@ -134,3 +138,21 @@ def test_reports_are_added_up():
     lines = summary([report], [[memory]]).splitlines()
     assert lines[2] == "| `make torture` | 100 | 2 | 3 | 9 | 1 | 5 | 9 | 0 of 30 | 1 of 2 | 3 | 1.010 to 1.010 |"
     assert lines[-2:] == ["| kill | 2 | 1 | 0 | 1 | 10 |", "| **all** | 2 | 1 | 0 | 1 | 10 |"]
+
+
+def test_a_worker_without_the_mark_is_found_by_its_process_group(tmp_path):
+    """A forked worker that gives itself a title overwrites its environment."""
+    worker = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'], env={})"
+    with subprocess.Popen(
+        [sys.executable, "-c", worker],
+        env={**os.environ, TOKEN: "of-this-test"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as leader:
+        assert leader.stdin is not None and leader.stdout is not None
+        leader.stdout.readline()
+        processes = Processes("of-this-test", tmp_path)
+        assert len(processes.alive()) == 2
+        leader.stdin.close()
+    assert processes.alive() == []

@@ -46,10 +46,12 @@ def _is_wanted(path: Path) -> bool:
     return path.name in (".metadata", ".run.lock")  # torch's index of a checkpoint; the lock stays, unlocked
 
 
-def shared_memory(users: Iterable[psutil.Process]) -> set[str]:
-    """Returns the names in /dev/shm that none of these processes has mapped."""
+def shared_memory(users: Callable[[], Iterable[psutil.Process]]) -> set[str]:
+    """Returns the names in /dev/shm that none of these processes has open or mapped."""
+    names = set(os.listdir("/dev/shm"))  # before the processes are found: a starting server makes new files
     used: set[str] = set()
-    for process in users:
+    for process in users():
         with contextlib.suppress(psutil.Error):
+            used |= {Path(file.path).name for file in process.open_files()}
             used |= {Path(mapping.path).name for mapping in process.memory_maps()}
-    return set(os.listdir("/dev/shm")) - used
+    return names - used

@@ -78,7 +78,7 @@ class Phase:
     def run(self, until: float) -> PhaseRecord:
         """Makes faults until the time `until`, lets the run finish, and audits it."""
         began = time.monotonic()
-        shared = leftovers.shared_memory(())
+        shared = leftovers.shared_memory(list)
         try:
             while not self._is_done and time.monotonic() < until:
                 self._fault()
@@ -327,7 +327,7 @@ class Phase:
         record.audit = books.audit(journal, context.run, expected, group_size=4, is_served=is_served)
         if not is_served and torture.reference is not None:
             record.differences = books.differences(context.run, torture.reference)
-        left = leftovers.listing(torture.tmp) | (leftovers.shared_memory(torture.processes.alive()) - shared)
+        left = leftovers.listing(torture.tmp) | (leftovers.shared_memory(torture.processes.alive) - shared)
         record.files_left = sorted(left) + leftovers.files_of_run(context.run)
         for path in left:
             with suppress(OSError):

@@ -24,18 +24,20 @@ class Processes:
         self._mark = f"{TOKEN}={token}\0".encode()
         self._tmp = str(tmp).encode()
         self._known: set[tuple[int, float]] = set()  # (pid, start); keeps processes that rename themselves
+        self._groups: set[int] = set()  # process groups of the run: a forked worker that renames itself loses its mark
 
     def alive(self) -> list[psutil.Process]:
         """Returns all of these processes except zombies."""
         found, known = [], set()
-        for process in psutil.process_iter():
+        living = [process for process in psutil.process_iter() if _is_alive(process)]
+        for process in sorted(living, key=_is_group_member):  # leaders first: they decide about their groups
             with contextlib.suppress(psutil.Error, OSError):
                 key = (process.pid, process.create_time())
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if key in self._known or self._is_marked(process.pid):
+                if key in self._known or os.getpgid(process.pid) in self._groups or self._is_marked(process.pid):
                     known.add(key)
                     found.append(process)
+                    if not _is_group_member(process):
+                        self._groups.add(process.pid)
         self._known = known
         return found
 
@@ -66,6 +68,19 @@ class Processes:
                 return self._tmp in (folder / "mountinfo").read_bytes()
             return self._tmp in (folder / "cmdline").read_bytes() and b"bwrap" in (folder / "cmdline").read_bytes()
         return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _is_group_member(process: psutil.Process) -> bool:
+    """Returns whether a process is not the leader of its process group."""
+    with contextlib.suppress(OSError):
+        return os.getpgid(process.pid) != process.pid
+    return True
 
 
 def role_of(process: psutil.Process) -> str:
