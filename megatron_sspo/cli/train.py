@@ -3,10 +3,14 @@
 import argparse
 import os
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.cli.parser import add_command, add_recipe
+
+if TYPE_CHECKING:
+    from megatron_sspo.run import Run
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -29,24 +33,47 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.processes import local
     from megatron_sspo.processes.cuda_connections import order_kernels
-    from megatron_sspo.processes.output import ignore_upstream_warnings, survive_full_disk
+    from megatron_sspo.processes.forks import may_fork, without_threads
+    from megatron_sspo.processes.output import survive_full_disk
     from megatron_sspo.recipe import load_recipe
     from megatron_sspo.run import in_layout_for
 
     survive_full_disk()
-    run = load_recipe(options.recipe, options.set)
-    check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on
-    if local.is_launched():
-        run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
-    # before the checks, which ask torch for GPUs
-    order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
-    if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
-        preflight(run, resume=options.resume)
-        if run.parallel.num_processes > 1 and not local.is_launched():
-            return local.launch(arguments, run.parallel.num_processes)
-    ignore_upstream_warnings()
-    from megatron_sspo.loop import train
+    with without_threads():
+        run = load_recipe(options.recipe, options.set)
+        check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on
+        if local.is_launched():
+            run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
+        # before the checks, which ask torch for GPUs
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
+            preflight(run, resume=options.resume)
+        starts_others = run.parallel.num_processes > 1 and not local.is_launched()
+        if starts_others and may_fork():
+            _import_loop()
+            return local.launch(arguments, run.parallel.num_processes, partial(_train, run, options))
+    if starts_others:
+        return local.launch(arguments, run.parallel.num_processes)
+    _import_loop()
+    return _train(run, options)
 
+
+def _import_loop() -> None:
+    """Imports the training loop, and with it Megatron: once for all forks."""
+    from megatron_sspo.processes.output import ignore_upstream_warnings
+
+    ignore_upstream_warnings()
+    import megatron_sspo.loop  # noqa: F401
+
+
+def _train(run: "Run", options: argparse.Namespace) -> int:
+    import torch
+
+    from megatron_sspo.loop import train
+    from megatron_sspo.processes import local
+
+    if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     return train(run, resume=options.resume, profile=options.profile)
 
 

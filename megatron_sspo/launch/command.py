@@ -36,7 +36,7 @@ def launch(options: argparse.Namespace) -> int:
     if options.dry_run or options.check:
         return 0
     if job is None:
-        return _run_here(options, run)
+        return local.launch(_train_arguments(options), run.parallel.num_processes)
     if options.on == "slurm":
         return job.submit()
     return _nemo_run(options, job)
@@ -133,10 +133,6 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
 def _train_arguments(options: argparse.Namespace) -> list[str]:
     resume = ["--resume", str(options.resume)] if options.resume else []
     return ["train", options.recipe, *(part for value in options.set for part in ("--set", value)), *resume]
-
-
-def _run_here(options: argparse.Namespace, run: Run) -> int:
-    return local.launch(_train_arguments(options), run.parallel.num_processes)
 
 
 def _nemo_run(options: argparse.Namespace, job: slurm.SlurmJob) -> int:

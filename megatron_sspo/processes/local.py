@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import stop
+from megatron_sspo.processes.forks import Fork, fork
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.processes.ports import free_port
 
@@ -32,12 +33,16 @@ def is_child() -> bool:
     return _REPORT in os.environ
 
 
-def launch(arguments: Sequence[str], num_processes: int) -> int:
+def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
     If a process fails, the others are killed, and the result is its exit code. All processes die with this one. Stop
     signals are passed on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
     process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
+
+    Args:
+        forked: makes the processes forks of this one, which call it in place of the command line and exit with its
+            result.
 
     Raises:
         UserError: there are far more processes than cores.
@@ -48,9 +53,10 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
             f"the layout has {num_processes:,} processes, but this machine has {os.cpu_count()} cores: lower "
             "parallel.*, or start the run on a cluster with launch --on slurm"
         )
+    this = os.getpid()
     ours, theirs = os.pipe()
-    environment = {**os.environ, **_environment(num_processes), _REPORT: str(theirs)}
-    processes: list[subprocess.Popen[bytes]] = []
+    environment = {**_environment(num_processes), _REPORT: str(theirs)}
+    processes: list[subprocess.Popen[bytes] | Fork] = []
 
     def forward_signal(number: int, _: Any) -> None:
         for process in processes:
@@ -59,21 +65,40 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     handlers = {number: signal.signal(number, forward_signal) for number in stop.SIGNALS}
     try:
         for rank in range(num_processes):
-            processes.append(
-                subprocess.Popen(
-                    _command(arguments),
-                    env={**environment, **_rank_variables(rank)},
-                    pass_fds=[theirs],
-                    preexec_fn=partial(exit_with_parent, os.getpid()),
-                )
-            )
+            variables = {**environment, **_rank_variables(rank)}
+            if forked is None:
+                processes.append(_start(arguments, variables, theirs))
+            else:
+                processes.append(fork(partial(_be_rank, forked, variables, handlers), f"rank {rank}"))
         return _wait(processes, ours)
     finally:
-        _stop(processes)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        os.close(ours)
-        os.close(theirs)
+        if os.getpid() == this:  # a fork leaves this block, too
+            _stop(processes)
+            _restore(handlers)
+            os.close(ours)
+            os.close(theirs)
+
+
+def _start(arguments: Sequence[str], variables: Mapping[str, str], reports: int) -> "subprocess.Popen[bytes]":
+    """Starts a process with an interpreter of its own."""
+    return subprocess.Popen(
+        _command(arguments),
+        env={**os.environ, **variables},
+        pass_fds=[reports],
+        preexec_fn=partial(exit_with_parent, os.getpid()),
+    )
+
+
+def _be_rank(forked: Callable[[], int], variables: Mapping[str, str], handlers: Mapping[signal.Signals, Any]) -> int:
+    """Runs a rank in a fork, with the environment and the signal handlers of a process of its own."""
+    _restore(handlers)
+    os.environ.update(variables)
+    return forked()
+
+
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]:
@@ -125,7 +150,7 @@ def report_hang(exit_code: int, message: str) -> None:
     report(message, exit_code)
 
 
-def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
+def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -> int:
     with selectors.DefaultSelector() as selector:
         selector.register(reports, selectors.EVENT_READ)
         while True:
@@ -143,7 +168,7 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"], reports: int) -> int:
                 return max(code for code in codes if code is not None)
 
 
-def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+def _stop(processes: Sequence["subprocess.Popen[bytes] | Fork"]) -> None:
     """Kills the processes: they have nothing to save, and their own child processes die with them."""
     for process in processes:
         process.kill()

@@ -12,7 +12,9 @@ MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hun
 def prepare_process() -> None:
     """Prepares standard streams, checks the working folder, and raises the soft limit on open files to the hard limit.
 
-    Call it before torch is imported: torch's error about a missing working folder is hard to understand.
+    Also keeps NumPy's OpenBLAS from starting a thread for each core, which nothing here needs: a process with threads
+    cannot be forked. Call it before torch and NumPy are imported: torch's error about a missing working folder is hard
+    to understand.
 
     Raises:
         UserError: the working folder does not exist any more.
@@ -24,6 +26,7 @@ def prepare_process() -> None:
         raise UserError(
             "the working directory of this command does not exist any more: change to an existing one"
         ) from error
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -104,10 +104,18 @@ def role_of(process: psutil.Process) -> str:
     if "megatron_sspo" not in line or " train " not in f"{line} ":
         return "serve" if "megatron_sspo serve" in line else ""
     parent = process.parent()
-    if parent is not None and parent.cmdline() == words and "RANK" in parent.environ():
+    if parent is not None and parent.cmdline() == words and _rank_of(parent):
         return "writer"
+    return _rank_of(process) or "launcher"
+
+
+def _rank_of(process: psutil.Process) -> str:
+    """Returns the name of a rank: a fork of the launcher has it as its title, another one in its environment."""
+    title = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8").strip()
+    if title.startswith("rank "):
+        return title
     rank = process.environ().get("RANK")
-    return "launcher" if rank is None else f"rank {rank}"
+    return "" if rank is None else f"rank {rank}"
 
 
 def _is_init(pid: int) -> bool:
