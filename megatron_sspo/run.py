@@ -332,6 +332,11 @@ def _check_agent(run: Run) -> None:
             f"rollouts.agent is {rollouts.agent!r} and rollouts.environment {rollouts.environment!r}: an episode is "
             "driven by one of them, so leave the other out"
         )
+    if rollouts.endpoint.forced_turns == "observe" and rollouts.engine == "embedded":
+        raise UserError(
+            "rollouts.endpoint.forced_turns is 'observe' with rollouts.engine='embedded', which samples no answers of "
+            "a given form: choose the engine sglang, or leave forced_turns out"
+        )
     if rollouts.overlong_buffer:
         raise UserError(
             f"rollouts.overlong_buffer is {rollouts.overlong_buffer} with rollouts.agent={rollouts.agent!r}: an "

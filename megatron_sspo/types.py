@@ -189,4 +189,5 @@ class Endpoint:
     max_branches: Count = 8  # rollouts that an episode may become
     max_concurrent: Count = 8  # requests of an episode in progress at the same time
     seconds: Positive = 1800.0  # after which an episode is cancelled, waiting for the policy included
+    forced_turns: Literal["refuse", "observe"] = "refuse"  # requests that prescribe the form of their answer
     failure_reward: float = 0.0  # of an episode that is cancelled, or whose agent raises

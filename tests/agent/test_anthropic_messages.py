@@ -173,9 +173,9 @@ def test_arguments_that_are_no_object_come_back_as_they_were() -> None:
 
 def test_an_answer_says_why_it_ended() -> None:
     class Ends(Fixed):
-        async def sample(self, prompt, *, max_tokens, stop, number):
+        async def sample(self, prompt, *, max_tokens, stop, number, schema):
             self.asked = (max_tokens, stop)
-            return await super().sample(prompt, max_tokens=max_tokens, stop=stop, number=number)
+            return await super().sample(prompt, max_tokens=max_tokens, stop=stop, number=number, schema=schema)
 
     sampler = Ends()
 

@@ -20,20 +20,24 @@ from tests.rollout import tiny_models
 
 REQUEST = {"messages": [user("add")]}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+DEFINING = {"type": "function", "function": {"name": "a", "parameters": {"$defs": {"a": {"type": "number"}}}}}
 
 
 class Fixed:
     """A sampler that answers the same each time, after it is allowed to."""
 
     reads_special_tokens = False
+    takes_schemas = True
 
     def __init__(self, text="sure", seconds=0.0):
         self.tokens = [*tokenizer()(text, add_special_tokens=False)["input_ids"], tiny_models.EOS]
         self.seconds, self.num_cancelled, self.prompts = seconds, 0, []
+        self.schemas: list[str] = []
         self.text: str | None = None  # what is parsed: the tiny tokenizer has no quotes, braces and underscores
 
-    async def sample(self, prompt, *, max_tokens, stop, number):
+    async def sample(self, prompt, *, max_tokens, stop, number, schema):
         self.prompts.append(list(prompt))
+        self.schemas.append(schema)
         try:
             await asyncio.sleep(self.seconds)
         except asyncio.CancelledError:
@@ -203,7 +207,18 @@ def test_a_user_that_imitates_a_tool_does_not_continue_the_tools_conversation() 
         {"n": 2},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "add"}}},
-        {"response_format": {"type": "json_object"}},
+        {"tool_choice": "required", "tools": [TOOL], "response_format": {"type": "json_object"}},
+        {"tool_choice": {"type": "function", "function": {"name": None}}, "tools": [TOOL]},
+        {"tool_choice": {"type": "allowed_tools"}, "tools": [TOOL]},
+        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": 3}}]},
+        {
+            "tool_choice": "required",
+            "tools": [DEFINING, {"type": "function", "function": {"name": "b", "parameters": {"$defs": {"a": {}}}}}],
+        },
+        {"response_format": {"type": "grammar"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}},
+        {"response_format": "json_object"},
         {"logit_bias": {"1": 5}},
         {"logprobs": True},
         {"max_tokens": 0},

@@ -16,9 +16,9 @@ from tests.agent.talking_models import prompt, tokenizer
 USER, BOT = Message("user", "x"), Message("assistant", "y")
 
 
-def turn(prompt, tokens, parent=None, version=0):
+def turn(prompt, tokens, parent=None, version=0, is_forced=False):
     sampled = Sampled(tokens, [-1.0] * len(tokens), "stop", [(version, len(tokens))])
-    return Turn("[]", [USER, BOT], prompt, sampled, parent)
+    return Turn("[]", [USER, BOT], prompt, sampled, parent, is_forced)
 
 
 def tree(*turns):

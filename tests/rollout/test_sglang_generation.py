@@ -34,7 +34,7 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         healthy = Server(client, is_up=True, version=0)
         pool = ServerPool([healthy], key="", min_servers=1, max_restarts=0, health_seconds=5.0)
         pool.version = 0
-        format = SimpleNamespace(to_request=lambda *_, id: {"rid": id}, parse=None)
+        format = SimpleNamespace(to_request=lambda *_, id, schema: {"rid": id}, parse=None)
         try:
             await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(
                 Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0

@@ -9,11 +9,11 @@ from megatron_sspo.rollout.agents.chat import (
     ChatRequest,
     Completion,
     Form,
-    no_grammar,
     read_max_tokens,
     read_model,
     read_stop,
 )
+from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, check_text, parse_tools, read_text
 from megatron_sspo.rollout.agents.strict_json import read_json
 
@@ -32,10 +32,6 @@ def parse_request(content: Any) -> ChatRequest:
     choice, output = content.get("tool_choice") or {"type": "auto"}, content.get("output_config") or {}
     if not isinstance(choice, Mapping) or not isinstance(output, Mapping):
         raise Refusal("tool_choice and output_config must be objects")
-    if choice.get("type") not in ("auto", "none"):
-        raise no_grammar("tool_choice must be auto or none")
-    if content.get("output_format") or output.get("format"):
-        raise no_grammar("output_format is not supported")
     tools = _tools(content.get("tools"))
     return ChatRequest(
         messages=_messages(content.get("system"), content.get("messages")),
@@ -44,9 +40,26 @@ def parse_request(content: Any) -> ChatRequest:
         max_tokens=read_max_tokens(content.get("max_tokens")),
         stop=read_stop(content.get("stop_sequences"), "stop_sequences"),
         parse_calls=bool(tools) and choice.get("type") != "none",
+        required_form=_required_form(choice, content.get("output_format") or output.get("format"), tools),
         stream=content.get("stream") is True,
         stream_usage=True,
     )
+
+
+def _required_form(choice: Mapping[str, Any], form: Any, tools: list[dict[str, Any]]) -> RequiredForm | None:
+    """Reads the choice of a tool and the output's form. Raises Refusal if they are malformed, or exclude each other."""
+    kind = choice.get("type")
+    if kind not in ("auto", "none", "any", "tool"):
+        raise Refusal("tool_choice must have the type auto, none, any or tool")
+    if form is None:
+        return (
+            None if kind in ("auto", "none") else call_of(tools, choice.get("name") or "" if kind == "tool" else None)
+        )
+    if kind not in ("auto", "none"):
+        raise Refusal("tool_choice and the format of the output exclude each other")
+    if not isinstance(form, Mapping) or form.get("type") != "json_schema":
+        raise Refusal("the format of the output must have the type json_schema")
+    return json_of(form.get("schema"), "the schema of the output's format")
 
 
 def to_json(request: ChatRequest, completion: Completion) -> dict[str, Any]:

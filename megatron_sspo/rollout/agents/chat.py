@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from megatron_sspo.rollout.agents.forced import RequiredForm
 from megatron_sspo.rollout.agents.messages import Message, Refusal, check_text
 from megatron_sspo.types import FinishReason
 
@@ -21,6 +22,7 @@ class ChatRequest:
     max_tokens: int | None  # None: as many as there is room for
     stop: tuple[str, ...]
     parse_calls: bool
+    required_form: RequiredForm | None
     stream: bool
     stream_usage: bool
 
@@ -47,8 +49,7 @@ class Form:
 
     path: str
     parse_request: Callable[[Any], ChatRequest]
-    """Reads the body of a request. Raises Refusal if it is malformed, asks for something that would change the
-    distribution of the tokens, or that is not offered."""
+    """Reads the body of a request. Raises Refusal if it is malformed, or asks for something that is not offered."""
     to_json: Callable[[ChatRequest, Completion], dict[str, Any]]
     """Returns the body of a response that is sent at once."""
     to_events: Callable[[ChatRequest, Completion], Iterator[bytes]]
@@ -80,10 +81,3 @@ def read_stop(given: Any, name: str) -> tuple[str, ...]:
     if not is_list or not all(isinstance(text, str) and 0 < len(text) <= _LONGEST_STOP for text in found):
         raise Refusal(f"{name} must be at most {_MOST_STOPS} texts of 1 to {_LONGEST_STOP} characters")
     return tuple(check_text(text, name) for text in found)
-
-
-def no_grammar(name: str) -> Refusal:
-    """Returns the refusal of a request whose answer must have a given form."""
-    return Refusal(
-        f"{name}: a grammar would change the distribution that tokens are sampled from", code="constrained_decoding"
-    )

@@ -3,18 +3,18 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.rollout.agents.chat import (
     ChatRequest,
     Completion,
     Form,
-    no_grammar,
     read_max_tokens,
     read_model,
     read_stop,
 )
+from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Message, Refusal, parse_messages, parse_tools
 
 _UNSUPPORTED = (
@@ -33,8 +33,7 @@ def parse_request(content: Any) -> ChatRequest:
     """Reads the body of a request.
 
     Raises:
-        Refusal: it is malformed, or asks for something that would change the distribution of the tokens, or that is
-            not offered.
+        Refusal: it is malformed, or asks for something that is not offered.
     """
     if not isinstance(content, dict):
         raise Refusal("the body must be a JSON object")
@@ -43,10 +42,6 @@ def parse_request(content: Any) -> ChatRequest:
     for name in _UNSUPPORTED:
         if content.get(name):
             raise Refusal(f"{name} is not supported")
-    if content.get("tool_choice") not in (None, "auto", "none"):
-        raise no_grammar("tool_choice must be auto or none")
-    if (content.get("response_format") or {"type": "text"}) != {"type": "text"}:
-        raise no_grammar("response_format must be text")
     options = content.get("stream_options") or {}
     if not isinstance(options, Mapping):
         raise Refusal("stream_options must be an object")
@@ -58,9 +53,34 @@ def parse_request(content: Any) -> ChatRequest:
         max_tokens=read_max_tokens(content.get("max_completion_tokens", content.get("max_tokens"))),
         stop=read_stop(content.get("stop"), "stop"),
         parse_calls=bool(tools) and content.get("tool_choice") != "none",
+        required_form=_required_form(content, tools),
         stream=content.get("stream") is True,
         stream_usage=options.get("include_usage") is True,
     )
+
+
+def _required_form(content: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> RequiredForm | None:
+    """Reads `tool_choice` and `response_format`. Raises Refusal if they are malformed, or exclude each other."""
+    choice, form = content.get("tool_choice") or "auto", content.get("response_format") or {"type": "text"}
+    if not isinstance(form, Mapping) or form.get("type") not in ("text", "json_object", "json_schema"):
+        raise Refusal("response_format must be text, json_object or json_schema")
+    if choice not in ("auto", "none"):
+        if form["type"] != "text":
+            raise Refusal("tool_choice and response_format exclude each other")
+        if choice == "required":
+            return call_of(tools)
+        if not isinstance(choice, Mapping) or not isinstance(choice.get("function"), Mapping):
+            raise Refusal("tool_choice must be auto, none, required or a function")
+        return call_of(tools, choice["function"].get("name") or "")
+    if form["type"] == "text":
+        return None
+    if form["type"] == "json_object":
+        return json_of({"type": "object"}, "response_format")
+    described = form.get("json_schema")
+    place = "response_format.json_schema"
+    if not isinstance(described, Mapping):
+        raise Refusal(f"{place} must be an object with a schema")
+    return json_of(described.get("schema"), f"{place}.schema")
 
 
 def to_json(request: ChatRequest, completion: Completion) -> dict[str, Any]:

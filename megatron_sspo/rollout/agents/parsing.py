@@ -25,7 +25,7 @@ def parse_answer(text: str, tools: Collection[str]) -> Message:
     calls: list[Call] = []
 
     def take(found: "re.Match[str]") -> str:
-        call = _call(found[1], tools)
+        call = parse_call(found[1], tools)
         if call is None:
             return found[0]
         calls.append(call)
@@ -41,7 +41,8 @@ def parse_answer(text: str, tools: Collection[str]) -> Message:
     )
 
 
-def _call(text: str, tools: Collection[str]) -> Call | None:
+def parse_call(text: str, tools: Collection[str]) -> Call | None:
+    """Reads {"name": ..., "arguments": {...}}; None if it is malformed or names no tool."""
     try:
         found = read_json(text)
     except ValueError:

@@ -18,16 +18,22 @@ class Sampler(Protocol):
 
     reads_special_tokens: bool
     """Whether `parse` wants the text with its special tokens, except an end token at its end."""
+    takes_schemas: bool
+    """Whether it samples JSON of a given schema."""
 
-    async def sample(self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int) -> Sampled:
+    async def sample(
+        self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int, schema: str
+    ) -> Sampled:
         """Samples one turn. Cancelling it cancels the request.
 
         Args:
             max_tokens: most tokens of the turn.
             stop: the client's strings that end the turn, beside those of the run.
             number: the number of the turn in its episode, from 0.
+            schema: JSON schema that the turn must follow; "": any text.
 
         Raises:
+            Refusal: the engine cannot follow the schema.
             UserError: the engine cannot generate; the run ends.
         """
         ...
@@ -84,8 +90,10 @@ class Session:
         """Samples the next turn of a conversation and records it.
 
         Raises:
-            Refusal: a budget is spent, or the template rejects the conversation.
+            Refusal: a budget is spent, the template rejects the conversation, or answers of the required form are
+                refused.
         """
+        self._check_form(request)
         if self.num_turns >= self._limits.max_turns:
             raise Refusal(f"the episode has had its {self._limits.max_turns} turns", code="episode_budget_exceeded")
         parent, prompt = self._prompt(request)
@@ -106,15 +114,34 @@ class Session:
         number, self.num_turns = self.num_turns, self.num_turns + 1
         try:
             sampled = await self._sampler.sample(
-                prompt, max_tokens=min(room, request.max_tokens or room), stop=request.stop, number=number
+                prompt,
+                max_tokens=min(room, request.max_tokens or room),
+                stop=request.stop,
+                number=number,
+                schema=request.required_form.json_schema if request.required_form else "",
             )
             message, stop = await self._parse(request, sampled)
         except UserError as error:
             if not self.broken.done():
                 self.broken.set_exception(error)
             raise Refusal("the engine has failed", code="engine") from error
-        self.tree.turns.append(Turn(request.tools_key, [*request.messages, message], prompt, sampled, parent))
+        conversation, is_forced = [*request.messages, message], request.required_form is not None
+        self.tree.turns.append(Turn(request.tools_key, conversation, prompt, sampled, parent, is_forced))
         return Completion(message, sampled.finish_reason, len(prompt), len(sampled.tokens), stop)
+
+    def _check_form(self, request: ChatRequest) -> None:
+        """Raises Refusal if the request prescribes a form, and such answers are refused here."""
+        if request.required_form is None:
+            return
+        if self._limits.forced_turns == "refuse":
+            raise Refusal(
+                "the request prescribes the form of its answer (tool_choice, response_format): a grammar would change "
+                "the distribution that tokens are sampled from. With rollouts.endpoint.forced_turns='observe' it is "
+                "answered, and nothing is learned from the answer",
+                code="constrained_decoding",
+            )
+        if not self._sampler.takes_schemas:
+            raise Refusal("this engine samples no answers of a given form", code="constrained_decoding")
 
     async def _parse(self, request: ChatRequest, sampled: Sampled) -> tuple[Message, str]:
         """Returns the message of a turn, and the client's string that ended it."""
@@ -123,6 +150,8 @@ class Session:
             has_end = sampled.finish_reason == "stop" and sampled.tokens[-1] in self._tokenizer.all_special_ids
             text = self._decode(sampled.tokens[: len(sampled.tokens) - has_end], skip_special_tokens=False)
         text, stop = _split(text, request.stop)
+        if request.required_form is not None:
+            return request.required_form.message(text, request.tools), stop
         return await self._sampler.parse(text, request.tools if request.parse_calls else []), stop
 
     def _decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -29,6 +29,7 @@ class Turn:
     prompt: Sequence[int]  # tokens: those of the parent and its prompt, and what came after
     sampled: Sampled
     parent: "Turn | None"  # the turn that this one continues; None if it begins a branch
+    is_forced: bool = False  # whether it was sampled under a grammar, and is only observed
 
     @property
     def tokens(self) -> list[int]:
@@ -38,7 +39,10 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """A path of the tree. Each turn is learned from in one trajectory alone, and only observed in all others."""
+    """A path of the tree, which ends with a turn that is learned from.
+
+    Each turn is learned from in one trajectory alone, and only observed in all others; forced turns in none.
+    """
 
     prompt: Sequence[int]  # of the path's first turn
     finish_reason: FinishReason = "stop"
@@ -85,21 +89,27 @@ class Tree:
 
     @property
     def num_branches(self) -> int:
-        """The number of trajectories."""
-        return sum(1 for _ in self._leaves())
+        """The number of branches so far, those that end with a forced turn included."""
+        return sum(1 for _ in _leaves(self.turns))
 
     def is_leaf(self, turn: Turn) -> bool:
         """Returns whether no turn continues this one."""
         return all(other.parent is not turn for other in self.turns)
 
     def trajectories(self) -> list[Trajectory]:
-        """Returns a trajectory for each leaf."""
+        """Returns a trajectory for each leaf, after the forced turns that end branches have been left out."""
         learned: set[int] = set()
-        return [self._trajectory(leaf, learned) for leaf in self._leaves()]
+        return [self._trajectory(leaf, learned) for leaf in _leaves(self._without_forced_ends())]
 
-    def _leaves(self) -> Iterator[Turn]:
-        parents = {id(turn.parent) for turn in self.turns}
-        return (turn for turn in self.turns if id(turn) not in parents)
+    def _without_forced_ends(self) -> list[Turn]:
+        """Returns the turns, without the forced ones that no other turn continues."""
+        found: list[Turn] = []
+        continued: set[int] = set()
+        for turn in reversed(self.turns):  # a turn comes after the one that it continues
+            if not turn.is_forced or id(turn) in continued:
+                found.append(turn)
+                continued.add(id(turn.parent))
+        return found[::-1]
 
     def _trajectory(self, leaf: Turn, learned: set[int]) -> Trajectory:
         path = [leaf]
@@ -108,12 +118,18 @@ class Tree:
         found = Trajectory(path[0].prompt, leaf.sampled.finish_reason, routes=leaf.sampled.routes)
         for turn in path:
             found.observe(turn.prompt[len(found.prompt) + len(found.tokens) :])
-            if id(turn) in learned:
+            if turn.is_forced or id(turn) in learned:
                 found.observe(turn.sampled.tokens)
             else:
                 found.learn(turn.sampled)
                 learned.add(id(turn))
         return found
+
+
+def _leaves(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yields the turns that no other one continues."""
+    parents = {id(turn.parent) for turn in turns}
+    return (turn for turn in turns if id(turn) not in parents)
 
 
 def _continues(messages: Sequence[Message], before: Sequence[Message]) -> bool:

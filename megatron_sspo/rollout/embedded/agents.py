@@ -69,11 +69,14 @@ class QueuedSampler:
     """
 
     reads_special_tokens = False
+    takes_schemas = False
 
     def __init__(self, turns: TurnQueue, stream: Callable[[int], random.Random]) -> None:
         self._turns, self._stream = turns, stream
 
-    async def sample(self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int) -> Sampled:
+    async def sample(
+        self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int, schema: str
+    ) -> Sampled:
         """Waits until the engine has decoded the turn."""
         turn = WaitingTurn(prompt, max_tokens, stop, self._stream(number))
         self._turns.put(turn)

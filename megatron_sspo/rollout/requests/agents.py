@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.rollout.agents.messages import Call, Message, names_of
+from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, names_of
 from megatron_sspo.rollout.agents.parsing import new_call_id, parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled
+from megatron_sspo.rollout.servers.client import RequestRejected
 from megatron_sspo.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -33,14 +34,22 @@ class ServedSampler:
 
     def __init__(self, requests: "Requests", prompt_id: str, sampling: Sampling, first: int) -> None:
         self._requests, self._prompt_id, self._sampling, self._first = requests, prompt_id, sampling, first
+        self.takes_schemas = True
         # formats of calls other than that of `parse_answer` are often written in special tokens
         self.reads_special_tokens = bool(requests.parsers.tool_calls)
 
-    async def sample(self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int) -> Sampled:
+    async def sample(
+        self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int, schema: str
+    ) -> Sampled:
         """Samples one turn. If weights are loaded meanwhile, it continues like any other response."""
         sampling = replace(self._sampling, max_tokens=max_tokens, stop=(*self._sampling.stop, *stop))
         whole = Prompt(id=self._prompt_id, tokens=tuple(prompt), answer="")
-        part = await self._requests.run_turn(whole, sampling, self._first)
+        try:
+            part = await self._requests.run_turn(whole, sampling, self._first, schema=schema)
+        except RequestRejected as error:
+            if not schema:
+                raise
+            raise Refusal(f"the engine cannot follow the schema: {error}", code="constrained_decoding") from error
         assert part.finish_reason is not None
         return Sampled(part.tokens.tolist(), part.log_probs.tolist(), part.finish_reason, part.spans, part.routes)
 

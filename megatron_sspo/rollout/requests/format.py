@@ -98,8 +98,10 @@ class RequestFormat:
         """Returns the largest number of tokens that may follow a prompt."""
         return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
 
-    def to_request(self, prompt: Prompt, sampling: Sampling, part: PartialResponse, *, id: str) -> dict[str, Any]:
-        """Returns the request for the rest of a response."""
+    def to_request(
+        self, prompt: Prompt, sampling: Sampling, part: PartialResponse, *, id: str, schema: str = ""
+    ) -> dict[str, Any]:
+        """Returns the request for the rest of a response; with a JSON schema, for JSON that follows it."""
         return {
             "rid": id,
             "input_ids": [*prompt.tokens, *part.tokens.tolist()],
@@ -111,6 +113,7 @@ class RequestFormat:
                 "stop_token_ids": self._end_tokens,
                 "no_stop_trim": True,
                 "skip_special_tokens": True,
+                **({"json_schema": schema} if schema else {}),
             },
             "return_logprob": True,
             "return_routed_experts": self._routes,

@@ -20,7 +20,7 @@ from megatron_sspo.rollout.engine import NeedsWeights
 from megatron_sspo.rollout.requests.agents import Parsers, ServedSampler
 from megatron_sspo.rollout.requests.episodes import ServedEpisodes
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
-from megatron_sspo.rollout.servers.client import Client, ServerError
+from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
@@ -153,16 +153,19 @@ class Requests:
             self._idle_since = time.monotonic()
 
     async def run_turn(
-        self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse = _NOTHING
+        self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse = _NOTHING, *, schema: str = ""
     ) -> PartialResponse:
         """Generates the rest of a turn and returns the response with it.
 
         Args:
             first: see `generate_response`.
             part: the response so far.
+            schema: JSON schema that the turn must follow; "": any text. Such a turn begins again if it is aborted,
+                because a server would look for the beginning of the JSON in its continuation.
 
         Raises:
             UserError: see `generate_response`.
+            RequestRejected: the servers reject the request.
         """
         pause, failures = _FIRST_PAUSE, 0
         while True:
@@ -172,16 +175,18 @@ class Requests:
                 began = time.monotonic()
                 try:
                     with self._count_in_progress():
-                        part = part + await self._send(server, prompt, sampling, part)
-                    if part.finish_reason:
-                        return part
+                        more = await self._send(server, prompt, sampling, part, schema)
+                    if more.finish_reason:
+                        return part + more
+                    if not schema:
+                        part = part + more
                     is_late = time.monotonic() - began >= self._seconds
                     if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
                         raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
                     continue
                 except ServerError as error:
                     if error.is_rejected:
-                        raise UserError(f"the response to prompt {prompt.id} failed: {error}") from error
+                        raise RequestRejected(f"the response to prompt {prompt.id} failed: {error}") from error
                     await self.pool.check_after_failure(server, str(error))
                     if not server.is_up or not self._is_router_ready:
                         continue
@@ -202,12 +207,14 @@ class Requests:
             await asyncio.sleep(_POLL_SECONDS)
         return await self.pool.pick(turn)
 
-    async def _send(self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse) -> PartialResponse:
+    async def _send(
+        self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse, schema: str
+    ) -> PartialResponse:
         """Sends one request and returns its answer. Raises ServerError if the server is removed meanwhile."""
         # The id is unique per attempt, because an earlier attempt may still be running. It is not a prefix of another
         # id, because SGLang aborts every request whose id begins with the given one.
         id = f"{self._run}-{next(self._numbers):012d}"
-        content = self.format.to_request(prompt, sampling, part, id=id)
+        content = self.format.to_request(prompt, sampling, part, id=id, schema=schema)
         client = server.client if self._router is None else self._router.client
         removed = asyncio.create_task(server.removed.wait())
         answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _ABORT_SECONDS))

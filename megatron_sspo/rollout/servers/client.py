@@ -6,9 +6,15 @@ from typing import Any
 
 import aiohttp
 
+from megatron_sspo.errors import UserError
+
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
 _PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
+
+
+class RequestRejected(UserError):
+    """A request that a server rejects, as it would again."""
 
 
 class ServerError(Exception):

@@ -16,8 +16,15 @@ from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
 
-# Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
-_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+# Options of a server on a CPU: the size of its key-value cache, no busy waiting while it is idle, and grammars by
+# llguidance, because xgrammar masks logits on GPUs alone.
+_CPU_OPTIONS = {
+    "device": "cpu",
+    "max_total_tokens": 20_000,
+    "dtype": "float32",
+    "sleep_on_idle": True,
+    "grammar_backend": "llguidance",
+}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
 # A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if

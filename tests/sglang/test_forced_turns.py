@@ -1,0 +1,103 @@
+"""Answers that a request prescribes the form of, on a real server."""
+
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.types import Prompt, Sampling
+from tests.agent.talking_models import CHAT_TEMPLATE, agents, post, say, user
+from tests.policy.tiny_policy import TEMPERATURE, log_probs
+from tests.rollout import tiny_models
+from tests.sglang.served import generate, scaled, weights
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+
+
+def form(schema):
+    return {"type": "json_schema", "json_schema": {"name": "form", "schema": schema}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random model whose tokens are the bytes, so that it can write JSON."""
+    path = tmp_path_factory.mktemp("bytes")
+    alphabet = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    bytes_alone = Tokenizer(models.BPE({character: number for number, character in enumerate(alphabet)}, []))
+    bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_alone.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_alone, pad_token="<pad>", eos_token="<eos>")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(path)
+    config = tiny_models.config("qwen3_moe")
+    config.vocab_size, config.max_position_embeddings = len(alphabet), 1024
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(folder, tmp_path_factory):
+    compact = {"constrained_json_disable_any_whitespace": True}  # a random model would write spaces without end
+    made = sglang.engine(folder, server=compact, run_folder=tmp_path_factory.mktemp("run"), verify_every=1)
+    made.load_weights(weights(folder), 0)
+    yield made
+    made.close()
+
+
+def run(engine, agent):
+    prompts = [Prompt(id=str(n), tokens=(1,), answer="", messages=(user(f"say {n}"),)) for n in range(2)]
+    made = agents(agent, forced_turns="observe")
+    try:
+        sampling = Sampling(max_tokens=400, temperature=TEMPERATURE)
+        return generate(engine, prompts, sampling, group_size=2, seed=0, environment=made)
+    finally:
+        made.close()
+
+
+def test_a_turn_after_a_forced_one_has_the_log_probs_of_the_model(engine, folder) -> None:
+    async def talk(base_url, prompt):
+        answer = await say(base_url, [*prompt.messages], max_tokens=200, response_format=form(SCHEMA))
+        assert isinstance(json.loads(answer["content"])["b"], bool), answer
+        await say(base_url, [*prompt.messages, answer, user("why?")], max_tokens=8)
+        return 1.0
+
+    model = scaled(folder, 1.0)
+    for group in run(engine, talk):
+        for rollout in group.rollouts:
+            mask = torch.tensor(rollout.response_mask())
+            found = torch.tensor(rollout.rollout_log_probs)
+            assert (rollout.reward_parts, rollout.num_turns) == ({"agent": 1.0}, 1)
+            assert 0 < int(mask.sum()) <= 8 < len(mask)
+            with torch.no_grad():
+                expected = log_probs(model, group.prompt, rollout)
+            torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=2e-4)
+            assert not found[~mask].any()
+
+
+def test_a_call_of_a_tool_is_forced(engine) -> None:
+    async def talk(base_url, prompt):
+        answer = await say(base_url, [*prompt.messages], max_tokens=300, tools=[TOOL], tool_choice="required")
+        (call,) = answer["tool_calls"]
+        assert call["function"]["name"] == "add"
+        assert list(json.loads(call["function"]["arguments"])) == ["b"]
+        return 1.0
+
+    for group in run(engine, talk):
+        assert [rollout.reward for rollout in group.rollouts] == [1.0, 1.0]
+        assert not any(len(rollout.tokens) for rollout in group.rollouts), "nothing is learned from"
+
+
+def test_a_schema_that_the_server_rejects_is_the_agents_error(engine) -> None:
+    async def talk(base_url, prompt):
+        content = {"messages": [*prompt.messages], "response_format": form({"type": "none such"})}
+        status, body = await post(base_url, content)
+        assert (status, body["error"]["code"]) == (400, "constrained_decoding"), body
+        await say(base_url, [*prompt.messages], max_tokens=8)
+        return 1.0
+
+    assert all(len(rollout.tokens) for group in run(engine, talk) for rollout in group.rollouts)
