@@ -1,13 +1,15 @@
 """Measures the overhead of a weight sync: Qwen3-30B-A3B's 18,867 tensors, all of them small, to a real server.
 
     make install-sglang && python benchmarks/weight_sync.py
+    python benchmarks/weight_sync.py --trainers 8 --servers 2 --server-ranks 2
 
-The model is a Qwen3-MoE of 48 layers with 128 experts and hidden size 64 (145 MB in float32), on a server on this
+The model is a Qwen3-MoE of 48 layers with 128 experts and hidden size 64 (145 MB in float32), on servers on this
 machine's CPU. Each transport sends all tensors `--rounds` times, after one round that is not counted. The baseline
 sends the first 300 tensors with one request each, that is, in buckets of one tensor. Every row includes the fixed cost
 of a sync. Microseconds are wall time per tensor. The checksum row is the tensor transport with the checksum of every
-tensor compared on both sides. The last two rows are four trainer processes (two pipeline stages of two expert ranks)
-with `distributed`: first every rank gathers all weights and rank 0 sends them, then each rank sends its own.
+tensor compared on both sides. The last two rows are several trainer processes (pipeline stages of two expert ranks
+each) with `distributed`: first every rank gathers all weights and rank 0 sends them, then each rank sends its own. A
+last sync of theirs compares all checksums, and a difference is an error.
 """
 
 import argparse
@@ -33,7 +35,6 @@ from megatron_sspo.weights.gather import Gather
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"
 BASELINE_TENSORS = 300
-PARALLEL = Parallel(data=2, pipeline=2, expert=2)
 Named = tuple[str, torch.Tensor]
 
 
@@ -66,9 +67,9 @@ def random_weights(config: dict[str, Any]) -> list[Named]:
     return [(name, torch.randn(shape, generator=generator).mul_(0.02)) for name, shape in shapes.items()]
 
 
-def median_seconds(folder: Path, url: str, weights: Sequence[Named], rounds: int, **options: Any) -> float:
+def median_seconds(folder: Path, urls: Sequence[str], weights: Sequence[Named], rounds: int, **options: Any) -> float:
     """Returns the median seconds of a sync, after one sync that is not counted."""
-    engine = sglang.engine(folder, urls=[url], **{"verify_every": 0, **options})
+    engine = sglang.engine(folder, urls=urls, **{"verify_every": 0, **options})
     taken = []
     try:
         for version in range(rounds + 1):
@@ -86,11 +87,12 @@ def print_row(name: str, seconds: float, some: Sequence[Named], baseline: float)
     print(f"{name:26}{seconds:>10.2f}{each * 1e6:>14.0f}{size / seconds:>8.1f}{each / baseline:>14.4f}", flush=True)
 
 
-def gather_of(config: dict[str, Any], rank: int) -> Gather:
-    """Returns the plan of a trainer process that holds its shards of the weights in the layout `PARALLEL`."""
+def gather_of(config: dict[str, Any], rank: int, world_size: int) -> Gather:
+    """Returns the plan of a trainer process that holds its shards of the weights."""
+    layout = Parallel(data=2, pipeline=world_size // 2, expert=2)
     weights = dict(random_weights(config))
     rows = load_family(config).rows(config, config["vocab_size"])
-    run = Run(name="sync", model=Model(path=""), prompts=Prompts(source=""), num_updates=1, parallel=PARALLEL)
+    run = Run(name="sync", model=Model(path=""), prompts=Prompts(source=""), num_updates=1, parallel=layout)
     shards = Shardings(run, rows, config["num_hidden_layers"], config["num_experts"]).of_rank(rank)
 
     def read(name: str, dim: int, start: int, stop: int) -> torch.Tensor:
@@ -100,16 +102,17 @@ def gather_of(config: dict[str, Any], rank: int) -> Gather:
     return Gather(rows, parameters, shards)
 
 
-def sync_from_several(rank: int, folder: Path, url: str, rounds: int, options: dict[str, Any]) -> None:
+def sync_from_several(
+    rank: int, world: int, folder: Path, urls: Sequence[str], rounds: int, options: dict[str, Any]
+) -> None:
     """Runs as one of several trainer processes, and writes the median seconds of both ways to gather."""
     torch.set_num_threads(1)
-    world = PARALLEL.num_processes
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    gather = gather_of(config, rank)
+    gather = gather_of(config, rank, world)
     found = {}
-    for name in ("4 ranks, rank 0 sends", "4 ranks, each sends"):
-        engine = sglang.engine(folder, urls=[url], transport="distributed", verify_every=0, **options)
+    for name in (f"{world} ranks, rank 0 sends", f"{world} ranks, each sends"):
+        engine = sglang.engine(folder, urls=urls, transport="distributed", verify_every=0, **options)
         taken = []
         for version in range(rounds + 1):
             dist.barrier()
@@ -118,6 +121,9 @@ def sync_from_several(rank: int, folder: Path, url: str, rounds: int, options: d
             taken.append(time.perf_counter() - start)
         engine.close()
         found[name] = statistics.median(taken[1:])
+    engine = sglang.engine(folder, urls=urls, transport="distributed", verify_every=1, **options)
+    engine.load_weights(gather, rounds + 1)
+    engine.close()
     if rank == 0:
         (folder / "several.json").write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
@@ -127,21 +133,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bucket-megabytes", type=int, default=64)
+    parser.add_argument("--trainers", type=int, default=4, help="trainer processes, an even number (%(default)s)")
+    parser.add_argument("--servers", type=int, default=1, help="servers (%(default)s)")
+    parser.add_argument("--server-ranks", type=int, default=1, help="tensor-parallel ranks of a server (%(default)s)")
     options: Any = parser.parse_args()
-    bucket = {"bucket_bytes": options.bucket_megabytes * 1_000_000}
+    bucket: dict[str, Any] = {"bucket_bytes": options.bucket_megabytes * 1_000_000}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         config = write_model(folder)
         weights = random_weights(config)
         print(
-            f"{len(weights):,} tensors, {sum(t.nbytes for _, t in weights) / 1e6:.0f} MB; starting a server", flush=True
+            f"{len(weights):,} tensors, {sum(t.nbytes for _, t in weights) / 1e6:.0f} MB; starting the servers",
+            flush=True,
         )
-        owner: Any = sglang.engine(folder, run_folder=Path(temporary), verify_every=0)
+        server = {"tp_size": options.server_ranks}
+        owner: Any = sglang.engine(
+            folder, num_servers=options.servers, server=server, run_folder=Path(temporary), verify_every=0
+        )
         try:
             os.environ["MEGATRON_SSPO_SERVER_KEY"] = owner.key
-            url = owner.pool.servers[0].client.url
+            urls = [server.client.url for server in owner.pool.servers]
+            bucket["server"] = server
             variants: dict[str, tuple[Sequence[Named], dict[str, Any]]] = {
-                "a request a tensor": (weights[:BASELINE_TENSORS], {"bucket_bytes": 1}),
+                "a request a tensor": (weights[:BASELINE_TENSORS], {**bucket, "bucket_bytes": 1}),
                 "tensor": (weights, bucket),
                 "distributed (gloo)": (weights, {**bucket, "transport": "distributed"}),
                 "disk": (weights, {**bucket, "transport": "disk", "run_folder": Path(temporary)}),
@@ -150,12 +164,14 @@ def main() -> None:
             print(f"{'':26}{'seconds':>10}{'µs a tensor':>14}{'MB/s':>8}{'of baseline':>14}")
             baseline = 0.0
             for name, (some, given) in variants.items():
-                seconds = median_seconds(folder, url, some, options.rounds, **given)
+                seconds = median_seconds(folder, urls, some, options.rounds, **given)
                 baseline = baseline or seconds / len(some)
                 print_row(name, seconds, some, baseline)
-            spawn(sync_from_several, (folder, url, options.rounds, bucket), nprocs=PARALLEL.num_processes)
+            world = options.trainers
+            spawn(sync_from_several, (world, folder, urls, options.rounds, bucket), nprocs=world)
             for name, seconds in json.loads((folder / "several.json").read_text(encoding="utf-8")).items():
                 print_row(name, seconds, weights, baseline)
+            print("all checksums of the last sync are equal")
         finally:
             owner.close()
 

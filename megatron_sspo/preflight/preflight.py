@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from megatron_sspo.checkpoint.state import list_checkpoints
@@ -85,7 +86,9 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
         check_open_files()
-        resources.check_servers(run.rollouts.options.get("urls", ()))
+        server = run.rollouts.options.get("server")
+        tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
+        resources.check_servers(run.rollouts.options.get("urls", ()), tp_size)
     return checkpoint.differences if checkpoint is not None else []
 
 

@@ -99,31 +99,41 @@ def check_port() -> None:
     check_free("", int(port), "set MASTER_PORT to a free port")
 
 
-def check_servers(urls: Sequence[str]) -> None:
-    """Checks that all rollout servers that the recipe names answer.
+def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
+    """Checks that all rollout servers that the recipe names answer, and have as many ranks as weights are sent to.
+
+    Args:
+        tp_size: tensor-parallel ranks of a server, as the recipe says.
 
     Raises:
-        UserError: a server does not answer; the message names the first such server.
+        UserError: a server does not answer, or has another number of ranks; the message names the first such server.
     """
     if not urls:
         return
     clients = [Client(url, os.environ.get(KEY, "")) for url in urls]
-    for error in asyncio.run(_probe_servers(clients)):
-        if error is not None:
+    for url, found in zip(urls, asyncio.run(_probe_servers(clients)), strict=True):
+        if isinstance(found, ServerError):
             raise UserError(
-                f"a rollout server does not answer: {error}; start it, or fix rollouts.options.urls or {KEY}"
+                f"a rollout server does not answer: {found}; start it, or fix rollouts.options.urls or {KEY}"
+            )
+        if found != tp_size:
+            raise UserError(
+                f"the rollout server {url} has tp_size {found}, and weights would be sent to {tp_size} of its ranks: "
+                f"set rollouts.options.server.tp_size to {found}, or start the server with another tp_size"
             )
 
 
-async def _probe_servers(clients: Sequence[Client]) -> list[ServerError | None]:
-    async def probe(client: Client) -> ServerError | None:
+async def _probe_servers(clients: Sequence[Client]) -> list[int | ServerError]:
+    """Returns the tensor-parallel ranks of each server, or why it does not answer."""
+
+    async def probe(client: Client) -> int | ServerError:
         try:
             await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
+            return int((await client.get("/server_info", seconds=_ANSWER_SECONDS)).get("tp_size", 1))
         except ServerError as error:
             return error
         finally:
             await client.close()
-        return None
 
     return await asyncio.gather(*map(probe, clients))
 

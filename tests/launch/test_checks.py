@@ -71,7 +71,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         is_known = self.headers["Authorization"] == "Bearer right"
         self.send_response(200 if is_known else 401)
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(b'{"tp_size": 2}')
 
     def log_message(self, format: str, *_: object) -> None:
         pass
@@ -83,7 +83,9 @@ def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
     url = f"http://127.0.0.1:{server.server_port}"
     try:
         monkeypatch.setenv(KEY, "right")
-        resources.check_servers([url])
+        resources.check_servers([url], 2)
+        with pytest.raises(UserError, match=rf"{url} has tp_size 2.*set rollouts.options.server.tp_size to 2"):
+            resources.check_servers([url])
         monkeypatch.setenv(KEY, "wrong")
         with pytest.raises(UserError, match=rf"{url}/get_model_info answered 401.*{KEY}"):
             resources.check_servers([url])

@@ -42,8 +42,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(folder, tmp_path_factory):
-    compact = {"constrained_json_disable_any_whitespace": True}  # a random model would write spaces without end
-    made = sglang.engine(folder, server=compact, run_folder=tmp_path_factory.mktemp("run"), verify_every=1)
+    options = {
+        "grammar_backend": "llguidance",  # xgrammar, SGLang's default, works on GPUs alone
+        "constrained_json_disable_any_whitespace": True,  # a random model would write spaces without end
+    }
+    made = sglang.engine(folder, server=options, run_folder=tmp_path_factory.mktemp("run"), verify_every=1)
     made.load_weights(weights(folder), 0)
     yield made
     made.close()

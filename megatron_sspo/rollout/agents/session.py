@@ -141,7 +141,11 @@ class Session:
                 code="constrained_decoding",
             )
         if not self._sampler.takes_schemas:
-            raise Refusal("this engine samples no answers of a given form", code="constrained_decoding")
+            raise Refusal(
+                "this engine samples no answers of a given form: SGLang does on GPUs, and on a CPU with "
+                "rollouts.options.server={'grammar_backend': 'llguidance'}",
+                code="constrained_decoding",
+            )
 
     async def _parse(self, request: ChatRequest, sampled: Sampled) -> tuple[Message, str]:
         """Returns the message of a turn, and the client's string that ended it."""

@@ -27,7 +27,7 @@ from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.gpu_memory import give_back_cached_memory, hand_over_to_servers
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
-from megatron_sspo.rollout.servers.own import build_router, build_servers, server_dtype
+from megatron_sspo.rollout.servers.own import build_router, build_servers, has_grammars, server_dtype
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router
@@ -255,6 +255,7 @@ class SGLangEngine:
             max_in_flight=options.max_in_flight,
             seconds=options.request_seconds,
             parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
+            takes_schemas=has_grammars(options),
         )
 
     # ------------------------------------------------------------------ weights

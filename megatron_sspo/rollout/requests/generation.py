@@ -47,6 +47,7 @@ class Requests:
             requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
             the partial response is.
         parsers: the servers' parsers of answers to agents.
+        takes_schemas: whether the servers can sample JSON of a schema.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Requests:
         max_in_flight: int,
         seconds: float,
         parsers: Parsers = _NO_PARSERS,
+        takes_schemas: bool = False,
     ) -> None:
-        self.pool, self.format, self.parsers = pool, format, parsers
+        self.pool, self.format, self.parsers, self.takes_schemas = pool, format, parsers, takes_schemas
         self._router, self._seconds = router, seconds
         self._slots = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()

@@ -16,15 +16,8 @@ from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
 
-# Options of a server on a CPU: the size of its key-value cache, no busy waiting while it is idle, and grammars by
-# llguidance, because xgrammar masks logits on GPUs alone.
-_CPU_OPTIONS = {
-    "device": "cpu",
-    "max_total_tokens": 20_000,
-    "dtype": "float32",
-    "sleep_on_idle": True,
-    "grammar_backend": "llguidance",
-}
+# Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
 # A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
@@ -42,6 +35,12 @@ def server_dtype(options: Options) -> torch.dtype | None:
     """Returns the dtype of the servers' weights; None if it is the model's."""
     default = "auto" if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
     return _DTYPES.get((options.server or {}).get("dtype", default))
+
+
+def has_grammars(options: Options) -> bool:
+    """Returns whether the servers can sample under a grammar. On a CPU, xgrammar, SGLang's default, masks no logits."""
+    backend = (options.server or {}).get("grammar_backend")
+    return bool(options.urls) or torch.cuda.is_available() or backend == "llguidance"
 
 
 def build_router(options: Options, python: Path, key: str) -> ServerProcess:
