@@ -37,7 +37,8 @@ def audit(
         is_served: whether responses come from servers. A seed does not repeat them, so two equal responses are one
             response that was used twice.
     """
-    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    text = journal.read_text(encoding="utf-8") if journal.exists() else ""  # without an update there is no journal
+    lines = [json.loads(line) for line in text.splitlines()]
     result = AuditResult(updates=len(expected), updates_lost=_count_lost(lines))
     history = final_history(lines)
     if sorted(history) != list(range(1, len(expected) + 1)):

@@ -75,7 +75,6 @@ def _write_journal() -> None:
         warnings.simplefilter("ignore")
         from megatron_sspo.job.job import Job
 
-    journal, attempt = Path(os.environ["TORTURE_JOURNAL"]), int(os.environ["TORTURE_LIFE"])
     after_update = Job.after_update
 
     def content(rollout) -> str:
@@ -83,6 +82,11 @@ def _write_journal() -> None:
         return hashlib.sha256(rollout.tokens.tobytes() + rollout.rollout_log_probs.tobytes()).hexdigest()[:20]
 
     def after_update_with_journal(self, batch, record) -> None:
+        if os.environ["RANK"] == "0":
+            write(batch, self.state.update)
+        after_update(self, batch, record)
+
+    def write(batch, update: int) -> None:
         groups = [
             {
                 "prompt": group.prompt.id,
@@ -98,12 +102,11 @@ def _write_journal() -> None:
             }
             for group in batch
         ]
-        with journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"attempt": attempt, "update": self.state.update, "groups": groups}) + "\n")
-        after_update(self, batch, record)
+        line = {"attempt": int(os.environ["TORTURE_LIFE"]), "update": update, "groups": groups}
+        with open(os.environ["TORTURE_JOURNAL"], "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     Job.after_update = after_update_with_journal
 
 
-if os.environ.get("RANK") == "0":
-    _write_journal()
+_write_journal()
