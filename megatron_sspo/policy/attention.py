@@ -1,6 +1,7 @@
 """Attention and normalization of the local layer spec: packed sequences without Transformer Engine, on any device."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from megatron_sspo.batching.row import Pieces
 from megatron_sspo.batching.work import QUERIES_AT_ONCE
 from megatron_sspo.policy.shared_prompts.keys import gather_context, take
 from megatron_sspo.policy.shared_prompts.packed import RowParams, SharedSeqParams
+from megatron_sspo.policy.shared_prompts.padding import PaddedPieces
 from megatron_sspo.policy.shared_prompts.rotary import rotate
 
 _MOST_PADDING = 1.3  # of the products of attention, to compute all sequences in one call
@@ -67,6 +69,9 @@ class PackedAttention(MegatronModule):
             query, key = (rotate(values, packed_seq_params.rotation) for values in (query, key))
         if isinstance(packed_seq_params, SharedSeqParams):
             assert packed_seq_params.pieces is not None
+            key, value = gather_context(key), gather_context(value)
+            if packed_seq_params.pieces.most_keys <= _SHORT:
+                return self._padded_pieces(query, key, value, packed_seq_params.padded)
             return self._pieces(query, key, value, packed_seq_params.pieces)
         if parallel_state.get_context_parallel_world_size() > 1:
             return self._context_parallel(query, key, value, packed_seq_params.cu_seqlens_q.tolist())
@@ -103,7 +108,7 @@ class PackedAttention(MegatronModule):
 
     def _pieces(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: Pieces) -> torch.Tensor:
         """Attends piece by piece, each to its own copies of keys and values."""
-        key, value = (take(gather_context(part), pieces.key_rows) for part in (key, value))
+        key, value = take(key, pieces.key_rows), take(value, pieces.key_rows)
         queries, keys = pieces.cu_queries.diff().tolist(), pieces.cu_keys.diff().tolist()
         outputs = [
             output
@@ -111,6 +116,23 @@ class PackedAttention(MegatronModule):
             for output in self._attend_from_the_end(*piece)
         ]
         return torch.cat(outputs).flatten(1)
+
+    def _padded_pieces(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, padded: Sequence[PaddedPieces]
+    ) -> torch.Tensor:
+        """Attends in one call for the pieces that begin a sequence, and in one for those that continue one."""
+        outputs = []
+        for part in padded:
+            number, most_queries, most_keys = part.shape
+            queries = query.new_zeros(number * most_queries, *query.shape[1:])
+            queries = queries.index_copy(0, part.places, query.index_select(0, part.queries))
+            copies = (take(values, part.key_rows).unflatten(0, (number, most_keys)) for values in (key, value))
+            batch = (tensor.transpose(1, 2) for tensor in (queries.unflatten(0, (number, most_queries)), *copies))
+            mask = None if part.mask is None else part.mask.to(query.dtype)
+            output = self._attend(*batch, mask).transpose(1, 2).flatten(0, 1)  # [n·Q, h, d]
+            outputs.append(output.index_select(0, part.places))
+        order = torch.cat([part.queries for part in padded]).argsort()
+        return torch.cat(outputs).index_select(0, order).flatten(1)
 
     def _attend_from_the_end(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
         """Attends causally where the last query attends to the last key; returns the output in parts."""

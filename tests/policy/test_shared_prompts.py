@@ -1,14 +1,20 @@
 """Rows with shared prompts have the log-probs and the gradient of separate rows. Layouts: see `test_layouts.py`."""
 
+from types import SimpleNamespace
+
 import layouts
 import pytest
 import torch
 from tiny_policy import log_probs, make_run, read_batch, reference
 
+from megatron_sspo.batching.row import Segment, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
+from megatron_sspo.policy import attention
+from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 
 
 def make_policy(folder, device, *, share, tokens=4096, **fields):
@@ -39,8 +45,10 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("longest_padded", [64, 0])  # pieces in two padded calls, and in a call for each
 @pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096)])
-def test_the_gradient_is_that_of_separate_rows(kind, tokens, folders, batches, device):
+def test_the_gradient_is_that_of_separate_rows(kind, tokens, longest_padded, folders, batches, device, monkeypatch):
+    monkeypatch.setattr(attention, "_SHORT", longest_padded)
     batch = read_batch(batches[kind])
     policies = [make_policy(folders[kind], device, share=share, tokens=tokens) for share in (True, False)]
     shared, separate = (sharing_of(policy, batch) for policy in policies)
@@ -78,6 +86,24 @@ def test_on_a_cpu_prompts_are_shared_by_default_but_not_with_losses_of_the_route
 def test_sharing_together_with_losses_of_the_routers_is_refused(folders, device, losses):
     with pytest.raises(UserError, match="share_prompts is true, and the routers have losses of their own"):
         make_policy(folders["moe"], device, share=True, megatron=losses)
+
+
+@pytest.mark.parametrize(("context_rank", "context_size"), [(0, 1), (0, 2), (1, 2)])
+def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, monkeypatch):
+    borders = [(0, 8, 0, 0), (8, 12, 6, 0), (12, 24, 6, 0), (24, 28, 0, 0), (28, 40, 0, 0), (40, 44, 9, 28)]
+    pieces = pieces_of([Segment(*border) for border in borders], context_rank, context_size)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(44 // context_size, 4, 8), (44, 2, 8), (44, 2, 8)]
+    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    attend, weights = PackedAttention(SimpleNamespace(kv_channels=8, attention_dropout=0.0), 1, None, None), None
+    found = {}
+    for longest_padded in (64, 0):
+        monkeypatch.setattr(attention, "_SHORT", longest_padded)
+        output = attend(*inputs, packed_seq_params=SharedSeqParams(pieces=pieces))
+        weights = torch.randn(output.shape, generator=generator) if weights is None else weights
+        found[longest_padded] = (output, *torch.autograd.grad(output, inputs, weights.double()))
+    torch.testing.assert_close(found[64], found[0], rtol=0, atol=1e-12)
+    assert all(tensor.norm() > 1 for tensor in found[0])
 
 
 def test_rows_of_bfloat16_keep_the_prompts_gradient_in_float32(device):

@@ -1,6 +1,7 @@
 """Parameters of a packed row, as Megatron's model gets them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.batching.row import Pieces
+from megatron_sspo.policy.shared_prompts.padding import PaddedPieces, padded_pieces
 
 
 class Rotation(NamedTuple):
@@ -45,6 +47,12 @@ class SharedSeqParams(RowParams):
         num_tokens = int(microbatch.cu_seqlens[-1])
         shared = {"position_ids": microbatch.position_ids, "pieces": microbatch.pieces}
         return cls(**_one_format(microbatch.cu_seqlens[[0, -1]], num_tokens), **shared)
+
+    @cached_property
+    def padded(self) -> tuple[PaddedPieces, ...]:
+        """The pieces, padded; computed once for all layers."""
+        assert self.pieces is not None
+        return padded_pieces(self.pieces)
 
 
 def packed_seq_params(microbatch: Microbatch) -> RowParams:
