@@ -1,21 +1,30 @@
-"""Times the attention of packed sequences on a CPU: all in one padded call, and a call for each.
+"""Times the attention of packed sequences and of shared prompts on a CPU: all in padded calls, and a call for each.
 
     OMP_NUM_THREADS=1 python benchmarks/attention.py
 
 A cell is milliseconds of a forward and backward pass over eight sequences whose lengths fall evenly from the longest to
 five twelfths of it, in float32 on one thread, as the median of --passes in turn. The error is the larger one of both,
-of the gradients of queries, keys and values against float64, relative to their norm.
+of the gradients of queries, keys and values against float64, relative to their norm. The second table has rows with
+shared prompts, 8 responses to each of 16 prompts of so many tokens, whose lengths fall in the same way; padding is in
+multiplications with a query, a piece.
 """
 
 import argparse
 import statistics
 import time
+from types import SimpleNamespace
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attend
 
-HEADS = ((4, 16), (9, 64), (32, 128))
+from megatron_sspo.batching.row import Segment, pieces_of
+from megatron_sspo.policy import attention
+from megatron_sspo.policy.attention import PackedAttention
+from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
+
+HEADS = ((4, 16), (4, 32), (9, 64), (32, 128))
 LONGEST = (24, 64, 128, 256)
+SHARED = ((6, 24), (32, 32), (40, 88), (64, 192))  # tokens of prompts, and of the longest responses
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -57,6 +66,37 @@ def main() -> None:
             padded, single = (statistics.median(column) for column in times.values())
             cells = [f"{heads}, {dimension}, {longest}", f"{padded:.2f}", f"{single:.2f}", f"{padded / single:.2f}"]
             print(f"| {' | '.join(cells)} | {error:.1e} |", flush=True)
+    columns = "heads, head dimension, prompt, longest response | padding | padded | one by one | ratio"
+    print(f"\n| {columns} |\n|---|---|---|---|---|")
+    for heads, dimension in HEADS:
+        for prompt, longest in SHARED:
+            padding, padded, single = shared_prompts(heads, dimension, prompt, longest, options.passes)
+            cells = [f"{heads}, {dimension}, {prompt}, {longest}", f"{padding:,.0f}", f"{padded:.2f}", f"{single:.2f}"]
+            print(f"| {' | '.join(cells)} | {padded / single:.2f} |", flush=True)
+
+
+def shared_prompts(heads: int, dimension: int, prompt: int, longest: int, passes: int) -> tuple[float, float, float]:
+    """Returns a piece's multiplications with padding, and the milliseconds of padded calls and of a call for each."""
+    segments: list[Segment] = []
+    for _ in range(16):
+        first = segments[-1].stop if segments else 0
+        segments.append(Segment(first, first + prompt, 0, 0))
+        for i in range(8):
+            start = segments[-1].stop
+            segments.append(Segment(start, start + longest - i * longest // 12, prompt, first))
+    pieces = pieces_of(segments, 0, 1)
+    row = SharedSeqParams(pieces=pieces)
+    layer = PackedAttention(SimpleNamespace(kv_channels=dimension, attention_dropout=0.0), 1, None, None)
+    tensors = [torch.randn(segments[-1].stop, heads, dimension, requires_grad=True) for _ in range(3)]
+    times: dict[float, list[float]] = {float("inf"): [], -1.0: []}
+    for _ in range(passes):
+        for limit, column in times.items():
+            attention._CALL = limit
+            begun = time.process_time()
+            torch.autograd.grad(layer(*tensors, packed_seq_params=row).sum(), tensors)
+            column.append(1e3 * (time.process_time() - begun))
+    padded, single = (statistics.median(column) for column in times.values())
+    return pieces.padding * heads * dimension, padded, single
 
 
 if __name__ == "__main__":

@@ -73,6 +73,12 @@ class Pieces:
     key_rows: torch.Tensor  # [K] int64: the keys' places among the tokens of all context-parallel ranks, rank by rank
     most_queries: int  # of a piece
     most_keys: int  # of a piece
+    num_pairs: int  # of a query and a key, over all pieces, those that causality hides included
+
+    @property
+    def padding(self) -> float:
+        """The pairs that a piece gets on average where all are padded to the largest number of queries and of keys."""
+        return self.most_queries * self.most_keys - self.num_pairs / (len(self.cu_queries) - 1)
 
     def to(self, device: torch.device) -> "Pieces":
         """Returns a copy on `device`."""
@@ -163,13 +169,15 @@ def pieces_of(segments: Sequence[Segment], context_rank: int, context_size: int)
             queries.append(queries[-1] + size)
             keys.append(keys[-1] + len(rows[-2]) + len(rows[-1]))
     borders = [0, *(segment.stop for segment in segments)]
+    sizes = [(b - a, d - c) for (a, b), (c, d) in zip(pairwise(queries), pairwise(keys), strict=True)]
     place = torch.cat([zigzag(borders, rank, context_size) for rank in range(context_size)]).argsort()
     return Pieces(
         cu_queries=torch.tensor(queries, dtype=torch.int32),
         cu_keys=torch.tensor(keys, dtype=torch.int32),
         key_rows=place[torch.from_numpy(np.concatenate(rows))],
-        most_queries=max(b - a for a, b in pairwise(queries)),
-        most_keys=max(b - a for a, b in pairwise(keys)),
+        most_queries=max(num_queries for num_queries, _ in sizes),
+        most_keys=max(num_keys for _, num_keys in sizes),
+        num_pairs=sum(num_queries * num_keys for num_queries, num_keys in sizes),
     )
 
 

@@ -21,6 +21,7 @@ from megatron_sspo.policy.shared_prompts.rotary import rotate
 
 _MOST_PADDING = 1.3  # of the products of attention, to compute all sequences in one call
 _SHORT = 64  # tokens, up to which one padded call is not slower than a call for each: benchmarks/attention.py
+_CALL = 400_000  # multiplications with queries that take as long as a call does beside them: benchmarks/attention.py
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -70,7 +71,7 @@ class PackedAttention(MegatronModule):
         if isinstance(packed_seq_params, SharedSeqParams):
             assert packed_seq_params.pieces is not None
             key, value = gather_context(key), gather_context(value)
-            if packed_seq_params.pieces.most_keys <= _SHORT:
+            if packed_seq_params.pieces.padding * query[0].numel() <= _CALL:
                 return self._padded_pieces(query, key, value, packed_seq_params.padded)
             return self._pieces(query, key, value, packed_seq_params.pieces)
         if parallel_state.get_context_parallel_world_size() > 1:
@@ -126,10 +127,14 @@ class PackedAttention(MegatronModule):
             number, most_queries, most_keys = part.shape
             queries = query.new_zeros(number * most_queries, *query.shape[1:])
             queries = queries.index_copy(0, part.places, query.index_select(0, part.queries))
-            copies = (take(values, part.key_rows).unflatten(0, (number, most_keys)) for values in (key, value))
-            batch = (tensor.transpose(1, 2) for tensor in (queries.unflatten(0, (number, most_queries)), *copies))
-            mask = None if part.mask is None else part.mask.to(query.dtype)
-            output = self._attend(*batch, mask).transpose(1, 2).flatten(0, 1)  # [n·Q, h, d]
+            keys, values = take(key, part.key_rows), take(value, part.key_rows)
+            output = self._attend(
+                queries.unflatten(0, (number, most_queries)).transpose(1, 2),
+                keys.unflatten(0, (number, most_keys)).transpose(1, 2),
+                values.unflatten(0, (number, most_keys)).transpose(1, 2),
+                None if part.mask is None else part.mask.to(query.dtype),
+            )
+            output = output.transpose(1, 2).flatten(0, 1)  # [n·Q, h, d]
             outputs.append(output.index_select(0, part.places))
         order = torch.cat([part.queries for part in padded]).argsort()
         return torch.cat(outputs).index_select(0, order).flatten(1)

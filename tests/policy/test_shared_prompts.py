@@ -1,5 +1,6 @@
 """Rows with shared prompts have the log-probs and the gradient of separate rows. Layouts: see `test_layouts.py`."""
 
+import math
 from types import SimpleNamespace
 
 import layouts
@@ -45,10 +46,10 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("longest_padded", [64, 0])  # pieces in two padded calls, and in a call for each
+@pytest.mark.parametrize("most_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
 @pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096)])
-def test_the_gradient_is_that_of_separate_rows(kind, tokens, longest_padded, folders, batches, device, monkeypatch):
-    monkeypatch.setattr(attention, "_SHORT", longest_padded)
+def test_the_gradient_is_that_of_separate_rows(kind, tokens, most_padding, folders, batches, device, monkeypatch):
+    monkeypatch.setattr(attention, "_CALL", most_padding)
     batch = read_batch(batches[kind])
     policies = [make_policy(folders[kind], device, share=share, tokens=tokens) for share in (True, False)]
     shared, separate = (sharing_of(policy, batch) for policy in policies)
@@ -97,13 +98,13 @@ def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, m
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
     attend, weights = PackedAttention(SimpleNamespace(kv_channels=8, attention_dropout=0.0), 1, None, None), None
     found = {}
-    for longest_padded in (64, 0):
-        monkeypatch.setattr(attention, "_SHORT", longest_padded)
+    for most_padding in (math.inf, -1):
+        monkeypatch.setattr(attention, "_CALL", most_padding)
         output = attend(*inputs, packed_seq_params=SharedSeqParams(pieces=pieces))
         weights = torch.randn(output.shape, generator=generator) if weights is None else weights
-        found[longest_padded] = (output, *torch.autograd.grad(output, inputs, weights.double()))
-    torch.testing.assert_close(found[64], found[0], rtol=0, atol=1e-12)
-    assert all(tensor.norm() > 1 for tensor in found[0])
+        found[most_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
+    torch.testing.assert_close(found[math.inf], found[-1], rtol=0, atol=1e-12)
+    assert all(tensor.norm() > 1 for tensor in found[-1])
 
 
 def test_rows_of_bfloat16_keep_the_prompts_gradient_in_float32(device):
