@@ -152,6 +152,13 @@ def param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
             yield from param_groups(value)
 
 
+def _drop_absent_states(state: dict[Any, Any]) -> None:
+    """Removes the empty entries of ranks that do not gather the state, about which Megatron would warn on saving."""
+    for part in (state, *(value for value in state.values() if isinstance(value, dict))):
+        if part.get("param_state", state) is None:
+            del part["param_state"]
+
+
 def _rng_tracker() -> Any:
     """Returns Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers."""
     return tensor_parallel.get_cuda_rng_tracker()
@@ -193,6 +200,8 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
     model = state["model0"] if len(chunks) == 1 else dict(state)
     with positions_without_padding(chunks):
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
+    if not is_loading:
+        _drop_absent_states(state["optimizer"])
     state["scheduler"] = scheduler.state_dict()
     random = {
         "torch": torch.get_rng_state(),

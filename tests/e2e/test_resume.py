@@ -56,6 +56,7 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
         done = workshop.run("train", recipe, "--resume", str(copy))
         assert done.returncode == 0, done.stderr
         assert f"resumed after update {update}" in done.stdout
+        assert "state dict" not in done.stdout + done.stderr  # Megatron's warning of ranks that save different keys
         assert_same(copy, reference.folder / "run")
 
 
