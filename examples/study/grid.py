@@ -44,6 +44,27 @@ TEMPERATURES = {
     for neg, pos in _TAUS
     for form, wrap in (("", "{}"), (" one-sided", "Pessimistic({})"))
 }
+# Without DAPO's dynamic sampling and Dr. GRPO's advantages: all objectives here have the same rollouts and advantages.
+OTHER_PAPERS = {
+    "DAPO": "dapo()",
+    "Dr. GRPO": "dr_grpo(48)",  # the response limit of `sums`
+    "dual clip": "dual_clip()",
+    "Scopic": "scopic()",
+    "PSPO": "pspo()",
+    "CE-GPPO": "ce_gppo()",
+    "ERC": "erc()",
+    "CISPO": "cispo()",
+    "ASPO": "aspo()",
+    "SPO": "spo()",
+    "DRPO": "drpo()",
+    "GMPO wide": "gmpo_wide()",
+    "LUSPO": "luspo()",
+    "RLOO": "rloo()",
+    "DPPO-TV": "dppo_tv()",
+    "DPPO-KL": "dppo_kl()",
+    "OPSM": "opsm()",
+    "VESPO": "vespo()",
+}
 MILD = {name: CORE[name] for name in ("GRPO", "GSPO", "GMPO", "SAPO", "AtanLog", "AtanLog one-sided")}
 FEW = {name: CORE[name] for name in ("GRPO", "SAPO", "AtanLog", "AtanLog one-sided")}
 
@@ -57,6 +78,7 @@ class Sweep:
         seeds: the number of seeds that its question needs.
         assignments: of `--set`, for all of its runs.
         search: the sweep that chooses the recipe's lr*; "" if the learning rates are known.
+        screening: the sweep whose collected runs choose among the objectives; "" if all of them are run.
     """
 
     objectives: Mapping[str, str]
@@ -66,6 +88,7 @@ class Sweep:
     recipe: str = "sums"
     assignments: Sequence[str] = field(default_factory=tuple)
     search: str = ""
+    screening: str = ""
 
 
 def _search(recipe: str) -> Sweep:
@@ -75,7 +98,9 @@ def _search(recipe: str) -> Sweep:
 
 _REST = {name: text for name, text in CORE.items() if name not in MILD}
 
-# in the order in which they are run; no cell is in two of them
+SCREENING = "other papers, screening"
+
+# in the order in which they are run; no cell is in two of them, but for those of the screening
 SWEEPS = {
     "search": _search("sums"),
     "staleness": Sweep(objectives=CORE, updates_per_sync=[8], rates=RATES[1:], seeds=8),
@@ -94,6 +119,11 @@ SWEEPS = {
         rates=RATES[1:2],
         seeds=8,
         assignments=["routing_replay=R2"],
+    ),
+    SCREENING: Sweep(objectives=OTHER_PAPERS, updates_per_sync=[8], rates=RATES[1:], seeds=2),
+    "other papers": Sweep(objectives=OTHER_PAPERS, updates_per_sync=[8], rates=RATES[1:], seeds=8, screening=SCREENING),
+    "other papers, mild": Sweep(
+        objectives=OTHER_PAPERS, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8, screening=SCREENING
     ),
     "search dense sums": _search("dense_sums"),
     "dense sums": Sweep(

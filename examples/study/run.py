@@ -14,6 +14,7 @@ from pathlib import Path
 
 from examples.study.grid import SEARCHES, SWEEPS, Sweep, folder_name
 from examples.study.rates import chosen, extension
+from examples.study.screening import chosen_objectives
 from megatron_sspo.errors import UserError
 
 _RECIPES = "examples/study/recipes.py"
@@ -43,6 +44,8 @@ def _make(name: str, options: argparse.Namespace) -> int:
     # lr* is a choice among all seeds: with fewer of them, cells would be at a learning rate that is not the study's
     seeds = sweep.seeds if name in SEARCHES else min(sweep.seeds, options.seeds)
     unit = chosen(sweep.search, options.output) if sweep.search else 1.0
+    if sweep.screening:
+        sweep = replace(sweep, objectives=chosen_objectives())
     warm = options.output / f"{sweep.recipe}-warm"
     starts = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
     if code := subprocess.run(starts, check=False).returncode:

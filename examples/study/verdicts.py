@@ -3,10 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 from examples.study.data import DENSE_SUMS, LONG_SUMS, SUMS, Study
-from examples.study.questions import lengths, map, mechanism, mild, mixture, search, staleness, temperatures
+from examples.study.questions import (
+    lengths,
+    map,
+    mechanism,
+    mild,
+    mixture,
+    other_papers,
+    search,
+    staleness,
+    temperatures,
+)
 from examples.study.text import Section, table
 
-_QUESTIONS = (search, staleness, mechanism, temperatures, mild, lengths, mixture, map)
+_QUESTIONS = (search, staleness, mechanism, temperatures, mild, lengths, mixture, map, other_papers)
 _RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from examples.study import rates, run
+from examples.study import rates, run, screening
 from examples.study.grid import BEYOND, SEARCHED_RATES, SEARCHES, SWEEPS
 
 SEARCH = "search long sums"
@@ -91,6 +91,15 @@ def test_cells_without_a_search_are_refused(tmp_path, capsys) -> None:
     assert capsys.readouterr().err == (
         f"error: lr* of dense_sums is not known, because {tmp_path}/search-dense-sums lacks finished runs: run it to "
         'its end with --only "search dense sums"\n'
+    )
+
+
+def test_objectives_that_are_not_screened_are_refused(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(screening, "RESULTS", tmp_path)
+    assert run.main(["--only", "other papers", "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: the objectives of other papers are not chosen yet, because {tmp_path} lacks runs of the screening: "
+        'run it with --only "other papers, screening", then python -m examples.study.collect\n'
     )
 
 

@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, mannwhitneyu
 
-from examples.study import statistics
+from examples.study import screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
 from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
 from examples.study.figures import DRAWINGS, draw
 from examples.study.forms import GATES, HARD, SOFT
-from examples.study.grid import CORE, MILD, NO_GATE, ONE_SIGN, OTHER_GATES, TEMPERATURES
+from examples.study.grid import (
+    CORE,
+    MILD,
+    NO_GATE,
+    ONE_SIGN,
+    OTHER_GATES,
+    OTHER_PAPERS,
+    SCREENING,
+    TEMPERATURES,
+)
 from examples.study.questions import (
     direction,
     ingredient,
@@ -25,6 +34,7 @@ from examples.study.questions import (
     mechanism,
     mild,
     mixture,
+    other_papers,
     search,
     staleness,
     step_size,
@@ -430,6 +440,44 @@ def test_map(tmp_path) -> None:
 
 
 # --- the page
+
+
+# --- question h
+
+
+def screened(finals: Mapping[str, float]) -> Files:
+    """Makes the screening; label -> final, and 0.5 for the others."""
+    files = search_rows()
+    for label in OTHER_PAPERS:
+        for factor in (1, 3):
+            files.add(label, finals.get(label, 0.5), sweep=SCREENING, lr=factor * RATE, seeds=2)
+    return files
+
+
+def test_the_six_best_go_on(tmp_path) -> None:
+    files = screened({"VESPO": 0.9, "CISPO": 0.8, "DAPO": 0.4})
+    # among equals, those that come first in grid.py
+    assert screening.chosen(files.read(tmp_path)) == ["VESPO", "CISPO", "Dr. GRPO", "dual clip", "Scopic", "PSPO"]
+    files.tables["runs.csv"].pop()
+    assert screening.chosen(files.read(tmp_path)) == []
+    assert other_papers.section(files.read(tmp_path)).verdict == "not run: the screening is not complete"
+
+
+@pytest.mark.parametrize(
+    ("stale", "mild_final", "word"), [(0.9, 0.7, "1 of 6"), (0.9, 0.2, "0 of 6"), (0.7, 0.7, "0 of 6")]
+)
+def test_other_papers(tmp_path, stale, mild_final, word) -> None:
+    files = screened({"VESPO": 0.9})
+    for label in ("GRPO", "AtanLog one-sided", *screening.chosen(files.read(tmp_path))):
+        final = stale if label == "VESPO" else 0.7
+        for mu, factor in ((8, 1), (8, 3), (2, 1), (4, 1)):
+            by_seed = [
+                (mild_final if label == "VESPO" and mu < 8 else final) + NOISE[-1 - seed if label == "VESPO" else seed]
+                for seed in range(8)
+            ]
+            files.add(label, by_seed.__getitem__, sweep="other papers", mu=mu, lr=factor * RATE)
+    section = other_papers.section(files.read(tmp_path))
+    assert section.verdict == f"better than GRPO: {word}; better than AtanLog one-sided: {word}"
 
 
 def test_nothing_was_run(tmp_path) -> None:
