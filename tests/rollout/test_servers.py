@@ -64,9 +64,10 @@ def test_socket_paths_are_short_enough(tmp_path, monkeypatch):
     folder = tmp_path / ("x" * 90)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    process = ServerProcess(
-        find_python(sys.executable), "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret"
-    )
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 5\n")  # a process that has ended has no environment
+    python.chmod(0o755)
+    process = ServerProcess(python, "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret")
     process.start()
     try:
         (used,) = [
