@@ -1,15 +1,18 @@
-"""Compares an update and the pass of log π_old with TRL's GRPOTrainer, side by side: `make install-integrations` first.
+"""Compares the parts of a training step with TRL's GRPOTrainer, side by side: `make install-integrations` first.
 
     python benchmarks/against_trl.py --rounds 5
 
 Both train the same random weights on the same batch with GRPO: 32 responses to four prompts, in float32 on one thread,
 in one pass, or with --microbatch in passes of so many sequences or as many tokens. An update is forward, backward,
-clipping and AdamW. TRL pads to the longest response of the batch, as its trainer does. Each side runs in its own
+clipping and AdamW. TRL pads to the longest response of the batch, as its trainer does. Generation is eight responses
+to each of the four prompts, sampled at temperature 1 until 64 tokens: by our engine on Transformers, after copying the
+weights into it, and by the trainer's call of Transformers; its time is divided by the tokens. Each side runs in its own
 process, in turn; times are CPU seconds, and the ratios are medians over rounds. Memory is the largest resident size of
-a process, libraries included.
+a process up to the end of the updates, libraries included.
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -26,6 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {"ours": sys.executable, "trl": str(ROOT / ".venv-trl" / "bin" / "python")}
 LEARNING_RATE = 1e-5
+GROUP_SIZE = 8
+NEW_TOKENS = 64  # of a generated response
 COMMON = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 4096}
 MODELS: dict[str, dict[str, Any]] = {
     "50 M Qwen3-MoE": {
@@ -40,6 +45,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "intermediate_size": 1536, "tie_word_embeddings": True,
     },
 }  # fmt: skip
+
+
+Parts = dict[str, Callable[[], Any]]  # "update" returns the norm of the gradient, "generation" the number of tokens
 
 
 def make_batch(vocab_size: int) -> list[dict[str, Any]]:
@@ -58,15 +66,15 @@ def make_batch(vocab_size: int) -> list[dict[str, Any]]:
     return sequences
 
 
-def ours(
-    folder: Path, sequences: list[dict[str, Any]], microbatch: int
-) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """Returns the pass of log π_old, and the update, which returns the norm of the gradient."""
+def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts:
+    """Returns the parts of a step by this trainer."""
     from megatron_sspo.objective import grpo
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.policy.policy import Policy
+    from megatron_sspo.rollout.engines import embedded
     from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Run
-    from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+    from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+    from megatron_sspo.weights.formats.hf_folder import HFFolder
 
     lengths = sorted(len(one["prompt"]) + len(one["response"]) for one in sequences)
     run = Run(
@@ -85,16 +93,29 @@ def ours(
             finish_reason="stop", policy_version=0, advantage=one["advantage"],
         )  # fmt: skip
         groups.setdefault(tuple(one["prompt"]), []).append(rollout)
-    prompts = (Prompt(id=str(number), tokens=tokens, answer="") for number, tokens in enumerate(groups))
+    prompts = [Prompt(id=str(number), tokens=tokens, answer="") for number, tokens in enumerate(groups)]
     batch = [RolloutGroup(prompt=p, rollouts=rollouts) for p, rollouts in zip(prompts, groups.values(), strict=True)]
     (batch,) = policy.share([batch])
-    return lambda: policy.old_log_probs(batch), lambda: policy.update(batch, grpo()).grad_norm
+
+    engine = functools.cache(
+        lambda: embedded.engine(folder)
+    )  # not before its first use, so that memory is the updates'
+
+    def generate() -> int:
+        stored = HFFolder(folder)
+        engine().load_weights(((name, stored.read(name)) for name in stored.index), 0)
+        found = engine().generate(prompts, Sampling(max_tokens=NEW_TOKENS), group_size=GROUP_SIZE, seed=0)
+        return sum(len(rollout.tokens) for group in found for rollout in group.rollouts)
+
+    return {
+        "update": lambda: policy.update(batch, grpo()).grad_norm,
+        "log π_old": lambda: policy.old_log_probs(batch),
+        "generation": generate,
+    }
 
 
-def trl(
-    folder: Path, sequences: list[dict[str, Any]], microbatch: int
-) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """The same with TRL: the parts of its trainer that an optimizer step consists of."""
+def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts:
+    """Returns the parts of a step by TRL's trainer."""
     import torch
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -102,7 +123,8 @@ def trl(
 
     accumulation = len(sequences) // microbatch
     config = GRPOConfig(
-        output_dir=str(folder / "trl"), per_device_train_batch_size=microbatch, num_generations=8,
+        output_dir=str(folder / "trl"), per_device_train_batch_size=microbatch, num_generations=GROUP_SIZE,
+        max_completion_length=NEW_TOKENS,
         gradient_accumulation_steps=accumulation, learning_rate=LEARNING_RATE, loss_type="grpo", beta=0.0, bf16=False,
         use_cpu=True, report_to="none", gradient_checkpointing=False, model_init_kwargs={"dtype": "float32"},
     )  # fmt: skip
@@ -145,31 +167,40 @@ def trl(
         optimizer.zero_grad()
         return float(norm)
 
-    return old_log_probs, update
+    def generate() -> int:
+        model.eval()
+        prompts = [one["prompt"] for one in sequences]  # a group's prompt occurs once for each response
+        completions, _ = trainer._generate_single_turn(prompts, None, {}, GROUP_SIZE)
+        model.train()
+        return sum(map(len, completions))
+
+    return {"update": update, "log π_old": old_log_probs, "generation": generate}
 
 
 def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
-    """Returns CPU seconds of each part (the median of three, after a first that is not counted), and memory in MB."""
+    """Returns CPU seconds of each part, and memory in MB.
+
+    Seconds are the median of three, after a first that is not counted; of generation, a token.
+    """
     import torch
 
     torch.set_num_threads(1)
     sequences = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
-    old_log_probs, update = {"ours": ours, "trl": trl}[side](folder, sequences, microbatch)
+    parts = {"ours": ours, "trl": trl}[side](folder, sequences, microbatch)
 
-    def seconds(work: Callable[[], Any]) -> float:
+    def seconds(part: str) -> float:
         begun = time.process_time()
-        work()
+        parts[part]()
         return time.process_time() - begun
 
-    norm = update()
-    old_log_probs()
-    found = {
-        "update": statistics.median(seconds(update) for _ in range(3)),
-        "log π_old": statistics.median(seconds(old_log_probs) for _ in range(3)),
-    }
+    norm = parts["update"]()
+    parts["log π_old"]()
+    found = {part: statistics.median(seconds(part) for _ in range(3)) for part in ("update", "log π_old")}
     status = Path("/proc/self/status").read_text(encoding="ascii")
     kilobytes = int(status.split("VmHWM:")[1].split()[0])
-    return {**found, "memory": kilobytes / 1000, "norm": norm}
+    tokens = parts["generation"]()
+    generation = statistics.median(seconds("generation") for _ in range(3)) / tokens
+    return {**found, "generation": generation, "memory": kilobytes / 1000, "norm": norm}
 
 
 def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
@@ -208,7 +239,8 @@ def main() -> None:
         raise SystemExit(f"{PYTHONS['trl']} is missing: make install-integrations")
     from megatron_sspo.weights.random import write_random_weights
 
-    print("| model | update | log π_old | memory | first norm of the gradient |\n|---|---|---|---|---|", flush=True)
+    print("| model | update | log π_old | generation | memory | first norm of the gradient |", flush=True)
+    print("|---|---|---|---|---|---|", flush=True)
     for name in options.models:
         config = MODELS[name]
         with tempfile.TemporaryDirectory() as scratch:
@@ -232,6 +264,7 @@ def main() -> None:
             name,
             ratio("update"),
             ratio("log π_old"),
+            ratio("generation"),
             f"{memory[0] / memory[1]:.2f} ({memory[0]:,.0f} / {memory[1]:,.0f} MB)",
         ]
         print(f"| {' | '.join(cells)} | {norms[0]:.4f}, {norms[1]:.4f} |", flush=True)
