@@ -167,13 +167,14 @@ torture: install install-sglang check-sandbox
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 
-# Compares with peers that are installed: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`
-benchmark: install
-	$(BIN)/python benchmarks/log_probs.py
-	$(BIN)/python benchmarks/sspo_loss.py
-	$(BIN)/python benchmarks/data_plane.py
-	$(BIN)/python benchmarks/convert.py --folder runs/benchmark_convert
-	$(BIN)/python benchmarks/answers.py --rounds 3
+# Measures everything on docs/benchmarks.md, beside TRL, verl and slime, and writes the page.
+benchmark: install install-integrations build/peers/verl
+	$(BIN)/python benchmarks/page.py
+
+# verl's plans of microbatches. slime is in no package index: put its sources into build/peers/slime, or its plans are left out.
+build/peers/verl: .venv-verl/installed
+	mkdir -p $@
+	ln -sfn $(CURDIR)/.venv-verl/lib/python*/site-packages/verl $@/verl
 
 # Measures the latency and throughput of the sandbox: the table of docs/sandbox.md
 benchmark-sandbox: install check-sandbox

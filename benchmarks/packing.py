@@ -6,7 +6,8 @@
     python benchmarks/packing.py --verl /tmp/verl --slime /tmp/slime
 
 Ranks that exchange tokens for experts wait for each other in every microbatch. The efficiency of a plan is its work
-divided by (ranks × the sum over microbatches of the largest work of a rank). The work of a sequence of L tokens is
+divided by (ranks × the sum over microbatches of the largest work of a rank). A cell has that efficiency, the number of
+microbatches of a rank, and the seconds of planning. The work of a sequence of L tokens is
 L (1 + L / 24576), verl's measure for a model of 7B parameters.
 """
 
@@ -35,11 +36,12 @@ def main() -> None:
     parser.add_argument("--slime", type=Path, metavar="FOLDER", help="slime's sources")
     options = parser.parse_args()
     planners: dict[str, Planner] = {"by tokens": by_tokens, "by work": by_work}
-    if options.verl:
-        planners["verl"] = verl_planner(options.verl)
-    if options.slime:
-        planners["slime"] = slime_planner(options.slime)
-    print(f"{options.sequences} sequences, {RANKS} ranks: efficiency by work / microbatches of a rank / seconds")
+    for name, folder, planner_of in (("verl", options.verl, verl_planner), ("slime", options.slime, slime_planner)):
+        if folder and folder.exists():
+            planners[name] = planner_of(folder)
+        elif folder:
+            print(f"{name}: left out ({folder} is missing)", file=sys.stderr)
+    print(f"| limit | lengths | {' | '.join(planners)} |\n|---|---|{'---|' * len(planners)}", flush=True)
     for max_tokens in (16_384, 32_768):
         for name, lengths in distributions(options.sequences, max_tokens):
             row = []
@@ -48,8 +50,8 @@ def main() -> None:
                 found = plan(lengths, max_tokens)
                 seconds = time.process_time() - start
                 check(found, lengths, max_tokens, planner)
-                row.append(f"{planner} {efficiency(found, lengths):.3f} / {len(found[0])} / {seconds:.2f}")
-            print(f"{max_tokens:6} {name:16} {'   '.join(row)}", flush=True)
+                row.append(f"{efficiency(found, lengths):.3f} / {len(found[0])} / {seconds:.2f}")
+            print(f"| {max_tokens:,} | {name} | {' | '.join(row)} |", flush=True)
 
 
 def distributions(size: int, longest: int) -> Iterator[tuple[str, list[int]]]:
@@ -85,7 +87,7 @@ def check(plan: Plan, lengths: list[int], max_tokens: int, planner: str) -> None
     assert sorted(i for of_rank in plan for members in of_rank for i in members) == list(range(len(lengths)))
     largest = max(sum(lengths[i] for i in members) for of_rank in plan for members in of_rank)
     if largest > max_tokens:
-        print(f"{planner}: a microbatch has {largest} tokens, more than {max_tokens}")
+        print(f"{planner}: a microbatch has {largest} tokens, more than {max_tokens}", file=sys.stderr)
 
 
 def by_tokens(lengths: list[int], max_tokens: int) -> Plan:
