@@ -1,4 +1,4 @@
-"""The parts that docs/extending.md shows pass the checks of a run."""
+"""The parts that docs/extending.md and docs/agents.md show pass the checks of a run."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 from megatron_sspo.__main__ import main
 
 ROOT = Path(__file__).parents[2]
-CODE = re.findall(r"^```python\n(# (my_\w+\.py): .*?)^```", (ROOT / "docs/extending.md").read_text(), re.M | re.S)
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("extending.md", "agents.md"))
+CODE = re.findall(r"^```python\n(# (my_\w+\.py): .*?)^```", TEXT, re.M | re.S)
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def project(tmp_path, monkeypatch):
     [
         ["objective=my_objective.py:objective"],
         ["advantage=my_advantage.py:ranks"],
+        ["rollouts.agent=my_agent.py:TwoTries", "prompts.template=chat", "evaluation=none"],
         ["prompts.source=my_source.py:rows", 'prompts.options={"largest": 9}'],
         [
             "rollouts.environment=my_environment.py:environment",
