@@ -167,7 +167,7 @@ torture: install install-sglang check-sandbox
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 
-# Compares with peers that are installed: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`
+# Compares with peers that are installed: `.venv/bin/pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton accelerate`
 benchmark: install
 	$(BIN)/python benchmarks/log_probs.py
 	$(BIN)/python benchmarks/sspo_loss.py
