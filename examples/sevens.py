@@ -4,9 +4,10 @@ The reward is the share of sevens in what the model writes. A model with random 
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 PROMPTS = ("1+2=", "30+4=", "5+66=", "7+8=")
 
@@ -16,12 +17,12 @@ def share_of_sevens(text: str) -> float:
     return text.count("7") / max(len(text), 1)
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerBase:
+def tiny_tokenizer() -> Any:
     """Returns the tokenizer of the quickstart, one token a character."""
     return AutoTokenizer.from_pretrained(Path(__file__).parent / "tiny_moe")
 
 
-def tiny_model(tokenizer: PreTrainedTokenizerBase) -> Qwen3ForCausalLM:
+def tiny_model(tokenizer: Any) -> Qwen3ForCausalLM:
     """Returns a Qwen3 of 22,000 random weights, the same ones each time."""
     torch.manual_seed(0)
     config = Qwen3Config(
