@@ -170,7 +170,8 @@ def main(folder: Path, num_cycles: int = 20) -> None:
     from verl.workers.utils.losses import ppo_loss  # pyright: ignore[reportMissingImports]
 
     folder.mkdir(parents=True, exist_ok=True)
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", rank=0, world_size=1, store=store)
     tokenizer = tiny_tokenizer()
     engine = build_engine(folder / "model", tokenizer)
     loss = partial(ppo_loss, omega_conf_to_dataclass(ACTOR))
