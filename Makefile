@@ -44,7 +44,7 @@ install-sglang: .venv-sglang/installed
 	touch $@
 
 # Installs NeMo-Run in its own environment, because it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
-# on the nodes. docs/launch.md
+# on the nodes. docs/nemo_run.md
 install-nemo-run: .venv-nemo-run/installed
 
 .venv-nemo-run/installed: setup.py
@@ -159,7 +159,7 @@ test-long: install install-sglang install-nemo-run
 	tests/cluster/up.sh
 	$(TEST) tests/e2e tests/launch tests/cluster -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
-# Runs the real loop under faults and resumes it after each: the table of docs/reliability.md
+# Runs the real loop under faults and resumes it after each: the table of docs/torture.md
 torture: install install-sglang check-sandbox
 	$(BIN)/python -m tools.torture --seconds $(SECONDS) --seed $(SEED)
 

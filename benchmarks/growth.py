@@ -138,7 +138,7 @@ def main() -> None:
         cells = ", ".join(f"{value:,}: {microseconds:.0f}" for value, microseconds in found[name].items())
         print(f"| {title} | {cells} |", flush=True)
     draw(found, options.output)
-    print(f"\n{options.output}")
+    print(f"the figure is {options.output}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ It runs one thread with vocabulary 151,936, hidden size 2,048 and bfloat16. Time
 backward pass; MB is the peak of memory above the inputs. "From logits" computes log-probs with a gradient, and entropy
 as a metric. "With the output layer" starts from hidden states and the weight, and MB excludes the returned gradients.
 The last columns are the largest errors of log-probs against float64: from float32 logits, or from bfloat16 operands.
-Peers: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton`; peers that are not installed are left out.
+Peers, which are left out if they are not installed: `pip install --no-deps liger-kernel==0.8.5 trl==1.16.0 triton
+accelerate`.
 """
 
 import argparse

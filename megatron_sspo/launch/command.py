@@ -28,8 +28,8 @@ def launch(options: argparse.Namespace) -> int:
         from megatron_sspo.rehearsal.command import rehearse
 
         return rehearse(options, run)
-    if uses_slurm and job is not None and "RUN" in job.variables:
-        run, resume = _with_run_folder(run, Path(job.variables["RUN"]))
+    if uses_slurm and job is not None:
+        run, resume = _with_run_folder(run, job.run_folder)
     if options.dry_run and (code := _print_commands(options, job, run)):
         return code
     _check(run, resume, options, job if uses_slurm else None)
@@ -88,7 +88,7 @@ def _job(options: argparse.Namespace) -> slurm.SlurmJob:
 
 
 def _with_run_folder(run: Run, folder: Path) -> tuple[Run, Path | None]:
-    """Returns the run with the job's folder RUN, and that folder if it holds a run, which the job then resumes."""
+    """Returns the run with the job's folder, and that folder if it holds a run, which the job then resumes."""
     named = replace(run, output=str(folder.parent), name=folder.name)
     return named, folder if (folder / "config.json").exists() else None
 

@@ -5,7 +5,7 @@
 
 An experiment has one task: the job that `sbatch slurm/train.sbatch` submits, with servers on the first nodes of the
 allocation and trainers on the others (slurm/README.md). So NeMo-Run submits the job, follows it and records it, and the
-nodes need no NeMo-Run. docs/launch.md lists NeMo-Run's unexpected behaviours and how this module handles them.
+nodes need no NeMo-Run. docs/nemo_run.md lists NeMo-Run's unexpected behaviours and how this module handles them.
 """
 
 # If NeMo-Run is not installed, pyright resolves the name nemo_run to this file.

@@ -66,6 +66,12 @@ class SlurmJob:
         return project_folder(self.variables)
 
     @property
+    def run_folder(self) -> Path:
+        """The run's folder: RUN, or a new one, in whose name the script has the number that Slurm gives the job."""
+        new = self.project / "runs" / f"{self.all_options().get('job-name', 'job')}-JOB_ID"
+        return Path(self.variables.get("RUN") or new)
+
+    @property
     def arguments(self) -> list[str]:
         """The arguments of the script."""
         return [self.recipe, *(part for assignment in self.assignments for part in ("--set", assignment))]

@@ -1,47 +1,30 @@
 """SSPOTrainer in real training loops of TRL. Runs in .venv-trl: `make test-integrations`."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+from transformers import Qwen3ForCausalLM, TrainerCallback
 from trl import GRPOConfig
 
+from examples.sevens import PROMPTS, share_of_sevens, tiny_model, tiny_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.integrations.trl import SSPOTrainer
 from megatron_sspo.objective import sspo
 from tests.integrations.batches import OBJECTIVES, gradient_of_formula, mean_over_tokens
 
-TOKENIZER = Path(__file__).parents[2] / "examples" / "tiny_moe"
-PROMPTS = ["1+2=", "30+4=", "5+66=", "7+8="]
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     """Returns the folder of a model with random weights."""
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    tokenizer = tiny_tokenizer()
     folder = tmp_path_factory.mktemp("model")
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tiny_model(tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
 
-def share_of_sevens(completions, **_):
-    return [text.count("7") / max(len(text), 1) for text in completions]
+def reward(completions, **_):
+    return [share_of_sevens(text) for text in completions]
 
 
 def config(folder, **options) -> GRPOConfig:
@@ -52,8 +35,8 @@ def config(folder, **options) -> GRPOConfig:
 
 
 def trainer_of(model, args, objective, kind=SSPOTrainer) -> SSPOTrainer:
-    dataset = Dataset.from_dict({"prompt": PROMPTS * 16})
-    return kind(model, share_of_sevens, args=args, train_dataset=dataset, objective=objective)
+    dataset = Dataset.from_dict({"prompt": [*PROMPTS] * 16})
+    return kind(model, reward, args=args, train_dataset=dataset, objective=objective)
 
 
 class Comparison(TrainerCallback):

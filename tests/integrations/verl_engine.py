@@ -1,8 +1,6 @@
 """verl's FSDP2 engine with the registered policy loss, on a CPU. Runs in .venv-verl: `make test-integrations`."""
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from functools import partial
@@ -13,25 +11,19 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from examples import verl_sspo
+from examples.sevens import tiny_tokenizer
 from megatron_sspo.objective import Segments
 from tests.integrations.batches import OBJECTIVES
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "verl_sspo.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def example():
-    spec = importlib.util.spec_from_file_location("verl_sspo", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def engine(example, tmp_path_factory):
+def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verl")
     dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{folder / 'rendezvous'}")
-    yield example.build_engine(folder / "model", AutoTokenizer.from_pretrained(EXAMPLE.parent / "tiny_moe"))
+    yield verl_sspo.build_engine(folder / "model", tiny_tokenizer())
     dist.destroy_process_group()
 
 
@@ -52,18 +44,18 @@ def formula(folder, objective, rows, old, advantages):
 
 @pytest.mark.parametrize("name", ["sspo()", "gspo()", "grpo(eps_high=0.28)"])
 @pytest.mark.parametrize("micro_batch_size", [32, 8])
-def test_the_gradient_of_every_parameter_is_that_of_the_formula(example, engine, name, micro_batch_size):
+def test_the_gradient_of_every_parameter_is_that_of_the_formula(engine, name, micro_batch_size):
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.utils.losses import ppo_loss
 
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(engine.model_config.local_path)
-    whole = example.sample(engine.module, tokenizer)
+    whole = verl_sspo.sample(engine.module, tokenizer)
     rows = [(prompt, response[: 3 + number % 14]) for number, (prompt, response) in enumerate(whole)]
-    old = [(torch.tensor(row) + 0.3 * torch.randn(len(row))).tolist() for row in example.old_log_probs(engine, rows)]
+    old = [(torch.tensor(row) + 0.3 * torch.randn(len(row))).tolist() for row in verl_sspo.old_log_probs(engine, rows)]
     advantages = torch.randn(len(rows)).tolist()
-    actor = {**example.ACTOR, "policy_loss": {**example.ACTOR["policy_loss"], "objective": name}}
-    batch = example.with_advantages(rows, old, advantages, micro_batch_size)
+    actor = {**verl_sspo.ACTOR, "policy_loss": {**verl_sspo.ACTOR["policy_loss"], "objective": name}}
+    batch = verl_sspo.with_advantages(rows, old, advantages, micro_batch_size)
     with engine.train_mode():
         engine.optimizer_zero_grad()
         engine.forward_backward_batch(batch, partial(ppo_loss, omega_conf_to_dataclass(actor)))
@@ -77,9 +69,8 @@ def test_the_gradient_of_every_parameter_is_that_of_the_formula(example, engine,
 
 
 def test_a_model_learns(tmp_path):
-    command = [sys.executable, str(EXAMPLE), str(tmp_path / "run")]
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    command = [sys.executable, "-m", "examples.verl_sspo", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["reward"] < 0.1

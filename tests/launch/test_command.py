@@ -72,13 +72,14 @@ def test_dry_run_by_slurm(tmp_path, capsys, monkeypatch) -> None:
 
 
 def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, capsys) -> None:
-    """The script resumes it too; without RUN the same folder would be an error."""
+    """The script resumes it too. Here it is an error, and without RUN a job makes a folder of its own."""
     (tmp_path / "tiny_moe").mkdir()
     (tmp_path / "tiny_moe" / "config.json").write_text("{}")
     assert main(arguments(tmp_path, "--check")) == 2
     assert "already contains a run" in capsys.readouterr().err
-    monkeypatch.setenv("RUN", str(tmp_path / "tiny_moe"))
     monkeypatch.setenv("RANKS_PER_NODE", "1")
+    assert main(arguments(tmp_path, "--on", "slurm", "--check")) == 0
+    monkeypatch.setenv("RUN", str(tmp_path / "tiny_moe"))
     assert main(["launch", RECIPE, "--on", "slurm", "--check"]) == 0
 
 

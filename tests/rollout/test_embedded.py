@@ -100,6 +100,11 @@ def test_first_tokens_have_the_frequencies_of_the_softmax(loaded, folders, shape
     assert ((counts - expected) ** 2 / expected)[expected > 0].sum() < degrees + 5 * (2 * degrees) ** 0.5
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_transformers_does_not_warn_that_an_argument_goes(loaded, shape):
+    loaded[shape].generate(PROMPTS, Sampling(max_tokens=3), group_size=2, seed=0)
+
+
 def test_a_response_ends_at_the_end_of_sequence_token_or_at_max_tokens(loaded, shape):
     sampling = Sampling(max_tokens=30, temperature=2.0)
     rollouts = [r for g in loaded[shape].generate(PROMPTS, sampling, group_size=24, seed=0) for r in g.rollouts]

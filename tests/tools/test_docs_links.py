@@ -76,6 +76,13 @@ def test_named_files_exist(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_tests_exist(page: Path) -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py"))
+    names = re.findall(r"`(test_\w+)(?:…)?`", page.read_text(encoding="utf-8"))
+    assert [name for name in names if f"def {name}" not in code] == []
+
+
 def test_the_makefile_installs_the_versions_of_the_extra() -> None:
     (listed,) = re.findall(r'"docs": \[(.*?)\]', (ROOT / "setup.py").read_text(), re.DOTALL)
     pins = re.findall(r'"([^"]+)"', listed)

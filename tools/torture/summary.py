@@ -1,4 +1,4 @@
-"""Adds up the reports of several runs of `make torture` in two tables, as in docs/reliability.md.
+"""Adds up the reports of several runs of `make torture` in two tables, as in docs/torture.md.
 
 python -m tools.torture.summary runs/torture-0 runs/torture-1 runs/torture-2
 """

@@ -1,5 +1,6 @@
 """In-process engine on Transformers, for models that fit beside the trainer without a server."""
 
+import inspect
 import random
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -115,6 +116,8 @@ class EmbeddedEngine:
                 config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
             )
         self._model = model.to(device).eval().requires_grad_(False)
+        # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
+        self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._device = device
         self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
         self._weights = NamedWeights(self._model)
@@ -334,7 +337,7 @@ class EmbeddedEngine:
                 input_ids=tokens[:, None],
                 attention_mask=mask,
                 position_ids=lengths[:, None],
-                past_key_values=cache,
+                **{self._cache_argument: cache},
                 use_cache=True,
             ).logits[:, -1]
             lengths = lengths + 1
@@ -360,7 +363,7 @@ class EmbeddedEngine:
             input_ids=padded.to(self._device),
             attention_mask=mask.to(self._device),
             position_ids=positions.to(self._device),
-            past_key_values=cache,
+            **{self._cache_argument: cache},
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
