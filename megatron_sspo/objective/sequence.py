@@ -1,6 +1,5 @@
 """Objectives that are gates, a pooling and an average: GRPO, GSPO, GMPO, SAPO and SSPO."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor
 from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
 from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
-from megatron_sspo.objective.numbers import check_gate, describe_value
+from megatron_sspo.objective.numbers import check_gate, describe_value, takes
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -44,11 +43,11 @@ class SequenceObjective:
     def __post_init__(self) -> None:
         for name in ("token_gate", "sequence_gate"):
             check_gate(self, name)
-        if isinstance(self.pool, type) or not callable(self.pool):
+        if not takes(self.pool, "log_gate", "segments"):
             raise ValueError(f"pool is {describe_value(self.pool)}, and must be a function, such as geometric")
         if isinstance(self.average, type) or not callable(getattr(self.average, "divisor", None)):
             raise ValueError(f"average is {describe_value(self.average)}, and must be an average, such as OverTokens()")
-        if self.factor is not None and not _is_factor(self.factor):
+        if self.factor is not None and not takes(self.factor, "inputs"):
             raise ValueError(
                 f"factor is {describe_value(self.factor)}, and must be a factor, such as EntropyBand(), or None"
             )
@@ -162,15 +161,6 @@ class SequenceObjective:
         others = detached({name: inputs[name] for name in self.needs}, segments)
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
         return self.factor(given).detach()
-
-
-def _is_factor(value: object) -> bool:
-    """Returns whether a value can be called with one argument; an objective, which takes four, is no factor."""
-    try:
-        inspect.signature(value).bind("inputs")  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(value, type)
 
 
 def _finite(values: Tensor) -> Tensor:
