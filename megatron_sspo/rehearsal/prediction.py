@@ -135,8 +135,8 @@ def warnings(run: Run, accounts: Sequence[Account], work: Workload, found: Predi
     held = min(work.microbatches, microbatches_held(run.parallel))
     if work.rehearsed < held:
         lines.append(
-            f"{work.rehearsed} microbatches were rehearsed, and a stage holds up to {held} at once, so the peaks are too "
-            "low: leave out --microbatches"
+            f"{work.rehearsed} microbatches were rehearsed, and a stage holds up to {held} at once, so the peaks are "
+            "too low: leave out --microbatches"
         )
     exchanged = [row for row in accounts[0].collectives if row.kind == "all_to_all" and _nodes(row, machine) > 1]
     if exchanged:
