@@ -1,6 +1,5 @@
 """Builds Megatron's GPTModel from a Hugging Face configuration."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,6 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-from megatron.core.transformer.moe import router
 from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -132,7 +130,6 @@ def build_chunks(
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
     _mark_expert_parameters(chunks, transformer)
     _forget_probabilities(chunks)
-    _count_at_least_one_token()
     return chunks
 
 
@@ -191,21 +188,3 @@ def _forget_probabilities(chunks: list[GPTModel]) -> None:
         for module in chunk.modules():
             if isinstance(module, MoELayer):
                 module.register_forward_hook(forget)
-
-
-@functools.cache
-def _count_at_least_one_token() -> None:
-    """Makes the load-balancing losses of a microbatch without tokens 0, once per process.
-
-    They are divided by the number of tokens that are not padding, and 0/0 would make the gradient of every router NaN
-    (megatron-core 0.16 to 0.19).
-    """
-    count = router.get_tokens_per_expert_and_token_count
-
-    def count_at_least_one(*arguments: Any, **options: Any) -> Any:
-        of_experts, on_this_rank, on_all_ranks = count(*arguments, **options)
-        if isinstance(on_all_ranks, torch.Tensor):  # of a padding mask
-            on_all_ranks = on_all_ranks.clamp(min=1)
-        return of_experts, on_this_rank, on_all_ranks
-
-    router.get_tokens_per_expert_and_token_count = count_at_least_one
