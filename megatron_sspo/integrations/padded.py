@@ -1,12 +1,13 @@
 """Calls an objective with what TRL and verl have: padded matrices [B, L], and one share of a batch at a time."""
 
-import inspect
-
 import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Objective, Segments, Sums
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.inputs import needs_of
+from megatron_sspo.objective.numbers import takes
 
 
 def check_objective(objective: Objective) -> None:
@@ -15,22 +16,13 @@ def check_objective(objective: Objective) -> None:
     Raises:
         UserError: it is a function or class that was not called, or it needs inputs besides log-probs and advantages.
     """
-    if isinstance(objective, type) or not callable(objective) or not _takes_a_batch(objective):
+    if not takes(objective, "log_probs", "old_log_probs", "advantages", "segments"):
         raise UserError(f"the objective is {objective!r}: pass an object such as sspo() or grpo(eps_high=0.28)")
-    if needs := tuple(getattr(objective, "needs", ())):
+    if needs := needs_of(objective):
         raise UserError(
             f"the objective {type(objective).__name__} needs {', '.join(needs)}, which only "
             "megatron_sspo's own trainer has: choose one of log-probs and advantages only"
         )
-
-
-def _takes_a_batch(objective: Objective) -> bool:
-    """Returns whether an object can be called with four arguments: `sspo`, which was not called, cannot."""
-    try:
-        inspect.signature(objective).bind("log_probs", "old_log_probs", "advantages", "segments")
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def segments_of(mask: Tensor) -> Segments:
@@ -74,25 +66,7 @@ def _of_rows(advantages: Tensor, mask: Tensor) -> Tensor:
     return high.masked_fill(~mask.any(dim=1), 0.0)
 
 
-def scale_gradient(log_probs: Tensor, factor: Tensor) -> Tensor:
-    """Returns log-probs of the same values, through which the gradient of each token is multiplied by its factor.
-
-    This is how `Correction` applies the ratio between trainer and engine.
-    """
-    values = log_probs.detach()
-    return values + factor * (log_probs - values)
-
-
-def divisor(objective: Objective, num_sequences: float, num_tokens: float) -> float:
-    """Returns the number that the sum over a whole batch is divided by.
-
-    An objective is a mean over sequences, unless it has an attribute `average` with a method
-    `divisor(num_sequences, num_tokens)`.
-    """
-    average = getattr(objective, "average", None)
-    return num_sequences if average is None else average.divisor(num_sequences, num_tokens)
-
-
 def counts_tokens(objective: Objective) -> bool:
     """Returns whether the divisor depends on the number of tokens."""
-    return divisor(objective, 1, 1) != divisor(objective, 1, 2)
+    average = average_of(objective)
+    return average.divisor(1, 1) != average.divisor(1, 2)

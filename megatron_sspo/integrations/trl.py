@@ -14,13 +14,13 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.integrations.padded import (
     check_objective,
     counts_tokens,
-    divisor,
     padded_sums,
-    scale_gradient,
     segments_of,
 )
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, Penalties, Sums, sspo
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.correction import scale_gradient
 
 _RELEASE = "1.16."
 # Options of the losses that the objective takes the place of. They must have their defaults.
@@ -133,7 +133,7 @@ class SSPOTrainer(GRPOTrainer):
         num_sequences = len(mask) * microbatches * processes
         num_tokens = self._num_tokens(mask, training) if counts_tokens(self.objective) else 0
         # gradients are averaged over processes, and added up over microbatches
-        loss = sums.loss * processes / divisor(self.objective, num_sequences, num_tokens)
+        loss = sums.loss * processes / average_of(self.objective).divisor(num_sequences, num_tokens)
 
         shares = Shares()
         shares.add("entropy", entropy[mask])

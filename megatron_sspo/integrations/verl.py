@@ -21,13 +21,13 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.integrations.padded import (
     check_objective,
     counts_tokens,
-    divisor,
     padded_sums,
-    scale_gradient,
     segments_of,
 )
 from megatron_sspo.integrations.shares import Shares
-from megatron_sspo.objective import Objective
+from megatron_sspo.objective import Objective, OverLength
+from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.correction import scale_gradient
 
 LOSS_MODE = "megatron_sspo"
 
@@ -83,7 +83,7 @@ def policy_loss(
         The loss, and means of this microbatch.
 
     Raises:
-        UserError: `loss_agg_mode` is not that of the objective, advantages differ inside a response, or `policy_loss`
+        UserError: verl's average is not that of the objective, advantages differ inside a response, or `policy_loss`
             is not a `PolicyLoss`.
     """
     settings = getattr(config, "policy_loss", None)
@@ -93,7 +93,7 @@ def policy_loss(
             "PolicyLoss"
         )
     objective = _read(settings.objective)
-    _check_agg_mode(objective, loss_agg_mode, settings.objective)
+    _check_average(objective, loss_agg_mode, config.loss_scale_factor, settings.objective)
     mask = response_mask.bool()
     segments = segments_of(mask)
     corrected = log_prob if rollout_is_weights is None else scale_gradient(log_prob, rollout_is_weights)
@@ -104,7 +104,7 @@ def policy_loss(
     num_sequences = _of_batch(info, "global_batch_size", segments.num_sequences, processes)
     num_tokens = _of_batch(info, "batch_num_tokens", segments.num_tokens, processes)
     # gradients are averaged over data-parallel processes, and added up over microbatches
-    loss = sums.loss * processes / divisor(objective, num_sequences, max(num_tokens, 1))
+    loss = sums.loss * processes / average_of(objective).divisor(num_sequences, max(num_tokens, 1))
 
     shares = Shares()
     shares.add("log_ratio/mean", (log_prob - old_log_prob)[mask])
@@ -129,15 +129,21 @@ def _of_batch(info: Any, name: str, local: int, processes: int) -> float:
     return local
 
 
-def _check_agg_mode(objective: Objective, agg_mode: str, text: str) -> None:
+def _check_average(objective: Objective, agg_mode: str, scale_factor: int | None, text: str) -> None:
+    """Checks that verl averages its penalties as the objective is averaged."""
+    average = average_of(objective)
+    length = average.divisor(1, 1)
+    options: dict[str, object]
     if counts_tokens(objective):
-        expected = "token-mean"
-    elif divisor(objective, 1, 1) == 1:
-        expected = "seq-mean-token-mean"
-    else:  # divided by a length
-        expected = "seq-mean-token-sum-norm"
-    if agg_mode != expected:
-        raise UserError(
-            f"actor.loss_agg_mode is {agg_mode}, but the average of {text} is {expected}, and verl's penalties are "
-            f"averaged by that option: set actor.loss_agg_mode={expected}"
-        )
+        options = {"loss_agg_mode": "token-mean"}
+    elif isinstance(average, OverLength) or length != 1:
+        options = {"loss_agg_mode": "seq-mean-token-sum-norm", "loss_scale_factor": length}
+    else:
+        options = {"loss_agg_mode": "seq-mean-token-mean"}
+    given = {"loss_agg_mode": agg_mode, "loss_scale_factor": scale_factor}
+    for name, expected in options.items():
+        if given[name] != expected:
+            raise UserError(
+                f"actor.{name} is {given[name]}, but that of the average of {text} is {expected}, and verl's penalties "
+                f"are averaged by that option: set actor.{name}={expected}"
+            )

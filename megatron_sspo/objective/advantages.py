@@ -28,7 +28,7 @@ def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:
     centered = _centered(rewards)
     # A group of equal rewards is exactly 0 after _centered, and so is its standard deviation.
     if divide_by_std and centered.any():
-        centered = centered / centered.std(correction=1)
+        centered = _divided_by_std(centered)
     return centered.to(_result_dtype(rewards))
 
 
@@ -63,8 +63,9 @@ def max_rl(rewards: Tensor) -> Tensor:
     centered = _centered(rewards)
     if (rewards < 0).any():
         raise ValueError(f"max_rl divides by the mean reward, so rewards must not be negative: {rewards.tolist()}")
-    if centered.any():
-        centered = centered / rewards.double().mean()
+    mean = rewards.double().mean()
+    if mean > 0:
+        centered = centered / mean
     return centered.to(_result_dtype(rewards))
 
 
@@ -98,7 +99,7 @@ def whiten(advantages: Tensor) -> Tensor:
     """(Â − mean Â) / std Â over all advantages of a cycle: [N] -> [N]; 0 if all are equal."""
     if len(advantages) < 2 or (advantages == advantages[0]).all():
         return torch.zeros_like(advantages)
-    return (advantages - advantages.mean()) / advantages.std(correction=1)
+    return _divided_by_std(advantages - advantages.mean())
 
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -169,6 +170,14 @@ def _centered(rewards: Tensor) -> Tensor:
         # The mean of equal numbers can be one bit off; divided by the standard deviation, this error would become 1.
         return torch.zeros_like(rewards)
     return rewards - rewards.mean()
+
+
+def _divided_by_std(centered: Tensor) -> Tensor:
+    """Divides numbers, not all of them 0, by their sample standard deviation."""
+    # by a power of two close to 1 first, which changes no digit: the squares of 1e-170 and 1e170 leave fp64's range
+    _, exponent = math.frexp(float(centered.abs().max()))
+    scaled = centered * 2.0 ** -max(exponent, -1000)
+    return scaled / scaled.std(correction=1)
 
 
 def _result_dtype(rewards: Tensor) -> torch.dtype:

@@ -57,7 +57,7 @@ class Correction:
     def apply(
         self, log_probs: Tensor, old_log_probs: Tensor, rollout_log_probs: Tensor | None, segments: Segments
     ) -> Tensor:
-        """Returns log-probs of the same values, through which the gradient of token t is multiplied by c_t: [T].
+        """Returns log-probs whose gradient is multiplied by c_t, as `scale_gradient` does: [T].
 
         An objective depends on θ only through `log_probs`, so for every objective of this package the gradient
         contribution of token t is multiplied by c_t. The pooled weight w_i is left unchanged on purpose: its ratio is
@@ -74,9 +74,7 @@ class Correction:
                 f"Correction.mode is {self.mode!r}, and there are no log-probs of the engine to correct by"
             )
         segments.check_tokens("log_probs", log_probs)
-        weights = self.weights(old_log_probs, rollout_log_probs, segments)
-        values = log_probs.detach()
-        return values + weights * (log_probs - values)
+        return scale_gradient(log_probs, self.weights(old_log_probs, rollout_log_probs, segments))
 
     def weights(self, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
         """Returns c_t, detached: [T], [T] -> [T]; ones if the mode is none.
@@ -99,3 +97,9 @@ class Correction:
         if self.mode == "truncated":
             return weights.clamp(max=self.cap)
         return torch.where((weights >= self.floor) & (weights <= self.cap), weights, 0.0)
+
+
+def scale_gradient(log_probs: Tensor, factor: Tensor) -> Tensor:
+    """Returns log-probs of the same values, through which the gradient of each token is multiplied by its factor."""
+    values = log_probs.detach()
+    return values + factor * (log_probs - values)

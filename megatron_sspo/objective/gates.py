@@ -93,7 +93,7 @@ class _Tempered:
 
     def __post_init__(self) -> None:
         for name in ("tau_neg", "tau_pos"):
-            check_number(self, name, lambda value: value > 0, "a finite number above 0")
+            check_number(self, name, lambda value: 1e-12 <= value <= 1e12, "a number from 1e-12 to 1e12")
 
     def temperature(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         """τ(Â), in the dtype of `log_ratio`."""
@@ -108,7 +108,7 @@ class Sigmoid(_Tempered):
     f(1) = 2/τ and f'(1) = 1, so pool it arithmetically. τ multiplies, so a larger τ means a faster decay.
 
     Raises:
-        ValueError: a temperature that is not finite and above 0.
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     tau_neg: float = 1.05
@@ -130,7 +130,7 @@ class AtanLog(_Tempered):
     e^{−τπ/2} < f < e^{τπ/2}; w is largest at ρ = 1 and has heavy tails.
 
     Raises:
-        ValueError: a temperature that is not finite and above 0.
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class SigLog(_Tempered):
     e^{−2τ} < f < e^{2τ}; w is largest at ρ = 1.
 
     Raises:
-        ValueError: a temperature that is not finite and above 0.
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class ExpSig(_Tempered):
     f < e^{2τ}. f'/f, not w, is largest at ρ = 1: w peaks a little above 1, and can exceed 1.
 
     Raises:
-        ValueError: a temperature that is not finite and above 0.
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class ExpAtan(_Tempered):
     f < e^{τπ/2}. f'/f, not w, is largest at ρ = 1: w peaks a little above 1, and can exceed 1.
 
     Raises:
-        ValueError: a temperature that is not finite and above 0.
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""Checks the parameters of gates, penalties and corrections, in plain Python: this package needs only torch."""
+"""Checks the parameters of gates, objectives, penalties and corrections, in plain Python."""
 
+import inspect
 import sys
 from collections.abc import Callable
 
@@ -48,6 +49,15 @@ def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
         raise ValueError(
             f"{type(owner).__name__}.{name} is {describe_value(value)}, and must be one of {', '.join(names)}"
         )
+
+
+def takes(value: object, *arguments: str) -> bool:
+    """Returns whether a value is a function or an object, not a class, that can be called with such arguments."""
+    try:
+        inspect.signature(value).bind(*arguments)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, type)
 
 
 def describe_value(value: object) -> str:

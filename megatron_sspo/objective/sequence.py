@@ -10,7 +10,7 @@ from torch import Tensor
 from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
 from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
-from megatron_sspo.objective.numbers import check_gate, describe_value
+from megatron_sspo.objective.numbers import check_gate, describe_value, takes
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -43,11 +43,11 @@ class SequenceObjective:
     def __post_init__(self) -> None:
         for name in ("token_gate", "sequence_gate"):
             check_gate(self, name)
-        if isinstance(self.pool, type) or not callable(self.pool):
+        if not takes(self.pool, "log_gate", "segments"):
             raise ValueError(f"pool is {describe_value(self.pool)}, and must be a function, such as geometric")
         if isinstance(self.average, type) or not callable(getattr(self.average, "divisor", None)):
             raise ValueError(f"average is {describe_value(self.average)}, and must be an average, such as OverTokens()")
-        if self.factor is not None and (isinstance(self.factor, type) or not callable(self.factor)):
+        if self.factor is not None and not takes(self.factor, "inputs"):
             raise ValueError(
                 f"factor is {describe_value(self.factor)}, and must be a factor, such as EntropyBand(), or None"
             )
@@ -92,7 +92,9 @@ class SequenceObjective:
         multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
 
         if of_tokens or multiplier is not None:
-            effective = token_advantages if multiplier is None else token_advantages * multiplier
+            effective = token_advantages
+            if multiplier is not None:  # which may be infinite where Â = 0
+                effective = torch.where(token_advantages == 0, 0.0, token_advantages * multiplier)
             loss, weight = self._by_token(log_gate, effective, token_advantages, segments)
             log_weight = segments.spread(self.pool(log_gate.detach(), segments))
             gate_of_sequence = self.sequence_gate.weight(log_weight, token_advantages)
@@ -116,8 +118,7 @@ class SequenceObjective:
         weight = self.sequence_gate.log_gate(log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
         loss = -(self.average.share(segments) * (weight * advantages)).sum()
         log_weight = log_weight.detach()
-        reported = torch.where(unused, self.sequence_gate.log_gate(log_weight, advantages).exp(), weight.detach())
-        return loss, log_weight, reported
+        return loss, log_weight, _finite(self.sequence_gate.log_gate(log_weight, advantages).exp())
 
     def _by_token(
         self, log_gate: Tensor, effective: Tensor, token_advantages: Tensor, segments: Segments
@@ -129,14 +130,17 @@ class SequenceObjective:
         """
         values = log_gate.detach()
         log_weight = segments.spread(self.pool(values, segments))  # [T]
-        own = log_weight + (log_gate - values)  # [T]: the value of the sequence's, the gradient of the token's
-        used = self.sequence_gate.log_gate(own.masked_fill(effective == 0, 0.0), token_advantages).exp()  # u_t [T]
-        share = token_shares(self.pool, values, segments)  # p_t [T]
+        # in float64, because one far token makes the shares of the others tiny
+        share = token_shares(self.pool, values.double(), segments)  # p_t [T]
         # shares add up to 1, except those of a product, whose value is w_i Â_i too
-        normalized = share / segments.spread(segments.sum(share))
-        contribution = normalized * used.detach() + share * (used - used.detach())
+        total = segments.spread(segments.sum(share))
+        # the value of the sequence's log weight, and the gradient of the token's own log gate
+        own = log_weight + total.to(values.dtype) * (log_gate - values)
+        log_used = self.sequence_gate.log_gate(own.masked_fill(effective == 0, 0.0), token_advantages)  # log u_t [T]
+        # as one exponent, because p_t may underflow and u_t overflow where their product does neither
+        contribution = ((share / total).log().to(values.dtype) + log_used).exp()
         loss = -(segments.spread(self.average.share(segments)) * (contribution * effective)).sum()
-        reported = segments.mean(self.sequence_gate.log_gate(log_weight, token_advantages).exp())
+        reported = _finite(segments.mean(self.sequence_gate.log_gate(log_weight, token_advantages).exp()))
         return loss, reported.masked_fill(segments.lengths == 0, 1.0)
 
     def _multiplier(
@@ -157,6 +161,11 @@ class SequenceObjective:
         others = detached({name: inputs[name] for name in self.needs}, segments)
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
         return self.factor(given).detach()
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Returns values without their graph and at most the largest number of the dtype: their mean is a metric."""
+    return values.detach().clamp(max=torch.finfo(values.dtype).max)
 
 
 class _WithGradient(torch.autograd.Function):

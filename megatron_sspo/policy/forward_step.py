@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
@@ -71,6 +72,7 @@ class ForwardStep:
         """
         if not has_router_losses(chunk.config):
             return {}
+        _count_at_least_one_token()
         mask = microbatch.is_padding
         if chunk.config.sequence_parallel and not chunk.pre_process:
             size = parallel_state.get_tensor_model_parallel_world_size()
@@ -93,6 +95,24 @@ class ForwardStep:
                 for values in (log_probs, entropy)
             )
         return self.loss(microbatch, log_probs, entropy)
+
+
+@cache
+def _count_at_least_one_token() -> None:
+    """Makes the load-balancing losses of a microbatch without tokens 0, once per process.
+
+    They are divided by the number of tokens that are not padding, and 0/0 would make the gradient of every router NaN
+    (megatron-core 0.16 to 0.19).
+    """
+    count = router.get_tokens_per_expert_and_token_count
+
+    def count_at_least_one(*arguments: Any, **options: Any) -> Any:
+        of_experts, on_this_rank, on_all_ranks = count(*arguments, **options)
+        if isinstance(on_all_ranks, torch.Tensor):  # of a padding mask
+            on_all_ranks = on_all_ranks.clamp(min=1)
+        return of_experts, on_this_rank, on_all_ranks
+
+    router.get_tokens_per_expert_and_token_count = count_at_least_one
 
 
 def report_token_values(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:

@@ -17,7 +17,9 @@ from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
+_REQUIRED = ("prompt", "response", "advantage")
 _TOKEN_VALUES = ("old", "old_entropy", "engine", "reference")
+_KEYS = (*_REQUIRED, *_TOKEN_VALUES, "observed")
 _NO_PENALTIES, _NO_CORRECTION = Penalties(), Correction()
 
 
@@ -37,36 +39,13 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
         sequence_parallel: whether the model shards activations along the sequence over tensor-parallel ranks.
 
     Raises:
-        ValueError: there is not one log-prob per response token, or only some rollouts have log-probs.
+        ValueError: a key is missing or unknown, there is not one finite value for each response token, the parts of
+            `observed` overlap or are out of range, or only some rollouts have log-probs.
     """
     with_engine = [given.get("engine") is not None for given in rollouts]
     if any(with_engine) and not all(with_engine):
         raise ValueError("some rollouts of a batch have 'engine' and some have none")
-    sequences = []
-    for number, given in enumerate(rollouts):
-        length = len(given["response"])
-        values = {name: given[name] for name in _TOKEN_VALUES if given.get(name) is not None}
-        if np.ndim(given["advantage"]):
-            values["advantage"] = given["advantage"]
-        wrong = [name for name, found in values.items() if len(found) != length]
-        if wrong:
-            raise ValueError(
-                f"rollout {number} has {len(values[wrong[0]])} values of {wrong[0]!r}, and {length} response tokens"
-            )
-        rollout = Rollout(
-            tokens=given["response"],
-            rollout_log_probs=values.get("engine", np.zeros(length)),
-            text="",
-            finish_reason="stop",
-            policy_version=0,
-            advantage=float(np.mean(given["advantage"])) if length else 0.0,
-            token_advantages=values.get("advantage"),
-            old_log_probs=values.get("old"),
-            old_entropy=values.get("old_entropy"),
-            reference_log_probs=values.get("reference"),
-            observed=tuple(given.get("observed", ())),
-        )
-        sequences.append((tuple(given["prompt"]), rollout))
+    sequences = [_sequence(number, given) for number, given in enumerate(rollouts)]
     microbatch = make_microbatch(
         sequences,
         tensor_shards=parallel_state.get_tensor_model_parallel_world_size() if sequence_parallel else 1,
@@ -74,6 +53,66 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
         context_size=parallel_state.get_context_parallel_world_size(),
     )
     return microbatch if all(with_engine) else replace(microbatch, rollout_log_probs=None)
+
+
+def _sequence(number: int, given: Mapping[str, Any]) -> tuple[tuple[int, ...], Rollout]:
+    """Returns the prompt and the rollout of a mapping for `pack_rollouts`, after checking it."""
+    if missing := [name for name in _REQUIRED if given.get(name) is None]:
+        raise ValueError(f"rollout {number} has no {missing[0]!r}")
+    if unknown := [name for name in given if name not in _KEYS]:
+        raise ValueError(f"rollout {number} has {unknown[0]!r}, and its keys may be {', '.join(_KEYS)}")
+    length = len(given["response"])
+    observed = [tuple(part) for part in given.get("observed") or ()]
+    borders = [0, *(border for part in observed for border in part), length]
+    if borders != sorted(borders):
+        raise ValueError(
+            f"'observed' of rollout {number} is {observed}, and must be parts in order of its {length} response tokens"
+        )
+    values = {
+        name: _numbers(f"{name!r} of rollout {number}", given[name], length, observed)
+        for name in ("advantage", *_TOKEN_VALUES)
+        if given.get(name) is not None
+    }
+    advantage = values["advantage"]
+    rollout = Rollout(
+        tokens=given["response"],
+        rollout_log_probs=values.get("engine", np.zeros(length)),
+        text="",
+        finish_reason="stop",
+        policy_version=0,
+        advantage=float(np.mean(advantage)) if length else 0.0,
+        token_advantages=advantage if advantage.ndim else None,
+        old_log_probs=values.get("old"),
+        old_entropy=values.get("old_entropy"),
+        reference_log_probs=values.get("reference"),
+        observed=tuple(observed),
+    )
+    return tuple(given["prompt"]), rollout
+
+
+def _numbers(place: str, given: Any, length: int, observed: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Returns a number for each response token, or one advantage, with 0 at tokens that the policy did not sample.
+
+    Raises:
+        ValueError: they are not numbers, not finite, or not one for each token.
+    """
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu().numpy()
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place} is not numbers: {error}") from error
+    if values.ndim:
+        if values.shape != (length,):
+            raise ValueError(f"{place} has the shape {list(values.shape)}, and there are {length} response tokens")
+        for first, beyond in observed:
+            values[first:beyond] = 0.0
+    elif not place.startswith("'advantage'"):
+        raise ValueError(f"{place} is one number, and there are {length} response tokens")
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise ValueError(f"{place} is not finite" + (f" at response token {wrong[0]}" if values.ndim else ""))
+    return values
 
 
 def policy_step(
@@ -104,10 +143,19 @@ def policy_step(
 
     Raises:
         RuntimeError: Megatron's model-parallel groups are not initialized.
-        ValueError: the average is over tokens, and `num_tokens` is missing.
+        ValueError: a number is not above 0, or the average is over tokens and `num_tokens` is missing.
     """
     if not parallel_state.model_parallel_is_initialized():
         raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before policy_step")
+    numbers = {
+        "num_sequences": num_sequences,
+        "num_microbatches": num_microbatches,
+        "vocab_size": vocab_size,
+        "temperature": temperature,
+    }
+    for name, number in numbers.items():
+        if not number > 0:
+            raise ValueError(f"{name} is {number}, and must be above 0")
     average = average_of(objective)
     if isinstance(average, OverTokens) and num_tokens < 1:
         raise ValueError(

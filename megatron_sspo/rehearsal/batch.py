@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from megatron_sspo.batching.pack import pack
-from megatron_sspo.run import Run
+from megatron_sspo.run import Parallel, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
@@ -75,7 +75,7 @@ def workload(run: Run, *, prompt_tokens: int = 0, response_tokens: int = 0, at_m
         multiple_of=parallel.pipeline if interleaved else 1,
     )
     microbatches = len(plan[0])
-    enough = at_most or parallel.pipeline * (2 if interleaved else 1) + 1
+    enough = at_most or microbatches_held(parallel) + 1
     if interleaved:  # its schedule needs a multiple
         enough = -(-enough // parallel.pipeline) * parallel.pipeline
     return Workload(
@@ -87,6 +87,11 @@ def workload(run: Run, *, prompt_tokens: int = 0, response_tokens: int = 0, at_m
         rehearsed=min(microbatches, enough),
         data_ranks=parallel.data,
     )
+
+
+def microbatches_held(parallel: Parallel) -> int:
+    """Returns the number of microbatches whose activations a pipeline stage holds at once, at most."""
+    return parallel.pipeline * (2 if parallel.virtual_pipeline > 1 else 1)
 
 
 def padded_length(run: Run, length: int) -> int:

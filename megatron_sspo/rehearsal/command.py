@@ -44,7 +44,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     accounts = _rehearse_each(ranks, options)
     predicted = predict(run, accounts, work, on)
     print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
-    found = warnings(run, accounts, predicted, on)
+    found = warnings(run, accounts, work, predicted, on)
     for line in found:
         print(f"warning: {line}")
     skew = f"the first expert rank's experts are chosen {options.skew:g} times as often as the others"

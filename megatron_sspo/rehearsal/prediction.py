@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from megatron_sspo.rehearsal.account import Account, Traffic
-from megatron_sspo.rehearsal.batch import Workload
+from megatron_sspo.rehearsal.batch import Workload, microbatches_held
 from megatron_sspo.rehearsal.machines import OF_PEAK_BANDWIDTH, OF_PEAK_FLOPS, Machine
 from megatron_sspo.run import Run
 
@@ -122,7 +122,7 @@ def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Mach
     )
 
 
-def warnings(run: Run, accounts: Sequence[Account], found: Prediction, machine: Machine) -> list[str]:
+def warnings(run: Run, accounts: Sequence[Account], work: Workload, found: Prediction, machine: Machine) -> list[str]:
     """Returns a line for everything about the layout that is most likely a mistake, with its remedy."""
     lines = []
     worst = max(sum(account.peak.values()) for account in accounts) + ALLOWANCE
@@ -131,6 +131,12 @@ def warnings(run: Run, accounts: Sequence[Account], found: Prediction, machine: 
             f"a rank needs {worst / 1e9:.1f} GB with {ALLOWANCE / 1e9:.0f} GB for CUDA and NCCL, and a GPU has "
             f"{machine.memory / 1e9:.0f} GB: raise parallel.tensor, parallel.pipeline or parallel.expert, lower "
             "tokens_per_microbatch, or recompute layers (megatron.recompute_granularity=full)"
+        )
+    held = min(work.microbatches, microbatches_held(run.parallel))
+    if work.rehearsed < held:
+        lines.append(
+            f"{work.rehearsed} microbatches were rehearsed, and a stage holds up to {held} at once, so the peaks are "
+            "too low: leave out --microbatches"
         )
     exchanged = [row for row in accounts[0].collectives if row.kind == "all_to_all" and _nodes(row, machine) > 1]
     if exchanged:

@@ -150,9 +150,33 @@ def test_grpo_is_verls_own_up_to_its_constant():
     torch.testing.assert_close(gradient("megatron_sspo", config), gradient("vanilla", verls), rtol=0, atol=1e-7)
 
 
-def test_another_average_is_refused():
-    with pytest.raises(UserError, match=r"set actor\.loss_agg_mode=seq-mean-token-mean"):
-        gradient_in_verl(actor_config("sspo()", agg_mode="token-mean"), *batch(), 1)
+NORM = {"agg_mode": "seq-mean-token-sum-norm"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "message"),
+    [
+        ("sspo()", {"agg_mode": "token-mean"}, r"set actor\.loss_agg_mode=seq-mean-token-mean"),
+        ("dapo()", {}, r"set actor\.loss_agg_mode=token-mean"),
+        ("luspo()", {}, r"set actor\.loss_agg_mode=seq-mean-token-sum-norm"),
+        ("dr_grpo(64)", NORM, r"is None.*set actor\.loss_scale_factor=64"),
+        ("luspo()", {**NORM, "loss_scale_factor": 7}, r"is 7.*set actor\.loss_scale_factor=1"),
+    ],
+)
+def test_another_average_is_refused(objective, options, message):
+    with pytest.raises(UserError, match=message):
+        gradient_in_verl(actor_config(objective, **options), *batch(), 1)
+
+
+@pytest.mark.parametrize(("objective", "length"), [("dr_grpo(64)", 64), ("luspo()", 1)])
+def test_a_sum_over_tokens_is_divided_by_a_constant(objective, length):
+    config = actor_config(objective, **NORM, loss_scale_factor=length)
+    log_probs, old_log_probs, advantages, mask = batch()
+    expected = gradient_of_formula(
+        config_objective(config), log_probs, old_log_probs, advantages, mask, float(ROWS * length)
+    )
+    found = gradient_in_verl(config, log_probs, old_log_probs, advantages, mask, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
 def test_advantages_of_tokens_are_refused():

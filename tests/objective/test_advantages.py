@@ -55,12 +55,13 @@ def test_mean_is_zero_and_a_shift_changes_nothing(advantage, values, shift):
 
 
 @settings(max_examples=50)
-@given(values=rewards_of_a_group, scale=st.floats(1e-6, 1e6))
-def test_group_relative_does_not_see_the_scale(values, scale):
-    """The denominator has no added constant: rewards of 1e-6 give the same advantages as rewards of 1."""
+@given(values=rewards_of_a_group, scale=st.floats(1e-6, 1e6) | st.sampled_from([1e-300, 1e-170, 1e170, 1e300]))
+def test_division_by_the_standard_deviation_does_not_see_the_scale(values, scale):
+    """The denominator has no added constant, and the squares of 1e-170 and 1e170 are outside of float64's range."""
     rewards = torch.tensor(values, dtype=torch.float64)
     actual = group_relative(rewards * scale)
     torch.testing.assert_close(actual, group_relative(rewards), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(whiten(rewards * scale), whiten(rewards), rtol=1e-11, atol=1e-12)
     if rewards.unique().numel() > 1:
         assert actual.std().item() == pytest.approx(1.0, rel=1e-12)
 
@@ -114,6 +115,7 @@ def double(*values):
 def test_max_rl_divides_by_the_mean():
     assert max_rl(double(1, 0, 0, 0)).tolist() == [3.0, -1.0, -1.0, -1.0]
     assert max_rl(double(0, 0)).tolist() == max_rl(double(1, 1)).tolist() == [0.0, 0.0]
+    assert max_rl(double(5e-324, 0)).isfinite().all()
     with pytest.raises(ValueError, match=r"rewards must not be negative: \[1.0, -1.0\]"):
         max_rl(double(1, -1))
 

@@ -263,7 +263,7 @@ def test_defaults_are_those_of_the_papers():
 
 
 @pytest.mark.parametrize("gate", [*TEMPERED, Sigmoid])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-46, 1e39, math.inf, math.nan])
 def test_other_temperatures_are_refused(gate, value):
     with pytest.raises(ValueError, match=rf"{gate.__name__}\.tau_neg"):
         gate(value, 0.2)

@@ -18,6 +18,7 @@ from megatron_sspo.objective import (
     Sigmoid,
     TokenInputs,
     arithmetic,
+    dapo,
     geometric,
     grpo,
     gspo,
@@ -135,8 +136,9 @@ def test_what_an_objective_asks_for_is_checked():
         objective(*arguments, entropy=torch.ones(2))
     with pytest.raises(ValueError, match="average is 'tokens', and must be an average"):
         with_fields(sspo(), average="tokens")
-    with pytest.raises(ValueError, match="factor is the class Ones, and must be a factor"):
-        with_fields(sspo(), factor=Ones)
+    for wrong, message in ((Ones, "the class Ones"), (grpo(), "SequenceObjective"), ("erc", "'erc'")):
+        with pytest.raises(ValueError, match=f"factor is {message}.*, and must be a factor"):
+            with_fields(sspo(), factor=wrong)
 
 
 def test_penalties_are_averaged_as_the_objective_is():
@@ -171,4 +173,26 @@ def test_no_advantage_is_no_gradient_however_far_the_ratio_is(objective, average
             with_fields(objective, average=average), log_probs, old, advantages, segments
         )
         assert loss.isfinite() and loss < 0
+        weights = with_fields(objective, average=average)(log_probs, old, advantages, segments).sequences
+        assert weights["sequence_weight"].isfinite().all(), "its mean is a metric"
         assert gradient[[0, 1, 2, 6]].tolist() == [0.0] * 4 and gradient[3:6].isfinite().all()
+
+
+def test_an_infinite_factor_is_nothing_where_there_is_no_advantage():
+    log_probs = torch.zeros(2, requires_grad=True)
+    objective = with_fields(sspo(), factor=Ones(float("inf")))
+    loss = objective(log_probs, log_probs.detach(), torch.zeros(1), Segments.from_lengths([2]), entropy=torch.ones(2))
+    assert loss.loss == 0 and torch.autograd.grad(loss.loss, log_probs)[0].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("objective", [grpo(), dapo(), sapo(), sspo()])
+@pytest.mark.parametrize("far", [100.0, 300.0, -300.0])
+def test_a_far_token_without_advantage_leaves_the_others_their_gradients(objective, far):
+    """A mask takes such a token out. Its weight overflows float32, and the shares of the others underflow."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        log_probs = torch.tensor([far, 0.125, -0.125], dtype=dtype, requires_grad=True)
+        arguments = (torch.zeros(3, dtype=dtype), torch.tensor([0.0, -1.0, -2.0]), Segments.from_lengths([3]))
+        found.append(loss_and_gradient(objective, log_probs, *arguments))
+    torch.testing.assert_close(found[0], tuple(values.float() for values in found[1]), rtol=1e-4, atol=0)
+    assert found[0][1][1:].all()

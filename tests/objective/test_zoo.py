@@ -268,6 +268,9 @@ def test_bounds_of_gmpo_by_both_papers():
         far = torch.tensor(5.0 * positive, dtype=torch.float64)
         assert gate.log_gate(far, torch.tensor(positive)).item() == pytest.approx(narrow)
         assert wide.log_gate(far, torch.tensor(positive)).item() == pytest.approx(bound)
+    for bound in (1000, -0.1, math.nan, "x"):
+        with pytest.raises(ValueError, match="the bound of gmpo_wide is"):
+            gmpo_wide(bound)
 
 
 # --- factors

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import layouts
 import numpy as np
 import pytest
 import torch
+from tiny_policy import make_run, read_batch
 
 from megatron_sspo.batching.holders import with_engine_as_old
 from megatron_sspo.batching.microbatch import make_microbatch
@@ -12,6 +14,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
+from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import check
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 from tests.test_run_check import RUN
@@ -108,6 +111,26 @@ def test_an_objective_that_needs_the_reference_contradicts_a_warm_start():
 
     with pytest.raises(UserError, match="objective needs reference_log_probs in a run with a warm start"):
         check(replace(RUN, objective=Asks("reference_log_probs")))
+
+
+@pytest.mark.parametrize("recompute", [{}, layouts.RECOMPUTE])
+def test_a_microbatch_without_sequences_adds_nothing(device, folders, batches, monkeypatch, recompute):
+    """The objective is a mean over sequences, and the routers' losses are means over microbatches."""
+
+    def gradient(empty, **megatron):
+        run = make_run(tokens=4096, megatron={**recompute, **megatron})
+        policy = Policy(run, folders["moe"], device)
+        plan = policy._schedule._plan
+        monkeypatch.setattr(policy._schedule, "_plan", lambda batch: [[*plan(batch)[0], *[[]] * empty]])
+        policy.gradient(read_batch(batches["moe"]), sspo())
+        grads = [(p.main_grad, name) for chunk in policy.chunks for name, p in chunk.named_parameters()]
+        return {name: grad.clone() for grad, name in grads}
+
+    alone = gradient(0, moe_router_load_balancing_type="none")
+    whole, with_empty = gradient(0, **layouts.AUXILIARY), gradient(1, **layouts.AUXILIARY)
+    assert max((whole[name] - alone[name]).abs().max() for name in alone) > 1e-2, "the routers' losses must count"
+    for name, found in with_empty.items():
+        torch.testing.assert_close(found, (alone[name] + whole[name]) / 2, rtol=1e-4, atol=1e-5)
 
 
 def test_in_another_loop(device):

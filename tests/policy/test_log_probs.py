@@ -1,12 +1,17 @@
-"""Log-probs and entropy compared with log_softmax, in values and gradients."""
+"""Log-probs and entropy of given logits compared with log_softmax, in values and gradients."""
 
 import pytest
 import torch
 
 from megatron_sspo.policy.head import log_probs as module
-from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
+from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
 TEMPERATURE = 0.7
+
+
+def log_probs_and_entropy(logits, labels, **options):
+    """Gives the head these logits to the bit: hidden states are rows of the identity, and the weight is the logits."""
+    return fused_log_probs_and_entropy(torch.eye(len(logits), dtype=logits.dtype), logits.t(), labels, **options)
 
 
 def naive(logits, labels, *, temperature, vocab_size):
@@ -17,8 +22,7 @@ def naive(logits, labels, *, temperature, vocab_size):
 def gradient(function, logits, labels, upstream, **options):
     """Returns (log-probs, entropy, gradient at the logits) for the upstream gradients [2, R]."""
     leaf = logits.clone().requires_grad_()
-    # a copy, because the backward pass overwrites its input
-    values = function(leaf * 1, labels, **options)
+    values = function(leaf, labels, **options)
     return *values, torch.autograd.grad(values, leaf, list(upstream.to(values[0].dtype)))[0]
 
 
@@ -66,27 +70,46 @@ def test_gradient_is_that_of_finite_differences():
     torch.testing.assert_close(found, numeric.double(), rtol=1e-6, atol=1e-8)
 
 
-def test_a_second_backward_is_refused():
-    logits, labels, _ = example()
-    values, _ = log_probs_and_entropy(logits.requires_grad_() * 1, labels, temperature=1.0, vocab_size=97)
-    values.sum().backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        values.sum().backward()
-
-
 @pytest.mark.parametrize("fill", [1e4, -1e4, float("inf"), float("nan")])
 def test_padding_columns_are_ignored(fill):
     logits, labels, upstream = example(width=104)
     options = {"temperature": TEMPERATURE, "vocab_size": 97}
     expected = gradient(log_probs_and_entropy, logits[:, :97], labels, upstream, **options)
     logits[:, 97:] = fill
-    leaf = logits.clone().requires_grad_()
-    copy = leaf.clone()  # not `* 1`, whose backward pass would hide NaN
-    values = log_probs_and_entropy(copy, labels, **options)
-    found = torch.autograd.grad(values, leaf, list(upstream.float()))[0]
+    *values, found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
     assert torch.equal(values[0], expected[0]) and torch.equal(values[1], expected[1])
     assert torch.equal(found[:, :97], expected[2])
     assert not found[:, 97:].any()
+
+
+def test_padding_columns_beside_negative_logits():
+    # if columns beyond V were read as 0, they would have all the probability
+    logits = torch.full((3, 130), -100.0)
+    logits[:, 97:] = 0
+    values = log_probs_and_entropy(logits, torch.tensor([0, 50, 96]), temperature=1.0, vocab_size=97)
+    expected = torch.full((3,), 97.0).log()
+    torch.testing.assert_close(values, (-expected, expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [-120.0, -8.0, 0.0, 8.0, 120.0])
+@pytest.mark.parametrize("temperature", [1.0, TEMPERATURE])
+def test_float32_logits_of_a_large_vocabulary(shift, temperature):
+    # multiples of 2^-10, which a shift by 120 does not round
+    logits = ((torch.randn(24, 50_001, generator=torch.Generator().manual_seed(0)) * 3 * 1024).round() / 1024) + shift
+    labels, options = torch.arange(24) * 2000, {"temperature": temperature, "vocab_size": 50_001}
+    found, expected = log_probs_and_entropy(logits, labels, **options), naive(logits, labels, **options)
+    torch.testing.assert_close(torch.stack(found).double(), torch.stack(expected), rtol=0, atol=5e-6)
+
+
+def test_zero_entropy_gradient_equals_none():
+    logits, labels, _ = example(dtype=torch.float64)
+    found = []
+    for coefficient in (None, 0.0):
+        leaf = logits.clone().requires_grad_()
+        log_probs, entropy = log_probs_and_entropy(leaf, labels, temperature=1.0, vocab_size=97)
+        loss = log_probs.sum() if coefficient is None else log_probs.sum() + coefficient * entropy.sum()
+        found.append(torch.autograd.grad(loss, leaf)[0])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("shift", [-120.0, 120.0])
@@ -112,7 +135,7 @@ def test_far_apart_logits_are_finite():
 
 def test_no_rows():
     leaf = torch.zeros(0, 97, requires_grad=True)
-    values = log_probs_and_entropy(leaf * 1, torch.zeros(0, dtype=torch.int64), temperature=1.0, vocab_size=97)
+    values = log_probs_and_entropy(leaf, torch.zeros(0, dtype=torch.int64), temperature=1.0, vocab_size=97)
     assert [x.shape for x in values] == [(0,), (0,)]
     assert torch.autograd.grad(values[0].sum() + values[1].sum(), leaf)[0].shape == (0, 97)
 
@@ -127,11 +150,12 @@ def test_rows_across_chunks(rows):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-6)
 
 
-def test_the_size_of_a_tile_changes_rounding_alone(monkeypatch):
+@pytest.mark.parametrize("tile", [64, 700])
+def test_the_size_of_a_tile_changes_rounding_alone(monkeypatch, tile):
     logits, labels, upstream = example(rows=100)
     options = {"temperature": TEMPERATURE, "vocab_size": 97}
     expected = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
-    monkeypatch.setitem(module.TILE, "cpu", 700)
+    monkeypatch.setitem(module.TILE, "cpu", tile)
     found = gradient(log_probs_and_entropy, logits, labels, upstream, **options)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6)

@@ -21,6 +21,7 @@ from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.types import Rollout
 
+NAN = float("nan")
 ROLLOUT = {"prompt": [1, 2], "response": [3, 4, 5], "advantage": 1.0, "old": [-1.0, -2.0, -3.0]}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
 
@@ -50,14 +51,44 @@ def test_the_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 80
 
 
-def test_log_probs_of_another_length_are_refused(device):
-    with pytest.raises(ValueError, match="rollout 0 has 2 values of 'old', and 3 response tokens"):
-        pack_rollouts([{**ROLLOUT, "old": [-1.0, -2.0]}])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"old": [-1.0, -2.0]}, r"'old' of rollout 0 has the shape \[2\], and there are 3 response tokens"),
+        ({"old": [-1.0, NAN, -2.0]}, "'old' of rollout 0 is not finite at response token 1"),
+        ({"advantage": NAN}, "'advantage' of rollout 0 is not finite"),
+        ({"advantage": [1.0, -1.0, NAN]}, "'advantage' of rollout 0 is not finite at response token 2"),
+        ({"advantage": "high"}, "'advantage' of rollout 0 is not numbers: could not convert"),
+        ({"advantage": None}, "rollout 0 has no 'advantage'"),
+        ({"olds": [-1.0] * 3}, "rollout 0 has 'olds', and its keys may be prompt, response, advantage, old"),
+        ({"observed": [(1, 9)]}, r"'observed' of rollout 0 is \[\(1, 9\)\], and must be parts in order"),
+        ({"observed": [(2, 1)]}, "must be parts in order"),
+        ({"observed": [(0, 2), (1, 3)]}, "must be parts in order"),
+    ],
+)
+def test_rollouts_that_would_train_something_else_are_refused(device, change, message):
+    with pytest.raises(ValueError, match=message):
+        pack_rollouts([{**ROLLOUT, **change}])
 
 
-def test_log_probs_of_the_engine_on_some_rollouts_only_are_refused(device):
+def test_what_only_some_rollouts_have_is_refused(device):
     with pytest.raises(ValueError, match="some rollouts of a batch have 'engine' and some have none"):
         pack_rollouts([ROLLOUT, {**ROLLOUT, "engine": [-1.0, -2.0, -3.0]}])
+
+
+def test_values_may_be_tensors_and_log_probs_of_observations_anything(device):
+    old = torch.tensor([-1.0, NAN, -3.0], requires_grad=True)
+    found = pack_rollouts([{**ROLLOUT, "advantage": torch.tensor(2.0), "old": old, "observed": [(1, 2)]}])
+    assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-1.0, -3.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"num_sequences": 0}, {"num_microbatches": 0}, {"vocab_size": 0}, {"temperature": 0.0}, {"temperature": NAN}],
+)
+def test_a_step_by_nothing_is_refused(device, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*, and must be above 0"):
+        policy_step(sspo(), **{"num_sequences": 1, "num_microbatches": 1, "vocab_size": 8, **wrong})
 
 
 def test_a_correction_without_log_probs_of_the_engine_is_refused(device):

@@ -1,4 +1,4 @@
-"""Log-probs and entropy by the formula in float64, and the script that runs both implementations on two ranks.
+"""Log-probs and entropy by the formula in float64, and the script that runs the fused head on two ranks.
 
 python vocab_parallel.py RESULTS
 """
@@ -44,12 +44,9 @@ def expected(num_rows: int, which: str) -> dict[str, torch.Tensor]:
     given = inputs(num_rows, torch.float64)
     hidden = given["hidden"].requires_grad_()
     weight = given["weight"][:VOCAB_SIZE].clone().requires_grad_()
-    logits = hidden @ weight.t()
-    logits.retain_grad()
-    log_probs, entropy = naive(logits, given["labels"], TEMPERATURE)
+    log_probs, entropy = naive(hidden @ weight.t(), given["labels"], TEMPERATURE)
     scalar(which, log_probs, entropy, given["g"]).backward()
-    found = {"log_probs": log_probs, "entropy": entropy}
-    found |= {"logits.grad": logits.grad, "hidden.grad": hidden.grad, "weight.grad": weight.grad}
+    found = {"log_probs": log_probs, "entropy": entropy, "hidden.grad": hidden.grad, "weight.grad": weight.grad}
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -83,22 +80,6 @@ def run_fused(
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def run_logits(
-    num_rows: int, width: int, which: str, rank: int, group: Any, move: torch.Tensor | None = None
-) -> dict[str, torch.Tensor]:
-    """Computes log-probs of this rank's `width` columns of the logits, after adding `move` to them."""
-    from megatron_sspo.policy.head.log_probs import log_probs_and_entropy
-
-    given = inputs(num_rows, torch.float64)
-    logits = (given["hidden"] @ given["weight"].t())[:, rank * width : (rank + 1) * width].clone()
-    logits = (logits + (0 if move is None else move)).requires_grad_()
-    log_probs, entropy = log_probs_and_entropy(
-        logits, given["labels"], temperature=TEMPERATURE, vocab_size=VOCAB_SIZE, group=group
-    )
-    (gradient,) = torch.autograd.grad(scalar(which, log_probs, entropy, given["g"]), logits)
-    return {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "logits.grad": gradient}
-
-
 def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: Any, step: float = 1e-6) -> float:
     """Returns the difference between both ranks' gradients along a random direction and the slope of the loss along it.
 
@@ -120,25 +101,15 @@ def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: 
     return abs(float(slope) - (ahead - behind) / (2 * step)) / abs(float(slope))
 
 
-def gradcheck(which: str, implementation: str, rank: int, group: Any) -> float:
-    """Returns `finite_difference` of one implementation, with 37 rows and 49 columns per rank."""
-    found = run_logits(37, 49, which, rank, group)
-    if implementation == "logits":
-
-        def evaluate(moves: dict[str, torch.Tensor]) -> float:
-            moved = run_logits(37, 49, which, rank, group, moves["logits"])
-            return float(scalar(which, moved["log_probs"], moved["entropy"], inputs(37, torch.float64)["g"]))
-
-        return finite_difference(evaluate, {"logits": found["logits.grad"]}, group)
-    budget = BUDGETS[implementation]
+def gradcheck(which: str, budget: int, rank: int, group: Any) -> float:
+    """Returns `finite_difference` of the fused head, with 37 rows and 49 columns per rank."""
     found = run_fused(37, 49, which, budget, rank, group)
 
-    def evaluate_fused(moves: dict[str, torch.Tensor]) -> float:
+    def evaluate(moves: dict[str, torch.Tensor]) -> float:
         moved = run_fused(37, 49, which, budget, rank, group, moves)
         return float(scalar(which, moved["log_probs"], moved["entropy"], inputs(37, torch.float64)["g"]))
 
-    gradients = {"hidden": found["hidden.grad"], "weight": found["weight.grad"]}
-    return finite_difference(evaluate_fused, gradients, group)
+    return finite_difference(evaluate, {name: found[f"{name}.grad"] for name in ("hidden", "weight")}, group)
 
 
 # (rows, columns of a rank): ragged; a second rank with only padding; no rows
@@ -158,13 +129,12 @@ def main(results: Path) -> None:
     found = {}
     for rows, width in SHAPES:
         for which in GRADIENTS:
-            found[rows, which, "logits"] = run_logits(rows, width, which, rank, group)
             for mode, budget in BUDGETS.items():
                 found[rows, which, mode] = run_fused(rows, width, which, budget, rank, group)
     found |= {
-        ("gradcheck", which, name): gradcheck(which, name, rank, group)
+        ("gradcheck", which, mode): gradcheck(which, budget, rank, group)
         for which in GRADIENTS
-        for name in ("logits", *BUDGETS)
+        for mode, budget in BUDGETS.items()
     }
     torch.save(found, results / f"rank{rank}.pt")
     dist.destroy_process_group()

@@ -108,16 +108,32 @@ def test_warnings_name_what_is_absurd() -> None:
         written=0, collectives=(traffic("all_to_all", tuple(range(8)), 80),), peaks={"update": {"weights": 75 * 10**9}}
     )
     few = replace(WORK, microbatches=1, rehearsed=1, sequences=12)
-    found = warnings(run, [across], predict(run, [across], few, MACHINE), MACHINE)
+    found = warnings(run, [across], few, predict(run, [across], few, MACHINE), MACHINE)
     assert any("81.0 GB" in line and "a GPU has 80 GB" in line for line in found)
     assert any("experts are exchanged across 2 nodes" in line and "at most 4" in line for line in found)
     assert any("bubble is 4" in line or "bubble is 5" in line for line in found)
     slow = replace(across, flops={"forward": 1, "backward": 2})
     flat = make_run(Parallel(data=8, expert=8))
-    found = warnings(flat, [slow], predict(flat, [slow], few, MACHINE), MACHINE)
+    found = warnings(flat, [slow], few, predict(flat, [slow], few, MACHINE), MACHINE)
     assert any("utilisation is 0%" in line and "messages: all_to_all" in line for line in found)
     fine = make_run(Parallel(data=2, expert=2))
-    assert warnings(fine, [account()], predict(fine, [account()], WORK, MACHINE), MACHINE) == []
+    assert warnings(fine, [account()], WORK, predict(fine, [account()], WORK, MACHINE), MACHINE) == []
+
+
+@pytest.mark.parametrize(
+    ("parallel", "rehearsed", "microbatches", "warned"),
+    [
+        (Parallel(pipeline=4), 3, 8, True),
+        (Parallel(pipeline=4), 4, 8, False),
+        (Parallel(pipeline=4), 3, 3, False),  # all that there are
+        (Parallel(pipeline=4, virtual_pipeline=2), 4, 16, True),
+        (Parallel(pipeline=4, virtual_pipeline=2), 8, 16, False),
+    ],
+)
+def test_fewer_microbatches_than_a_pipeline_holds_are_warned_of(parallel, rehearsed, microbatches, warned) -> None:
+    run, work = make_run(parallel), replace(WORK, rehearsed=rehearsed, microbatches=microbatches)
+    found = warnings(run, [account()], work, predict(run, [account()], work, MACHINE), MACHINE)
+    assert any(f"{rehearsed} microbatches were rehearsed" in line for line in found) is warned
 
 
 def test_every_machine_names_its_source() -> None:

@@ -56,6 +56,7 @@ MEGATRON: dict[str, Names] = {
         **dict.fromkeys(("fused_sort_chunks_by_index", "fused_sort_chunks_by_index_with_probs"), ()),
         "fused_topk_with_score_function": (),
     },
+    "megatron/core/transformer/moe/router.py": {"get_tokens_per_expert_and_token_count": ()},
     "megatron/core/transformer/moe/router_replay.py": {
         **members("RouterReplay", "clear_global_router_replay_instances", "get_recorded_indices", "clear_indices"),
         **members("RouterReplay", "set_target_indices", "set_router_replay_action", "clear_router_replay_action"),

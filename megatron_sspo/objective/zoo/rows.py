@@ -5,6 +5,7 @@ import math
 from megatron_sspo.objective.average import OverLength, OverTokens
 from megatron_sspo.objective.correction import Correction
 from megatron_sspo.objective.gates import Clip, Identity, Sigmoid
+from megatron_sspo.objective.numbers import describe_value
 from megatron_sspo.objective.pessimistic import Pessimistic
 from megatron_sspo.objective.pooling import arithmetic, geometric, product
 from megatron_sspo.objective.sequence import SequenceObjective
@@ -35,7 +36,12 @@ def gmpo_wide(bound: float = 0.4) -> SequenceObjective:
     """GMPO with ratios clipped at e^{±bound}, as in its own paper (arXiv 2507.20673) and in TRL.
 
     `gmpo()` clips at 1 ± 0.2, as in the comparison of arXiv 2602.19327.
+
+    Raises:
+        ValueError: the bound is not a number from 0 to 30.
     """
+    if not (isinstance(bound, (int, float)) and 0 <= bound <= 30):
+        raise ValueError(f"the bound of gmpo_wide is {describe_value(bound)}, and must be a number from 0 to 30")
     return SequenceObjective(Clip(-math.expm1(-bound), math.expm1(bound)), geometric)
 
 

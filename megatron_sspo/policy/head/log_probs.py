@@ -1,4 +1,4 @@
-"""Token log-probs and entropy from vocabulary-parallel logits: float32, in cache-sized tiles, one collective.
+"""The arithmetic of token log-probs and entropy, block by block of logits: float32, in tiles of a cache's size.
 
 All results follow from four numbers per row, over the columns x of the logits seen so far, at the temperature τ:
 
@@ -12,63 +12,11 @@ The maximum is subtracted before the division, so that logits far from 0 lose no
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from megatron_sspo.memory.head import TILE
-
-
-def log_probs_and_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    temperature: float,
-    vocab_size: int,
-    group: dist.ProcessGroup | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns log π(label) and the entropy of π = softmax(logits / temperature), row by row.
-
-    The trainer has no use for it, since `fused.py` adds the logits block by block. It is the same arithmetic on given
-    logits, by which tests and `benchmarks/log_probs.py` compare it with the formula and with other libraries.
-
-    Args:
-        logits: [R, V/TP], this rank's columns of the padded vocabulary, any floating dtype. The backward pass
-            overwrites them with the gradient, so it can run only once.
-        labels: [R] int64, global token ids.
-        temperature: the temperature at which the responses were sampled.
-        vocab_size: V without padding; columns beyond it have probability 0.
-        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
-            R, even if R is 0.
-
-    Returns:
-        [R] float32 each (float64 from float64 logits): log-probs and entropies, both differentiable.
-    """
-    return _LogProbsAndEntropy.apply(logits, labels, temperature, vocab_size, group)  # pyright: ignore
-
-
-class _LogProbsAndEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Any, labels: Any, temperature: float, vocab_size: int, group: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        first, valid = columns_of_rank(logits.size(1), vocab_size, group)
-        local = labels - first
-        statistics = Statistics(logits.size(0), temperature, logits)
-        statistics.add(logits[:, :valid], local)
-        log_probs, entropy, log_normalizer = statistics.finish(group)
-        ctx.save_for_backward(logits, local, log_probs, entropy, log_normalizer)
-        ctx.temperature, ctx.valid = temperature, valid
-        return log_probs, entropy
-
-    @staticmethod
-    def backward(ctx: Any, grad_log_probs: Any, grad_entropy: Any) -> Any:  # pyright: ignore
-        logits, local, log_probs, entropy, log_normalizer = ctx.saved_tensors
-        gradient = Gradient(grad_log_probs, grad_entropy, log_probs, entropy, log_normalizer, ctx.temperature)
-        part = logits[:, : ctx.valid]
-        gradient.write(part, local, out=part)
-        logits[:, ctx.valid :] = 0
-        return logits, None, None, None, None
 
 
 def columns_of_rank(width: int, vocab_size: int, group: dist.ProcessGroup | None) -> tuple[int, int]:
