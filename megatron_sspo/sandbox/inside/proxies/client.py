@@ -73,7 +73,7 @@ class JudgeSide(Peer):
     def find_global(self, name: str) -> tuple[bool, Any]:
         """Returns whether the program has a global of that name, and the global."""
         found, value = self.request("name", name)
-        return bool(found), value
+        return bool(found), mirror.named(name, value)
 
     def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""

@@ -49,7 +49,11 @@ _INTERPRETER = {
 
 
 class Handle:
-    """The number of an object of the other side, and whether a test made the object itself by calling its class."""
+    """The number of an object of the other side.
+
+    Attributes:
+        is_direct: whether a test made the object by calling its class; of a class, whether a test uses it as a class.
+    """
 
     __slots__ = ("is_direct", "number", "peer")
 
@@ -86,12 +90,23 @@ def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> An
 def _read(value: Any, name: str) -> Any:
     """Reads an attribute; only a few special attributes can be read, and only as plain data."""
     if not (name.startswith("__") and name.endswith("__")):
-        return _request(value, "getattr", name)
+        return named(name, _request(value, "getattr", name))
     kinds = READABLE.get(name)
     found = _request(value, "getattr", name) if kinds else None
     if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
         raise AttributeError(f"the special attribute {name} cannot be read")
     return found
+
+
+def named(name: str, value: Any) -> Any:
+    """Returns a value that a test has read by a name; by a name in capitals, the test uses a class as a class.
+
+    A test that calls a function, as in `abs(f(1) - 2.0) < 1e-6`, would otherwise combine its expected value with an
+    object of a class `f`.
+    """
+    if type(value) is Mirror and name.lstrip("_")[:1].isupper():
+        _CLASSES[value].is_direct = True
+    return value
 
 
 class Mirror(type):
@@ -110,7 +125,7 @@ class Mirror(type):
         made = _request(cls, "call", *arguments, **keywords)
         handle = handle_of(made)
         if handle is not None and isinstance(made, cls):
-            handle.is_direct = True
+            handle.is_direct = _CLASSES[cls].is_direct
         return made
 
     def __getattr__(cls, name: str) -> Any:
@@ -153,7 +168,7 @@ class _Member:
 
     def __get__(self, value: Any, kind: type) -> Any:
         if value is None:
-            return _request(kind, "getattr", self._name)
+            return _read(kind, self._name)
         if isinstance(value, Proxy):  # reached by `super()` only: a proxy reads its own attributes itself
             return _request(self._owner(), "member", self._name, value)
         return _request(value, "getattr", self._name)
@@ -246,11 +261,14 @@ def make_class(
     Args:
         bases: mirrors of those bases of the original that are classes of the other side.
         special: the special methods that the original or its bases define.
-        members: the other attributes that the original itself defines.
+        members: the other attributes that the original itself defines. Special names are left out, since a program that
+            forges its messages would define its own `__eq__` with them.
         base: the plain-data type or builtin exception that the original is derived from, or None.
     """
     made: list[type] = []
-    namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
+    namespace: dict[str, Any] = {
+        name: _Member(lambda: made[0], name) for name in members if name == "__init__" or not name.startswith("__")
+    }
     is_data = base is not None
     for method in special:
         if method in SPECIAL and (not is_data or method in FORWARDED_BY_DERIVED) and method != "__eq__":
@@ -380,6 +398,8 @@ def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], key
     functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
     rest = {key: value for key, value in content.items() if key not in functions}
     made = peer.request("subclass", name, list(bases), functions, rest, keywords)
+    if made in _CLASSES:
+        _CLASSES[made].is_direct = True
     if cell is not None:
         cell.cell_contents = made
     return made

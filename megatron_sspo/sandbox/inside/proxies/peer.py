@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, values
-from megatron_sspo.sandbox.inside.proxies.classes import DATA, describe, has_real_name
+from megatron_sspo.sandbox.inside.proxies.classes import DATA, data_base_of, describe, has_real_name
 from megatron_sspo.sandbox.inside.proxies.operations import OPERATIONS, STOPPING
 from megatron_sspo.sandbox.inside.proxies.shared import SharedContainers, tag_of
 
@@ -274,11 +274,11 @@ class Peer:
                 return self._exported[number]
             case ["object", int(number), kind]:
                 if number not in self._proxies:
-                    made = object.__new__(self._decode_class(kind))
+                    made = object.__new__(self._decode_mirror(kind))
                     self._proxies[number] = mirror.attach(made, self, number)
                 return self._proxies[number]
             case ["derived", int(number), kind, plain]:
-                made = self._decode_class(kind)
+                made = self._decode_mirror(kind)
                 if number not in self._proxies:
                     data = self.decode(plain)
                     value = mirror.base_of(made).__new__(made, data)
@@ -306,7 +306,7 @@ class Peer:
 
     def _make_derived(self, message: Any, base: type) -> Any:
         number, kind = message
-        made = self._decode_class(kind)
+        made = self._decode_mirror(kind)
         if mirror.base_of(made) is not base:
             raise ValueError("a class is not derived from the type that its message names")
         value = base.__new__(made)  # pyright: ignore[reportCallIssue]
@@ -314,12 +314,18 @@ class Peer:
         return value
 
     def _decode_error(self, number: int, kind: type, arguments: list[Any], fields: dict[str, Any]) -> Any:
-        found = {name: self.decode(part) for name, part in fields.items()}
+        found = {name: self.decode(part) for name, part in fields.items() if name != mirror.FIELD}
         if number not in self._proxies:
             error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)
             self._proxies[number] = mirror.attach(error, self, number)
         errors.set_fields(self._proxies[number], found)
         return self._proxies[number]
+
+    def _decode_mirror(self, message: Any) -> type:
+        kind = self._decode_class(message)
+        if not isinstance(kind, mirror.Mirror):
+            raise ValueError("not a class of the other side")
+        return kind
 
     def _decode_class(self, message: Any) -> type:
         match message:
@@ -333,6 +339,8 @@ class Peer:
                     return known
                 found = [self._decode_class(part) for part in bases]
                 data = self._decode_class(base) if base is not None else None
+                if any(part[0] == "library" for part in bases) or (data and data_base_of(data) is not data):
+                    raise ValueError(f"the bases of {name} are not those that a program can have")
                 names = [str(part) for part in special], [str(part) for part in members]
                 self._classes[number] = mirror.make_class(self, number, name, found, *names, data)
                 return self._classes[number]
