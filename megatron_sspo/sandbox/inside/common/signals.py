@@ -1,4 +1,4 @@
-"""What a process does before it executes a program: signals, and the builtins of an ordinary Python."""
+"""Prepares a process to execute a program: its signals, and the builtins of an ordinary Python."""
 
 import _sitebuiltins
 import builtins

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from megatron_sspo.sandbox.inside.proxies.special import (
     ASYNC,
     BINARY,
+    COMBINING,
     FORWARDED_BY_DERIVED,
     INPLACE,
     OTHER,
@@ -98,13 +99,13 @@ def _read(value: Any, name: str) -> Any:
     return found
 
 
-def named(name: str, value: Any) -> Any:
-    """Returns a value that a test has read by a name; by a name in capitals, the test uses a class as a class.
+def named(name: str, value: Any, *, is_class: bool = False) -> Any:
+    """Returns a value that a test has read by a name; a capitalized name is one that the test uses for a class.
 
     A test that calls a function, as in `abs(f(1) - 2.0) < 1e-6`, would otherwise combine its expected value with an
     object of a class `f`.
     """
-    if type(value) is Mirror and name.lstrip("_")[:1].isupper():
+    if type(value) is Mirror and (is_class or name.lstrip("_")[:1].isupper()):
         _CLASSES[value].is_direct = True
     return value
 
@@ -154,6 +155,14 @@ class Mirror(type):
 
     def __dir__(cls) -> list[str]:
         return _request(cls, "dir")
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        # a protocol or an abstract class of the program decides for the program's objects, but not for plain data
+        if super().__instancecheck__(value):
+            return True
+        handle = _CLASSES.get(cls)
+        is_asked = handle is not None and not handle.peer.trusts_operators and handle_of(value) is not None
+        return bool(is_asked and handle and handle.peer.request("isinstance", value, cls) is True)
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'>"
@@ -273,6 +282,8 @@ def make_class(
     for method in special:
         if method in SPECIAL and (not is_data or method in FORWARDED_BY_DERIVED) and method != "__eq__":
             namespace[method] = _method(method)
+    for method in set(special) & COMBINING.keys() if base is not None else ():
+        namespace[method] = _binary(COMBINING[method], method in REFLECTED, getattr(base, method, None))
     if "__hash__" not in special and "__eq__" in special and not is_data:
         namespace["__hash__"] = None
     if name in _INTERPRETER:
@@ -318,11 +329,15 @@ def _unary(operation: str, kind: type | None) -> Any:
     return method
 
 
-def _binary(operation: str, reflected: bool = False) -> Any:
+def _binary(operation: str, reflected: bool = False, plain: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Returns an operator; `plain`, that of plain data, is used for an object derived from it and other plain data."""
+
     def method(self: Any, other: Any) -> Any:
         handle = handle_of(self)
         if handle and not (handle.peer.trusts_operators or handle.is_direct or handle_of(other)):
             # The program's own operator would see the expected value and decide the check.
+            if plain is not None:
+                return plain(self, other)
             raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
         if handle is None:
             return NotImplemented

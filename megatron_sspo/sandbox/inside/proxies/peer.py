@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 import types
 from _thread import RLock  # without the rest of `threading`, which takes longer to load
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, values
@@ -17,8 +19,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
+_RECURSION_LIMIT = 10_000  # for some 1,000 nested lists
 # Modules whose types are equal on both sides. None of them executes its arguments.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Allows as deep a nesting of values as Python itself can compare, inside this context."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class Peer:
@@ -78,7 +92,8 @@ class Peer:
             dropped = self._shared.drop_unused()
             self._describing.clear()
             try:
-                wire.write(self._sending, [dropped, changes, make()])
+                with _deep_recursion():
+                    wire.write(self._sending, [dropped, changes, make()])
             except BaseException:
                 self._described -= self._describing
                 self._shared.drop_unsynced()
@@ -87,7 +102,9 @@ class Peer:
 
     def receive(self) -> Any:
         """Receives a message, and applies the changes of the other side's containers."""
-        match wire.read(self._receiving):
+        with _deep_recursion():
+            message = wire.read(self._receiving)
+        match message:
             case [[*dropped], [*changes], [*body]]:
                 try:
                     self._shared.apply(changes)
@@ -101,7 +118,8 @@ class Peer:
     def checked_decode(self, message: Any) -> Any:
         """Decodes a value of the other side; raises `Broken` if the message is invalid."""
         try:
-            value = self.decode(message)
+            with _deep_recursion():
+                value = self.decode(message)
             self._shared.mark_synced()
         except (wire.Broken, wire.Unsendable):
             raise
