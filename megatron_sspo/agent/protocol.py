@@ -1,6 +1,7 @@
 """The interface between a run and an agent."""
 
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -53,4 +54,7 @@ def reward_parts(found: Any) -> dict[str, float]:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    try:
+        return isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

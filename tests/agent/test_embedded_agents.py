@@ -157,7 +157,7 @@ def test_an_agent_that_fails_before_its_first_turn_ends_the_run(generate) -> Non
         generate(fails)
 
 
-@pytest.mark.parametrize("found", [math.nan, "1", {}, {"a": None}])
+@pytest.mark.parametrize("found", [math.nan, "1", {}, {"a": None}, 10**400])
 def test_a_reward_that_is_none_ends_the_run(generate, found) -> None:
     async def returns(base_url, prompt):
         return found

@@ -351,3 +351,18 @@ def test_an_ended_episode_answers_nobody_and_is_not_changed() -> None:
         return answers
 
     on_a_place(do)
+
+
+def test_requests_at_once_do_not_exceed_the_number_of_branches() -> None:
+    async def do(place):
+        place.own._limits = Endpoint(max_branches=1)
+        answers = await asyncio.gather(*(post(place.base_url, REQUEST) for _ in range(4)))
+        assert sorted(status for status, _ in answers) == [200, 400, 400, 400]
+        answer = answers[[status for status, _ in answers].index(200)][1]["choices"][0]["message"]
+        longer = {**REQUEST, "messages": [*REQUEST["messages"], answer, user("b")]}
+        answers += await asyncio.gather(*(post(place.base_url, longer) for _ in range(4)))
+        assert [status for status, _ in answers].count(200) == 2
+        assert place.own.tree.num_branches == 1
+        return answers
+
+    on_a_place(do)

@@ -15,6 +15,16 @@ def program_side():
     if type(o).__name__=='ProgramSide': return o
 '''
 
+# Lets a program describe its classes with other bases, special methods and members than they have.
+DESCRIBE='''
+import megatron_sspo.sandbox.inside.proxies.peer as p
+old, special, members, data, bases = p.describe, {}, {}, {}, {}
+def describe(kind):
+  b, d, s, m = old(kind)
+  return bases.get(kind, b), data.get(kind, d), s + special.get(kind, []), m + members.get(kind, [])
+p.describe = describe
+'''
+
 CORNERS: list[tuple[str, list[str], int]] = [
     ("def f(x): return x", ["assert f([]) == []"], 1),
     ("def f(n): return iter(range(n))", ["assert list(f(0)) == []"], 1),
@@ -125,6 +135,17 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def f(o):\n  try: return type(o).__init__.__globals__['want']\n  except Exception: return 0",["want=5\nclass O:\n  def __init__(self): self.x=1\nassert f(O()) == want"],0),
     ("def f(o):\n  try: return o.gi_frame.f_globals['want']\n  except Exception: return 0",["want=5\ndef g(): yield 1\nassert f(g()) == want"],0),
     ("def f(o):\n  try: return '{0.__init__.__globals__[want]}'.format(o)\n  except Exception: return 0",["want=5\nclass O:\n  def __init__(self): self.x=1\nassert f(O()) == str(want)"],0),
+    *((DESCRIBE+f"class E({base}):\n  def __eq__(s,o): return True\n  def __sub__(s,o): return 0\nmembers[E]=['__eq__','__sub__']\ndef f(x): return E()",[test],0) for base, test in (("object","assert f(1) == 2"),("int","assert f(1) == 2"),("str","assert f(1) == '2'"),("list","assert [2] == f(1)"),("Exception","assert f(1) == 2"),("float","assert abs(f(1) - 2.0) < 1e-6"))),
+    (DESCRIBE+"class E(list):\n  def __contains__(s,o): return True\nspecial[E]=members[E]=['__contains__','__iter__','__len__']\ndef f(x): return E()",["assert 2 in f(1)"],0),
+    (DESCRIBE+"import fractions\nclass E:\n  _numerator=numerator=2\n  _denominator=denominator=1\nbases[E]=[fractions.Fraction]\ndef f(x): return E()",["assert not isinstance(f(1), int)"],0),
+    *((DESCRIBE+f"import collections, numbers\nclass E: pass\ndata[E]={base}\ndef f(x): return E()",["assert f(1) is not None"],0) for base in ("type","property","collections.UserDict","map")),
+    (DESCRIBE+"class Peer:\n  trusts_operators=True\n  def request(s,*a,**k): return True\nclass H:\n  peer=Peer(); number=5\nclass P: pass\nclass X(P,Exception): pass\nfields=p.errors.fields_of\np.errors.fields_of=lambda e: {**fields(e),'<handle>':H()}\ndef f(x): return X()",["assert f(1) == 2"],0),
+    # a class in place of a function
+    *(("class f:\n  def __init__(s,*a): pass\n  def __sub__(s,o): return s\n  def __abs__(s): return 0.0\n  def __lt__(s,o): return True\n  def __contains__(s,o): return True\n  def __call__(s,*a): return s\n  __rsub__=__sub__\nF=f\ndef g(*a): return F",[test],0) for test in ("assert abs(f(1) - 2.0) < 1e-6","assert abs(2.0 - f(1)) < 1e-6","assert f(1) < 2.1","assert 3 in f(1)","assert abs(g(1)(2) - 3) < 1","assert abs(f(1)(2) - 3) < 1")),
+    ("class Outer:\n  class Inner:\n    def __init__(s,x): s.x=x\n    def __mul__(s,k): return Outer.Inner(s.x*k)\n  def __init__(s,x): s.x=x\n  def __add__(s,k): return type(s)(s.x+k)",["assert (Outer.Inner(2)*3).x == 6 and (Outer(1)+2).x == 3","class Sub(Outer): pass\nassert (Sub(1)+2).x == 3"],1),
+    # names that tests use without importing them
+    *((f"class E:\n  def __eq__(s,o): return True\ndef {name}(*a): return E()\ndef f(x): return E()",[f"assert f(1) == {name}({value})"],0) for name, value in (("datetime","2020,1,1"),("Path","'a'"),("loads","'1'"),("literal_eval","'1'"))),
+    ("from datetime import datetime\nfrom pathlib import Path\ndef f(s): return datetime.strptime(s,'%Y'), Path(s)/'a'",["assert f('2020') == (datetime(2020,1,1), Path('2020','a'))\nassert f('2021')[0] == datetime.strptime('2021','%Y')"],1),
     # equality tricks on collections
     ("class E:\n  def __eq__(s,o): return True\n  def __hash__(s): return hash(9)\ndef f(): return {E(): 1}",["assert f() == {9: 1}"],0),
     ("class E(str):\n  def __eq__(s,o): return True\n  def __contains__(s,o): return True\n  def startswith(s,x): return True\n  __hash__=str.__hash__\ndef f(): return E('x')",["assert 'abc' in f()"],0),

@@ -443,7 +443,10 @@ OUTPUTS: list[tuple[str, str]] = [
     ("import os; print(4, flush=True); os.kill(os.getpid(), 9)", "error"),
     ("while True: pass", "time"),
     ("while True: print('x' * 1000)", "output"),
-    ("import os; os.close(1); os.close(2); print(4)", "failed"),
+    ("import os; os.close(1); os.close(2); print(4)", "error"),  # Python's exit code is then 120
+    ("import atexit, os\nprint(4, flush=True)\natexit.register(os._exit, 3)", "error"),
+    ("import threading\nprint(4)\nthreading.Timer(0.3, print, ['more']).start()", "failed"),
+    ("print(4)\nexit('no')", "error"),
     ("x = bytearray(1 << 34)", "memory"),
     (
         r"""
@@ -470,6 +473,71 @@ import time; time.sleep(0.5); print(4, flush=True)
         "failed",
     ),
 ]
+
+# Right programs: each prints a number that is one larger than its input, for the inputs 1, 2 and 3.
+PRINTING: dict[str, str] = {
+    "a thread that is not joined": """
+import threading, time
+def main():
+    time.sleep(0.1)
+    print(int(input()) + 1)
+threading.Thread(target=main).start()
+""",
+    "output in an exit handler": """
+import atexit, io, sys
+out, sys.stdout = sys.stdout, io.StringIO()
+atexit.register(lambda: out.write(sys.stdout.getvalue()))
+print(int(input()) + 1)
+""",
+    "output when an object is deleted": """
+class Last:
+    def __del__(self): print(x + 1)
+x = int(input())
+last = Last()
+""",
+    "exit": "print(int(input()) + 1)\nexit()",
+    "quit": "print(int(input()) + 1)\nquit(0)",
+    "a pool of processes": """
+import multiprocessing
+def add(x): return x + 1
+if __name__ == '__main__':
+    with multiprocessing.Pool(2) as pool: print(*pool.map(add, [int(input())]))
+""",
+    "a file and a folder that must not exist": """
+import os
+os.mkdir('made')
+open('made/new', 'x').close()
+print(int(input()) + 1)
+""",
+    "everything that a case leaves is gone in the next one": """
+import os, time
+assert os.listdir('/tmp') == [] and sum(name.isdigit() for name in os.listdir('/proc')) <= 2
+for _ in range(2000):
+    os.mkdir('deep')
+    os.chdir('deep')
+os.symlink('/sandbox', '/tmp/link')
+os.mkfifo('/tmp/pipe')
+os.chmod('/tmp/deep', 0)
+os.chmod('/tmp', 0)
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 64)
+    time.sleep(1000)
+print(int(input()) + 1)
+""",
+    "no process and no space left": """
+import os, time
+try:
+    with open('/tmp/file', 'wb', 0) as file:
+        while True: file.write(bytes(1 << 20))
+except OSError: pass
+try:
+    while True:
+        if os.fork() == 0: time.sleep(1000)
+except OSError: pass
+print(int(input()) + 1)
+""",
+}
 
 # Looks for what it has to print in everything that it can read.
 SEARCHES = """

@@ -278,6 +278,82 @@ assert v.x == [1] and w.x == [1,2]
 """
         ],
     ),
+    "output that a test captures": (
+        "def f(): print('hi')",
+        [
+            "import io, contextlib\nb=io.StringIO()\nwith contextlib.redirect_stdout(b):\n  f()\nassert b.getvalue()=='hi\\n'"
+        ],
+    ),
+    "a replaced input": (
+        "def f(): return input()+'!'",
+        ["from unittest.mock import patch\nwith patch('builtins.input', return_value='a'):\n  assert f()=='a!'"],
+    ),
+    "deeply nested lists": (
+        "def f(n):\n  r=[]\n  for _ in range(n): r=[r]\n  return r",
+        ["def d(r):\n  n=0\n  while r: r=r[0]; n+=1\n  return n\nassert d(f(300))==300"],
+    ),
+    "deeply nested dictionaries": (
+        "def f(n):\n  r=None\n  for i in range(n): r={'v':i,'next':r}\n  return r",
+        ["r=f(400)\nn=0\nwhile r: r=r['next']; n+=1\nassert n==400"],
+    ),
+    "a protocol": (
+        "from typing import Protocol, runtime_checkable\n@runtime_checkable\nclass P(Protocol):\n  def go(self)->int: ...\nclass A:\n  def go(self): return 1\n",
+        ["assert isinstance(A(), P)\nassert A().go()==1"],
+    ),
+    "the fields of a data class": (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n  x: int\n  y: str='a'",
+        [
+            "from dataclasses import asdict, is_dataclass, fields\nassert is_dataclass(A)\nassert [f.name for f in fields(A)]==['x','y']\nassert asdict(A(1))=={'x':1,'y':'a'}"
+        ],
+    ),
+    "a class with a small letter": (
+        "class stack:\n  def __init__(s): s.i=[]\n  def push(s,x): s.i.append(x)\n  def __len__(s): return len(s.i)\n  def __contains__(s,x): return x in s.i",
+        ["s=stack()\ns.push(3)\nassert len(s)==1 and 3 in s and s.i==[3]"],
+    ),
+    "a time zone of the program's": (
+        "import datetime\nclass TZ(datetime.tzinfo):\n  def utcoffset(s,d): return datetime.timedelta(hours=2)\n  def dst(s,d): return datetime.timedelta(0)\n  def tzname(s,d): return 'X'\ndef f(): return datetime.datetime(2020,1,1,tzinfo=TZ())",
+        ["assert f().isoformat()=='2020-01-01T00:00:00+02:00'"],
+    ),
+    "operators of a class derived from a number": (
+        "class Mod(int):\n  def __add__(s,o): return Mod((int(s)+int(o))%7)\n",
+        ["assert Mod(5)+Mod(4)==2"],
+    ),
+    "inputs one after another": (
+        "def f():\n  r=[]\n  while (x:=input('> '))!='q': r.append(x)\n  return r",
+        [
+            "from unittest.mock import patch\nwith patch('builtins.input', side_effect=['a','b','q']) as m:\n  assert f()==['a','b']\nassert m.call_count==3"
+        ],
+    ),
+    "a replaced print": (
+        "def f(): print('hi', 2)",
+        [
+            "from unittest.mock import patch\nwith patch('builtins.print') as p:\n  f()\np.assert_called_once_with('hi', 2)"
+        ],
+    ),
+    "output to an object of the test": (
+        "import sys\ndef f(): sys.stdout.write('x'); sys.stdout.flush()",
+        [
+            "import sys\nclass Cap:\n  def __init__(self): self.t=''\n  def write(self,s): self.t+=s\n  def flush(self): pass\nc=Cap(); old=sys.stdout; sys.stdout=c\nf()\nsys.stdout=old\nassert c.t=='x'"
+        ],
+    ),
+    "a replaced standard input": (
+        "import sys\ndef f(): return [l.strip() for l in sys.stdin]",
+        ["import io, sys\nsys.stdin=io.StringIO('a\\nb\\n')\nassert f()==['a','b']"],
+    ),
+    "file objects": (
+        "import csv\ndef f(h): return list(csv.reader(h))",
+        [
+            "import io\nassert f(io.StringIO('a,b\\n1,2\\n'))==[['a','b'],['1','2']]\nwith open('t.csv','w') as h: h.write('a,b\\n')\nwith open('t.csv') as h: assert f(h)==[['a','b']]"
+        ],
+    ),
+    "tests that run themselves": (
+        "def f(x): return x * x",
+        [
+            "def test(): assert f(2) == 4\nif __name__ == '__main__': test()",
+            "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\nif __name__ == '__main__':\n  unittest.main(argv=['x'], exit=False)",
+            "import unittest\nclass U(unittest.TestCase):\n  def test(self): self.assertEqual(f(3), 9)\nunittest.main()",
+        ],
+    ),
 }
 
 RIGHT_NUMPY: dict[str, tuple[str, list[str]]] = {

@@ -5,7 +5,7 @@ import pytest
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import Case
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs
-from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, SEARCHES, WRONG
+from tests.sandbox.judged_programs import FAKES, FORKS, HONEST, OUTPUTS, PRINTING, SEARCHES, WRONG
 from tests.sandbox.right_programs import RIGHT, RIGHT_NUMPY
 
 
@@ -73,6 +73,14 @@ def test_an_object_with_forged_operators_does_not_pass(sandbox: Sandbox, test: s
     program = f"class E:\n{methods}{rest}"
     verdict = sandbox.check(program, [test])
     assert not verdict.passed, verdict
+
+
+@pytest.mark.parametrize("name", PRINTING)
+def test_a_case_runs_as_an_ordinary_program_and_does_not_affect_the_next(sandbox: Sandbox, name: str) -> None:
+    cases = [Case(stdin=f"{number}\n", stdout=f"{number + 1}\n") for number in (1, 2, 3)]
+    verdict = sandbox.check(PRINTING[name], cases=cases)
+    assert verdict.passed, verdict
+    assert_nothing_runs(sandbox)
 
 
 def test_printed_output_is_compared_outside_of_the_sandbox(patient: Sandbox) -> None:

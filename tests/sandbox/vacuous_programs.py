@@ -71,6 +71,28 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
             "assert r.wasSuccessful()"
         ],
     ),
+    "a unittest that runs by itself": (
+        "def f(x): return 0",
+        ["import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\nunittest.main()"],
+    ),
+    "a unittest whose result is not looked at": (
+        "def f(x): return 0",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\n"
+            "unittest.main(argv=['x'], exit=False)"
+        ],
+    ),
+    "a skipped unittest whose result is not looked at": (
+        "import unittest\ndef f(x): raise unittest.SkipTest('later')",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\n"
+            "unittest.main(argv=['x'], exit=False)"
+        ],
+    ),
+    "tests that nothing calls": (
+        "def f(x): return 0",
+        ["import math\ndef test(): assert f(2) == 4\nprint('done')"],
+    ),
     "a context manager that swallows assertions": (
         "class C:\n  value = 0\n  def __enter__(self): return self\n  def __exit__(self, *a): return True",
         ["with C() as c:\n  assert c.value == 5"],

@@ -75,6 +75,7 @@ class Session:
         self.refusal: Refusal | None = None  # the last one
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
         self.in_progress: set[asyncio.Task[Any]] = set()
+        self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: what each continues, if it is a branch
         self.last_text = ""
         self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
         self._max_tokens, self._vocab_size = max_tokens, vocab_size
@@ -105,13 +106,17 @@ class Session:
             )
         if max(prompt) >= self._vocab_size:
             raise Refusal("the conversation has a token that the model does not have")
-        is_new_branch = parent is None or not self.tree.is_leaf(parent)
-        if is_new_branch and self.tree.num_branches >= self._limits.max_branches:
+        is_continued = parent is not None and any(parent is other for other, _ in self._sampling)
+        is_new_branch = parent is None or is_continued or not self.tree.is_leaf(parent)
+        num_branches = self.tree.num_branches + sum(is_new for _, is_new in self._sampling)
+        if is_new_branch and num_branches >= self._limits.max_branches:
             raise Refusal(
                 f"the episode has had its {self._limits.max_branches} branches: continue one of its conversations",
                 code="episode_budget_exceeded",
             )
         number, self.num_turns = self.num_turns, self.num_turns + 1
+        in_progress = parent, is_new_branch
+        self._sampling.append(in_progress)
         try:
             sampled = await self._sampler.sample(
                 prompt,
@@ -125,6 +130,8 @@ class Session:
             if not self.broken.done():
                 self.broken.set_exception(error)
             raise Refusal("the engine has failed", code="engine") from error
+        finally:
+            self._sampling.remove(in_progress)
         conversation, is_forced = [*request.messages, message], request.required_form is not None
         self.tree.turns.append(Turn(request.tools_key, conversation, prompt, sampled, parent, is_forced))
         return Completion(message, sampled.finish_reason, len(prompt), len(sampled.tokens), stop)

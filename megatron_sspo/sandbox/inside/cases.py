@@ -1,4 +1,4 @@
-"""Runs a program once for each input, each time in a fresh process, and reports its output.
+"""Runs a program once for each input, each time in a fresh process and an empty folder, and reports its output.
 
 The expected output is not here: it is compared outside of the sandbox.
 """
@@ -11,8 +11,10 @@ import signal
 import sys
 
 from megatron_sspo.sandbox.inside.common import wire
-from megatron_sspo.sandbox.inside.common.program import execute, print_exception, read_job
+from megatron_sspo.sandbox.inside.common.program import execute, read_job
 from megatron_sspo.sandbox.inside.common.signals import prepare_for_program
+
+_FOLDER = "/tmp"
 
 
 def run_cases(job: int, channel: int) -> None:
@@ -28,11 +30,13 @@ def run_cases(job: int, channel: int) -> None:
         _write_all(channel, json.dumps(line).encode() + b"\n")
         if exit_code != 0 or not is_whole:
             break
+        _kill_all()
+        _empty_folder()
     os._exit(0)
 
 
 def _run_case(program: str, stdin: str, max_bytes: int) -> tuple[int, bytes, bool]:
-    stdin_file = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
+    stdin_file = os.open(_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
     _write_all(stdin_file, stdin.encode("utf-8", "surrogatepass"))
     os.lseek(stdin_file, 0, os.SEEK_SET)
     reading, writing = os.pipe()
@@ -42,7 +46,8 @@ def _run_case(program: str, stdin: str, max_bytes: int) -> tuple[int, bytes, boo
         os.dup2(writing, 1)
         wire.close_all_but({0, 1, 2})
         prepare_for_program()
-        _execute_and_exit(program)
+        execute(program, "__main__")
+        sys.exit()  # Python then waits for the program's threads, and calls its exit handlers
     os.close(stdin_file)
     os.close(writing)
     end = os.pidfd_open(child)
@@ -57,20 +62,40 @@ def _run_case(program: str, stdin: str, max_bytes: int) -> tuple[int, bytes, boo
     return os.waitstatus_to_exitcode(status), output, is_whole
 
 
-def _execute_and_exit(program: str) -> None:
-    exit_code = 1
-    try:
-        execute(program, "__main__")
-        exit_code = 0
-    except SystemExit as error:
-        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:
-        print_exception(type(error), error, error.__traceback__)
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(exit_code & 0xFF)
+def _kill_all() -> None:
+    """Kills all processes that the program has left; this process is the sandbox's init, which the kernel spares."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _empty_folder() -> None:
+    """Removes all that the program has written.
+
+    The content of a folder is moved up before the folder is removed, since folders can be nested too deep for a path.
+    """
+    prefix, number = f"{_FOLDER}/{os.urandom(8).hex()}", 0
+    os.chmod(_FOLDER, 0o755)
+    while paths := _paths_in(_FOLDER):
+        for path in paths:
+            if os.path.islink(path) or not os.path.isdir(path):
+                os.unlink(path)
+                continue
+            for part in _paths_in(path):
+                os.rename(part, f"{prefix}{(number := number + 1)}")
+            os.rmdir(path)
+
+
+def _paths_in(folder: str) -> list[str]:
+    """Returns the paths of what a folder holds; makes the folders among them writable."""
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry.path, 0o700)
+    return [entry.path for entry in found]
 
 
 def _read(descriptor: int, end: int, max_bytes: int) -> tuple[bytes, bool]:

@@ -1,5 +1,7 @@
-"""Signal handling in a process that is about to execute a program."""
+"""Prepares a process to execute a program: its signals, and the builtins of an ordinary Python."""
 
+import _sitebuiltins
+import builtins
 import contextlib
 import os
 import signal
@@ -9,6 +11,8 @@ import sys
 def prepare_for_program() -> None:
     """Prepares this process to execute an untrusted program."""
     sys.path.remove("/sandbox")
+    for name in ("exit", "quit"):  # `site`, which is not loaded, defines them
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ignore_signals()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, shared
@@ -26,6 +27,8 @@ SHARED_MODULES = frozenset(
         *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
     )
 )
+# What a test may replace to give the program its input, or to get its output.
+_REPLACEABLE = (("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr"), ("builtins", "input"), ("builtins", "print"))
 _FUNCTION_ATTRIBUTES = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
 
 
@@ -48,8 +51,11 @@ class JudgeSide(Peer):
         self.is_broken = False
         self.callback_depth = 0
         self.files: OwnFiles | None = None
+        self.class_names: Collection[str] = ()  # names that the tests use for classes
         self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
         self._replay: Iterator[Any] | None = None
+        self._originals = {place: _current(place) for place in _REPLACEABLE}
+        self._replaced = dict(self._originals)
         self.raised_by_program: list[BaseException] = []
         self.changed: dict[int, tuple[Any, str, list[Any]]] = {}  # arguments, and the test's items in them
 
@@ -73,7 +79,7 @@ class JudgeSide(Peer):
     def find_global(self, name: str) -> tuple[bool, Any]:
         """Returns whether the program has a global of that name, and the global."""
         found, value = self.request("name", name)
-        return bool(found), value
+        return bool(found), mirror.named(name, value, is_class=name in self.class_names)
 
     def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
@@ -83,6 +89,7 @@ class JudgeSide(Peer):
             raise wire.Broken("the program has ended")
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
+            self._pass_replacements()
             if self.files is not None and self.files.has_any:
                 with self.files.hide((arguments, keywords)):
                     value = super().request(operation, *arguments, **keywords)
@@ -102,6 +109,12 @@ class JudgeSide(Peer):
             raise
         finally:
             self.log = log
+
+    def _pass_replacements(self) -> None:
+        for place, before in self._replaced.items():
+            if (now := _current(place)) is not before:
+                self._replaced[place] = now
+                super().request("replace", *place, None if now is self._originals[place] else now)
 
     @contextlib.contextmanager
     def replay(self, log: list[Any]) -> Iterator[None]:
@@ -210,6 +223,11 @@ class JudgeSide(Peer):
         return importlib.import_module(name)
 
 
+def _current(place: tuple[str, str]) -> Any:
+    module, name = place
+    return getattr(sys.modules[module], name)
+
+
 def _is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
     """Returns whether the program may do this with an object of the tests without reaching the expected results."""
     if operation == "call":
@@ -220,7 +238,7 @@ def _is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
             return False
         if name in _FUNCTION_ATTRIBUTES and operation == "getattr":
             return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
-        return not name.startswith("__") and _is_own(target)
+        return not name.startswith("__") and (_is_own(target) or isinstance(target, io.IOBase))
     if isinstance(target, Iterator) or _is_own(target):
         return operation not in ("subclass", "member", "dir")
     return operation in ("str", "repr", "hash", "eq", "bool", "enter", "exit")

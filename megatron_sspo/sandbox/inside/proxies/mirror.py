@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from megatron_sspo.sandbox.inside.proxies.special import (
     ASYNC,
     BINARY,
+    COMBINING,
     FORWARDED_BY_DERIVED,
     INPLACE,
     OTHER,
@@ -49,7 +50,11 @@ _INTERPRETER = {
 
 
 class Handle:
-    """The number of an object of the other side, and whether a test made the object itself by calling its class."""
+    """The number of an object of the other side.
+
+    Attributes:
+        is_direct: whether a test made the object by calling its class; of a class, whether a test uses it as a class.
+    """
 
     __slots__ = ("is_direct", "number", "peer")
 
@@ -86,12 +91,23 @@ def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> An
 def _read(value: Any, name: str) -> Any:
     """Reads an attribute; only a few special attributes can be read, and only as plain data."""
     if not (name.startswith("__") and name.endswith("__")):
-        return _request(value, "getattr", name)
+        return named(name, _request(value, "getattr", name))
     kinds = READABLE.get(name)
     found = _request(value, "getattr", name) if kinds else None
     if not isinstance(found, (*(kinds or ()), *((type(None),) if name == "__doc__" else ()))):
         raise AttributeError(f"the special attribute {name} cannot be read")
     return found
+
+
+def named(name: str, value: Any, *, is_class: bool = False) -> Any:
+    """Returns a value that a test has read by a name; a capitalized name is one that the test uses for a class.
+
+    A test that calls a function, as in `abs(f(1) - 2.0) < 1e-6`, would otherwise combine its expected value with an
+    object of a class `f`.
+    """
+    if type(value) is Mirror and (is_class or name.lstrip("_")[:1].isupper()):
+        _CLASSES[value].is_direct = True
+    return value
 
 
 class Mirror(type):
@@ -110,7 +126,7 @@ class Mirror(type):
         made = _request(cls, "call", *arguments, **keywords)
         handle = handle_of(made)
         if handle is not None and isinstance(made, cls):
-            handle.is_direct = True
+            handle.is_direct = _CLASSES[cls].is_direct
         return made
 
     def __getattr__(cls, name: str) -> Any:
@@ -140,6 +156,14 @@ class Mirror(type):
     def __dir__(cls) -> list[str]:
         return _request(cls, "dir")
 
+    def __instancecheck__(cls, value: Any) -> bool:
+        # a protocol or an abstract class of the program decides for the program's objects, but not for plain data
+        if super().__instancecheck__(value):
+            return True
+        handle = _CLASSES.get(cls)
+        is_asked = handle is not None and not handle.peer.trusts_operators and handle_of(value) is not None
+        return bool(is_asked and handle and handle.peer.request("isinstance", value, cls) is True)
+
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'>"
 
@@ -153,7 +177,7 @@ class _Member:
 
     def __get__(self, value: Any, kind: type) -> Any:
         if value is None:
-            return _request(kind, "getattr", self._name)
+            return _read(kind, self._name)
         if isinstance(value, Proxy):  # reached by `super()` only: a proxy reads its own attributes itself
             return _request(self._owner(), "member", self._name, value)
         return _request(value, "getattr", self._name)
@@ -246,15 +270,20 @@ def make_class(
     Args:
         bases: mirrors of those bases of the original that are classes of the other side.
         special: the special methods that the original or its bases define.
-        members: the other attributes that the original itself defines.
+        members: the other attributes that the original itself defines. Special names are left out, since a program that
+            forges its messages would define its own `__eq__` with them.
         base: the plain-data type or builtin exception that the original is derived from, or None.
     """
     made: list[type] = []
-    namespace: dict[str, Any] = {name: _Member(lambda: made[0], name) for name in members}
+    namespace: dict[str, Any] = {
+        name: _Member(lambda: made[0], name) for name in members if name == "__init__" or not name.startswith("__")
+    }
     is_data = base is not None
     for method in special:
         if method in SPECIAL and (not is_data or method in FORWARDED_BY_DERIVED) and method != "__eq__":
             namespace[method] = _method(method)
+    for method in set(special) & COMBINING.keys() if base is not None else ():
+        namespace[method] = _binary(COMBINING[method], method in REFLECTED, getattr(base, method, None))
     if "__hash__" not in special and "__eq__" in special and not is_data:
         namespace["__hash__"] = None
     if name in _INTERPRETER:
@@ -300,11 +329,15 @@ def _unary(operation: str, kind: type | None) -> Any:
     return method
 
 
-def _binary(operation: str, reflected: bool = False) -> Any:
+def _binary(operation: str, reflected: bool = False, plain: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Returns an operator; `plain`, that of plain data, is used for an object derived from it and other plain data."""
+
     def method(self: Any, other: Any) -> Any:
         handle = handle_of(self)
         if handle and not (handle.peer.trusts_operators or handle.is_direct or handle_of(other)):
             # The program's own operator would see the expected value and decide the check.
+            if plain is not None:
+                return plain(self, other)
             raise TypeError("a test cannot combine an object of the program with plain data: convert it first")
         if handle is None:
             return NotImplemented
@@ -380,6 +413,8 @@ def _subclass(name: str, bases: tuple[type, ...], namespace: dict[str, Any], key
     functions = {key: value for key, value in content.items() if isinstance(value, types.FunctionType)}
     rest = {key: value for key, value in content.items() if key not in functions}
     made = peer.request("subclass", name, list(bases), functions, rest, keywords)
+    if made in _CLASSES:
+        _CLASSES[made].is_direct = True
     if cell is not None:
         cell.cell_contents = made
     return made

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 import types
 from _thread import RLock  # without the rest of `threading`, which takes longer to load
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, values
-from megatron_sspo.sandbox.inside.proxies.classes import DATA, describe, has_real_name
+from megatron_sspo.sandbox.inside.proxies.classes import DATA, data_base_of, describe, has_real_name
 from megatron_sspo.sandbox.inside.proxies.operations import OPERATIONS, STOPPING
 from megatron_sspo.sandbox.inside.proxies.shared import SharedContainers, tag_of
 
@@ -17,8 +19,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
+_RECURSION_LIMIT = 10_000  # for some 1,000 nested lists
 # Modules whose types are equal on both sides. None of them executes its arguments.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Allows as deep a nesting of values as Python itself can compare, inside this context."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class Peer:
@@ -78,7 +92,8 @@ class Peer:
             dropped = self._shared.drop_unused()
             self._describing.clear()
             try:
-                wire.write(self._sending, [dropped, changes, make()])
+                with _deep_recursion():
+                    wire.write(self._sending, [dropped, changes, make()])
             except BaseException:
                 self._described -= self._describing
                 self._shared.drop_unsynced()
@@ -87,7 +102,9 @@ class Peer:
 
     def receive(self) -> Any:
         """Receives a message, and applies the changes of the other side's containers."""
-        match wire.read(self._receiving):
+        with _deep_recursion():
+            message = wire.read(self._receiving)
+        match message:
             case [[*dropped], [*changes], [*body]]:
                 try:
                     self._shared.apply(changes)
@@ -101,7 +118,8 @@ class Peer:
     def checked_decode(self, message: Any) -> Any:
         """Decodes a value of the other side; raises `Broken` if the message is invalid."""
         try:
-            value = self.decode(message)
+            with _deep_recursion():
+                value = self.decode(message)
             self._shared.mark_synced()
         except (wire.Broken, wire.Unsendable):
             raise
@@ -274,11 +292,11 @@ class Peer:
                 return self._exported[number]
             case ["object", int(number), kind]:
                 if number not in self._proxies:
-                    made = object.__new__(self._decode_class(kind))
+                    made = object.__new__(self._decode_mirror(kind))
                     self._proxies[number] = mirror.attach(made, self, number)
                 return self._proxies[number]
             case ["derived", int(number), kind, plain]:
-                made = self._decode_class(kind)
+                made = self._decode_mirror(kind)
                 if number not in self._proxies:
                     data = self.decode(plain)
                     value = mirror.base_of(made).__new__(made, data)
@@ -306,7 +324,7 @@ class Peer:
 
     def _make_derived(self, message: Any, base: type) -> Any:
         number, kind = message
-        made = self._decode_class(kind)
+        made = self._decode_mirror(kind)
         if mirror.base_of(made) is not base:
             raise ValueError("a class is not derived from the type that its message names")
         value = base.__new__(made)  # pyright: ignore[reportCallIssue]
@@ -314,12 +332,18 @@ class Peer:
         return value
 
     def _decode_error(self, number: int, kind: type, arguments: list[Any], fields: dict[str, Any]) -> Any:
-        found = {name: self.decode(part) for name, part in fields.items()}
+        found = {name: self.decode(part) for name, part in fields.items() if name != mirror.FIELD}
         if number not in self._proxies:
             error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)
             self._proxies[number] = mirror.attach(error, self, number)
         errors.set_fields(self._proxies[number], found)
         return self._proxies[number]
+
+    def _decode_mirror(self, message: Any) -> type:
+        kind = self._decode_class(message)
+        if not isinstance(kind, mirror.Mirror):
+            raise ValueError("not a class of the other side")
+        return kind
 
     def _decode_class(self, message: Any) -> type:
         match message:
@@ -333,6 +357,8 @@ class Peer:
                     return known
                 found = [self._decode_class(part) for part in bases]
                 data = self._decode_class(base) if base is not None else None
+                if any(part[0] == "library" for part in bases) or (data and data_base_of(data) is not data):
+                    raise ValueError(f"the bases of {name} are not those that a program can have")
                 names = [str(part) for part in special], [str(part) for part in members]
                 self._classes[number] = mirror.make_class(self, number, name, found, *names, data)
                 return self._classes[number]

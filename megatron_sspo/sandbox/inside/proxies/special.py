@@ -16,6 +16,7 @@ BINARY = {
 _NOT_COMBINING = ("__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 INPLACE = {f"__i{name.strip('_')}__": f"i{name.strip('_')}" for name in BINARY if name not in _NOT_COMBINING}
 REFLECTED = {f"__r{name.strip('_')}__": BINARY[name] for name in BINARY if name not in _NOT_COMBINING}
+COMBINING = {name: operation for name, operation in BINARY.items() if name not in _NOT_COMBINING} | REFLECTED
 OTHER = {
     **{f"__{name}__": name for name in ("call", "getitem", "setitem", "delitem", "exit", "round", "format")},
     "__missing__": "missing",

@@ -28,6 +28,7 @@ class ProgramSide(Peer):
         super().__init__(receiving, sending, parity=1)
         self._globals: dict[str, Any] = {}
         self._functions: dict[int, int] = {}
+        self._originals: dict[str, Any] = {}  # standard streams and functions that a test has replaced
 
     def serve(self) -> None:
         """Answers requests until the judge has ended."""
@@ -50,6 +51,8 @@ class ProgramSide(Peer):
         if operation == "name":
             (name,) = arguments
             return (True, self._globals[name]) if name in self._globals else (False, None)
+        if operation == "replace":
+            return self._replace(*arguments)
         return super().perform(operation, arguments, keywords)
 
     def _load(self, source: str) -> None:
@@ -59,6 +62,11 @@ class ProgramSide(Peer):
             self._globals = vars(sys.modules[_MODULE])
             if error.code not in (None, 0):
                 raise
+
+    def _replace(self, module: str, name: str, value: Any) -> None:
+        """Replaces a standard stream, `input` or `print` by an object of the tests; None restores the original."""
+        original = self._originals.setdefault(name, getattr(sys.modules[module], name))
+        setattr(sys.modules[module], name, original if value is None else value)
 
     def encode(self, value: Any) -> Any:
         """Returns a value as JSON; a function of the tests becomes a reference to the original."""

@@ -25,9 +25,9 @@ _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "decimal.Decimal": lambda value: (str(value),),
     "datetime.date": lambda value: (value.year, value.month, value.day),
     "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
-    "datetime.datetime": lambda value: (*value.timetuple()[:6], value.microsecond, value.tzinfo, value.fold),
+    "datetime.datetime": lambda value: (*value.timetuple()[:6], value.microsecond, _zone(value), value.fold),
     "datetime.time": lambda value: (
-        *(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold),
+        *(value.hour, value.minute, value.second, value.microsecond, _zone(value), value.fold),
     ),
     "datetime.timezone": lambda value: value.__getinitargs__(),
     "zoneinfo.ZoneInfo": lambda value: (value.key,),
@@ -38,6 +38,8 @@ _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "re.Pattern": lambda value: (value.pattern, value.flags),
     "array.array": lambda value: (value.typecode, value.tolist()),
     "types.SimpleNamespace": lambda value: (vars(value),),
+    "dataclasses._FIELD_BASE": lambda value: (value.name,),
+    "dataclasses._MISSING_TYPE": lambda value: (),
     "ipaddress.IPv4Address": lambda value: (str(value),),
     "ipaddress.IPv6Address": lambda value: (str(value),),
     "ipaddress.IPv4Network": lambda value: (str(value),),
@@ -55,10 +57,26 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "datetime.time": lambda *parts: _type_of("datetime.time")(*parts[:5], fold=parts[5]),
     "re.Pattern": lambda pattern, flags: re.compile(pattern, flags),
     "types.SimpleNamespace": lambda fields: _type_of("types.SimpleNamespace")(**fields),
+    "dataclasses._FIELD_BASE": lambda name: _dataclass_mark(f"_FIELD{name.removeprefix('_FIELD')}"),
+    "dataclasses._MISSING_TYPE": lambda: _dataclass_mark("MISSING"),
     "builtins.dict_keys": lambda keys: dict.fromkeys(keys).keys(),
     "builtins.dict_values": lambda values: dict(enumerate(values)).values(),
     "builtins.dict_items": lambda items: dict(items).items(),
 }
+
+
+def _dataclass_mark(name: str) -> Any:
+    """Returns an object that `dataclasses` recognizes by its identity."""
+    return getattr(importlib.import_module("dataclasses"), name)
+
+
+def _zone(value: Any) -> Any:
+    """Returns the time zone of a time; that of a class of the program as its offset and name at this time."""
+    zone = value.tzinfo
+    if zone is None or f"{type(zone).__module__}.{type(zone).__qualname__}" in _REBUILT:
+        return zone
+    offset = value.utcoffset()
+    return None if offset is None else _type_of("datetime.timezone")(offset, value.tzname() or "")
 
 
 def _type_of(name: str) -> Any:

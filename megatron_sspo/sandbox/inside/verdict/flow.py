@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from megatron_sspo.sandbox.inside.verdict.trees import walk
@@ -10,6 +11,8 @@ _ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, 
 _ASSIGNING += (ast.withitem,)
 _BINDING = (ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.ExceptHandler, ast.MatchAs)
 _BINDING += (ast.MatchStar, ast.Import, ast.ImportFrom)
+_PLAIN_TYPES = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, Counter)
+_PLAIN_ATTRIBUTES = frozenset(name for kind in _PLAIN_TYPES for name in dir(kind))
 
 
 class Flow:
@@ -20,6 +23,7 @@ class Flow:
         results: names that hold values which the program returned.
         in_place: names passed to the program by a statement that is only a call, so they may hold its results.
         passed: names that are passed to the program.
+        class_names: names of functions whose results are used as objects of a class, not as plain data.
         defined: functions of the tests, by name.
         nodes: all nodes of the tests' syntax trees.
     """
@@ -41,6 +45,7 @@ class Flow:
         self.passed: set[str] = set()
         while self._propagate():
             pass
+        self.class_names = set(self._class_names())
 
     def _propagate(self) -> bool:
         before = len(self.functions), len(self.results), len(self.passed)
@@ -57,6 +62,20 @@ class Flow:
             if self.uses_results(call.func):
                 self.in_place |= {arg.id for arg in call.args if isinstance(arg, ast.Name)} & self.bound
         return before != (len(self.functions), len(self.results), len(self.passed))
+
+    def _class_names(self) -> Iterator[str]:
+        makers: dict[str, set[str]] = {}
+        for node in self._assigning:
+            for target, value in _assignments(node):
+                if isinstance(target, ast.Name) and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                    makers.setdefault(target.id, set()).add(value.func.id)
+        for node in self.nodes:
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
+                    yield from makers.get(name, ())
+                case ast.Attribute(value=ast.Call(func=ast.Name(id=name)), attr=attribute):
+                    if attribute not in _PLAIN_ATTRIBUTES:
+                        yield name
 
     def _calls_program(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         decorated = any(map(self.uses_results, function.decorator_list))

@@ -32,6 +32,8 @@ class ItemCounter(ast.NodeTransformer):
     _check: Site | None  # the check whose condition is being rewritten
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == "__name__" and isinstance(node.ctx, ast.Load):
+            return ast.copy_location(ast.Constant("__main__"), node)
         return node  # at once, since most nodes are names and constants
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:

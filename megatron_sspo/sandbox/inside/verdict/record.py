@@ -52,8 +52,11 @@ class Record:
 
     def _unchecked_test(self) -> str:
         texts: dict[int, list[Site]] = {}
-        for site in self._sites:
-            if site.kind == "check" and site.is_real and (not site.owner or site.owner in self._flow.loaded):
+        checks = [site for site in self._sites if site.kind == "check" and site.is_real]
+        if checks and not any(site.num_checked for site in checks) and not any(map(self._is_excused, checks)):
+            return "none of the checks has run"
+        for site in checks:
+            if not site.owner or site.owner in self._flow.loaded:
                 texts.setdefault(site.text, []).append(site)
         for text, sites in texts.items():
             if not any(site.num_checked for site in sites) and not any(map(self._is_excused, sites)):

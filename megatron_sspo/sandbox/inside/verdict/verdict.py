@@ -1,7 +1,11 @@
 """Runs the tests against the program and determines the verdict."""
 
+from __future__ import annotations
+
 import ast
 import gc
+import sys
+import types
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.common.program import remember_lines
@@ -14,6 +18,10 @@ from megatron_sspo.sandbox.inside.verdict.names import Namespace
 from megatron_sspo.sandbox.inside.verdict.record import Record
 from megatron_sspo.sandbox.inside.verdict.sites import Sites
 from megatron_sspo.sandbox.inside.verdict.trees import RECORD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from typing import Any
 
 
 def find_verdict(judge_side: JudgeSide, tests: list[str], reported: list[str]) -> tuple[str, str]:
@@ -40,6 +48,7 @@ def _run_tests(
     judge_side: JudgeSide, tests: list[str], trees: list[ast.Module], reported: list[str]
 ) -> tuple[str, str]:
     flow = Flow(trees)
+    judge_side.class_names = flow.class_names
     solution_module(judge_side)
     expects_name_error = any("NameError" in test for test in tests)
     report = reported.append
@@ -50,6 +59,7 @@ def _run_tests(
     sites = Sites(flow, is_detailed=False)
     record = namespace[RECORD] = Record(judge_side, flow, sites, lambda: _detailed_sites(tests))
     guard.install(flow.nodes, report)
+    sys.modules["__main__"] = _MainModule(namespace)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
     for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
@@ -65,6 +75,22 @@ def _run_tests(
         return "error", "the program ended, or broke the protocol"
     found = next(iter(reported), "") or record.verdict()
     return ("failed", found) if found else ("passed", "")
+
+
+class _MainModule(types.ModuleType):
+    """The module in which `unittest.main()` looks for tests: it has the tests' own names."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        super().__init__("__main__")
+        self._namespace = namespace
+
+    def __dir__(self) -> list[str]:
+        return list(self._namespace)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._namespace:
+            raise AttributeError(name)
+        return self._namespace[name]
 
 
 def _detailed_sites(tests: list[str]) -> Sites:
