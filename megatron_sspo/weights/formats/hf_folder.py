@@ -17,6 +17,7 @@ from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import check_destination, publish
+from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import read_header
 from megatron_sspo.weights.formats.stored import StoredTensor
@@ -61,7 +62,9 @@ class HFFolder(ModelFolder):
             if unindexed := sorted(header.keys() - indexed):
                 raise UserError(f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there")
             found |= header
-        return {name: found[name] for name in self.index}
+        # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
+        stored = {name: found[name] for name in self.index if not name.endswith(".rotary_emb.inv_freq")}
+        return split_fused_experts(stored, self.config, self.path)
 
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
