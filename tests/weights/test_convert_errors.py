@@ -184,11 +184,11 @@ def test_wrong_direction_is_refused(pair, tmp_path):
         convert(pair[1], tmp_path / "out", to="megatron")
 
 
-@pytest.mark.parametrize("num_threads", [0, -1])
-def test_fewer_threads_than_one(pair, tmp_path, capsys, num_threads):
+@pytest.mark.parametrize("num_threads", [0, -1, 257, 10**9])
+def test_numbers_of_threads_that_are_refused(pair, tmp_path, capsys, num_threads):
     assert main(["convert", str(pair[0]), str(tmp_path / "out"), "--threads", str(num_threads)]) == 2
     said = capsys.readouterr().err
-    assert f"--threads is {num_threads}; it must be 1 or more" in said and said.count("\n") == 1
+    assert f"--threads is {num_threads}; it must be from 1 to 256" in said and said.count("\n") == 1
     assert not list(tmp_path.glob("out*")), "something was written"
 
 
@@ -198,6 +198,23 @@ def test_a_destination_that_is_not_empty(pair, tmp_path):
     (tmp_path / "empty").mkdir()
     convert(pair[0], tmp_path / "empty")
     assert verify(pair[0], tmp_path / "empty").differences == []
+
+
+@pytest.mark.parametrize("destination", ["/", "loop", "null"])
+def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "null").symlink_to("/dev/null")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["convert", str(pair[0]), str(tmp_path / destination)]) == 2
+    said = capsys.readouterr().err
+    assert "exists and is not an empty folder" in said and said.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+def test_a_source_that_links_to_itself(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["convert", str(tmp_path / "loop"), str(tmp_path / "out")]) == 2
+    assert f"there is no folder {tmp_path / 'loop'}" in capsys.readouterr().err
 
 
 def run_as_nobody(*arguments):
