@@ -177,6 +177,42 @@ def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
+def test_a_flipped_bit_of_a_weight_is_found(pair, tmp_path, part):
+    """Every record of a checkpoint has a CRC-32, which torch does not compare."""
+    file = pair[1] / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    piece = read_index(pair[1])["embedding.word_embeddings.weight"].pieces[0]
+    start = content.index(HFFolder(pair[0]).read("model.embed_tokens.weight").numpy().tobytes(), piece.offset)
+    content[start + int(part * 97 * 16 * 4)] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"model.embed_tokens.weight in {file} is damaged: .* CRC-32"):
+        convert(pair[1], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def megatron_lm_folder(megatron, folder, *, content, name):
+    folder.mkdir()
+    shutil.copytree(megatron, folder / name)
+    (folder / "latest_checkpointed_iteration.txt").write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(("content", "name"), [("100\n", "iter_0000100"), ("release", "release")])
+def test_the_newest_checkpoint_of_megatron_lm(pair, tmp_path, content, name):
+    folder = megatron_lm_folder(pair[1], tmp_path / "run", content=content, name=name)
+    convert(folder, tmp_path / "out")
+    assert verify(folder, tmp_path / "out").differences == verify(pair[0], tmp_path / "out").differences == []
+
+
+@pytest.mark.parametrize("content", ["", "abc", "-1", "../iter_0000100", "99", "9" * 5000, "release"])
+def test_no_newest_checkpoint_of_megatron_lm(pair, tmp_path, capsys, content):
+    folder = megatron_lm_folder(pair[1], tmp_path / "run", content=content, name="iter_0000100")
+    assert main(["convert", str(folder), str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "latest_checkpointed_iteration.txt names" in said and said.count("\n") == 1 and len(said) < 500
+
+
 def test_wrong_direction_is_refused(pair, tmp_path):
     with pytest.raises(UserError, match=r"--to hf needs a Megatron checkpoint, and .* is a Hugging Face folder"):
         convert(pair[0], tmp_path / "out", to="hf")

@@ -75,7 +75,7 @@ def convert(
             "on this machine"
         )
     destination = real_path(destination)
-    with os_errors_as_user_errors():
+    with os_errors_as_user_errors(partial_path(destination)):
         check_destination(destination, [Path(source), *([config_folder] if config_folder else [])])
         with open_folder(source, config_folder) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
