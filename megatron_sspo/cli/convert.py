@@ -12,7 +12,9 @@ def add_arguments(commands: Any, *, run: Any) -> None:
         commands, "convert", run=run, help="converts a Hugging Face folder to a Megatron checkpoint, or the reverse"
     )
     command.add_argument(
-        "source", metavar="SRC", help="a Hugging Face folder, a torch_dist folder, or a checkpoint of a run"
+        "source",
+        metavar="SRC",
+        help="a Hugging Face folder, a torch_dist folder, a run's checkpoint, or a folder of Megatron-LM's checkpoints",
     )
     command.add_argument("destination", metavar="DST", help="the new folder")
     command.add_argument(

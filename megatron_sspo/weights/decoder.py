@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.weights.family import EXPERTS, Config, flag, number, require, size
+from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, flag, number, require, size
 from megatron_sspo.weights.table import Group, ParameterMap, gate_up, qkv, replicated, row_parallel, vocab
 
 Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have if it is present
@@ -22,7 +22,7 @@ _PLAIN: Allowed = {
     "quantization_config": (None,),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
-_ROPE_THETA = 10000.0  # Transformers' default
+_ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families
 # Limits far above every model, at which the weight table is still built in seconds.
 _MAX_LAYERS, _MAX_EXPERTS = 10_000, 200_000
 
@@ -41,7 +41,7 @@ def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed =
     require(found, {"partial_rotary_factor": (1, None), **rope_parameters})
 
 
-def rope(config: Config) -> dict[str, Any]:
+def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
     """Returns the rotary embedding's parameters as Transformers 5 writes them: {"rope_type", "rope_theta", ...}.
 
     Older files have `rope_theta` beside a `rope_scaling` in which the type may be called `type`.
@@ -54,14 +54,16 @@ def rope(config: Config) -> dict[str, Any]:
     rope_type = found.pop("type", "default")
     # `require_decoder` refuses parameters that are given per kind of layer
     if not any(isinstance(value, Mapping) for value in found.values()):
-        found["rope_theta"] = number({**config, **found}, "rope_theta", _ROPE_THETA)
+        found["rope_theta"] = number({**config, **found}, "rope_theta", default_theta)
     return {"rope_type": rope_type, **found}
 
 
 # ------------------------------------------------------------------ arguments
 
 
-def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False) -> dict[str, Any]:
+def decoder_fields(
+    config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False, default_epsilon: float = _EPSILON
+) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config)
     num_layers = size(config, "num_hidden_layers")
@@ -77,7 +79,7 @@ def decoder_fields(config: Config, *, qk_layernorm: bool = False, qkv_bias: bool
         "num_query_groups": num_groups,
         "kv_channels": head_dim,
         "normalization": "RMSNorm",
-        "layernorm_epsilon": number(config, "rms_norm_eps", 1e-6),
+        "layernorm_epsilon": number(config, "rms_norm_eps", default_epsilon),
         "gated_linear_unit": True,
         "activation_func": torch.nn.functional.silu,
         "add_bias_linear": False,
@@ -114,14 +116,14 @@ def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dic
     }
 
 
-def embedding_fields(config: Config) -> dict[str, Any]:
+def embedding_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
     """Returns arguments of GPTModel: the vocabulary and the rotary embedding."""
     return {
         "vocab_size": size(config, "vocab_size"),
         "max_sequence_length": size(config, "max_position_embeddings"),
         "share_embeddings_and_output_weights": flag(config, "tie_word_embeddings"),
         "position_embedding_type": "rope",
-        "rotary_base": rope(config)["rope_theta"],
+        "rotary_base": rope(config, default_theta)["rope_theta"],
     }
 
 
@@ -141,13 +143,13 @@ def dense_rows(
 
 
 def moe_rows(
-    config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, **experts: str
+    config: Config, padded_vocab_size: int, *, names: ExpertNames, width_field: str, qk_layernorm: bool = False
 ) -> list[ParameterMap]:
-    """Returns the rows of a model whose layers are all mixtures of experts; `experts`: see `expert_rows`."""
+    """Returns the rows of a model whose layers are all mixtures of experts; arguments: see `expert_rows`."""
 
     def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
         attention = attention_rows(config, layer, qk_layernorm=qk_layernorm)
-        return [*attention, *expert_rows(config, layer, **experts)]
+        return [*attention, *expert_rows(config, layer, names, width_field)]
 
     return decoder_rows(config, padded_vocab_size, layer_rows)
 
@@ -217,22 +219,19 @@ def mlp_rows(config: Config, layer: int) -> list[ParameterMap]:
     return _gated_rows(config, f"decoder.layers.{layer}.mlp", names, "intermediate_size", "tensor")
 
 
-def expert_rows(
-    config: Config, layer: int, *, width_field: str, router: str, gate: str, up: str, down: str
-) -> list[ParameterMap]:
+def expert_rows(config: Config, layer: int, names: ExpertNames, width_field: str) -> list[ParameterMap]:
     """Returns the rows of one layer's router and experts.
 
     Args:
         width_field: the field of config.json with the intermediate size of an expert.
-        router, gate, up, down: the names of these modules in Hugging Face's layer, with {e} for the expert's number.
     """
     megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
     num_experts = _num_experts(config)
     shape = (num_experts, size(config, "hidden_size"))
-    rows = [replicated(f"{megatron}.router.weight", f"{hf}.{router}.weight", shape)]
+    rows = [replicated(f"{megatron}.router.weight", f"{hf}.{names.router}.weight", shape)]
     for e in range(num_experts):
-        names = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (gate, up, down))
-        rows += _gated_rows(config, f"{megatron}.experts.{e}", names, width_field, "expert_tensor")
+        modules = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (names.gate, names.up, names.down))
+        rows += _gated_rows(config, f"{megatron}.experts.{e}", modules, width_field, "expert_tensor")
     return rows
 
 

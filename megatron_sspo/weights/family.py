@@ -19,6 +19,16 @@ Config = Mapping[str, Any]  # the content of config.json
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertNames:
+    """The modules of a layer's experts within Hugging Face's layer, with {e} for the number of an expert."""
+
+    router: str
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """Everything specific to the models of one `model_type`. The functions take the content of config.json."""
 
@@ -27,6 +37,7 @@ class Family:
     transformer_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's TransformerConfig
     model_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's GPTModel; vocab_size is not padded
     rows: Callable[[Config, int], list[ParameterMap]]  # (config, padded vocabulary size) -> one row per parameter
+    expert_names: ExpertNames | None = None  # None: a model without experts
 
 
 def load_family(config: Config, name: str | None = None) -> Family:
@@ -57,19 +68,19 @@ def load_family(config: Config, name: str | None = None) -> Family:
 
 
 def size(config: Config, *names: str, default: int | None = None) -> int:
-    """Returns a positive integer of config.json, from the first of the fields `names` that is present."""
-    for name in names:
-        if config.get(name) is not None:
-            value = config[name]
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
-                raise UserError(
-                    f"config.json has {name} {short_repr(value)}; it must be a positive integer of less than "
-                    f"{_MAX_SIZE:,}"
-                )
-            return value
-    if default is None:
+    """Returns a positive integer of config.json; all of the fields `names` mean the same, and one is enough."""
+    found = {name: config[name] for name in names if config.get(name) is not None}
+    for name, value in found.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
+            raise UserError(
+                f"config.json has {name} {short_repr(value)}; it must be a positive integer of less than {_MAX_SIZE:,}"
+            )
+    if len(set(found.values())) > 1:
+        listed = " and ".join(f"{name} {value:,}" for name, value in found.items())
+        raise UserError(f"config.json has {listed}, which mean the same; remove the wrong one")
+    if not found and default is None:
         raise UserError(f"config.json has no {' or '.join(names)}; the model cannot be built without it")
-    return default
+    return next(iter(found.values()), default)  # pyright: ignore[reportReturnType]
 
 
 def number(config: Config, name: str, default: float | None = None) -> float:

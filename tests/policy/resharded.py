@@ -3,7 +3,8 @@
     python resharded.py FOLDERS BATCHES RESULTS NAMES
 
 A step loads the checkpoint of an earlier step, saves it again, and takes two updates. A step without an earlier one
-trains first: its two updates are those of a run that is not interrupted.
+trains first: its two updates are those of a run that is not interrupted. It also exports its weights, with which each
+later step starts a run in its own layout: the update of that run has no rounding of another layout in it.
 """
 
 import sys
@@ -74,7 +75,10 @@ def origin(name: str) -> str:
 
 
 def take(name: str, device: torch.device, folders: Path, batches: Path, results: Path) -> None:
-    """Takes a step: writes a checkpoint into RESULTS/NAME, and the updates after it into NAME.pt. A collective."""
+    """Takes a step: writes a checkpoint into RESULTS/NAME, and the updates after it into NAME.pt. A collective.
+
+    The last update of NAME.pt is that of a run that starts in this layout with the weights of the origin.
+    """
     import torch.distributed as dist
     from resume import make_policy
     from tiny_policy import read_batch
@@ -92,10 +96,18 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
         (results / name).mkdir()
     dist.barrier()
     policy.save(results / name)
+    if not step.source:
+        policy.export(results / f"{name}, exported")
     found = []
-    for _ in range(2 if step.dtype == "float32" else 0):  # layouts round bfloat16 differently
+
+    def update(policy: Any) -> None:
         record = policy.update(batch, sspo())
         found.append((record, gather_gradients(policy)))
+
+    if step.dtype == "float32":  # layouts round bfloat16 differently
+        update(policy)
+        update(policy)
+        update(make_policy(results / f"{origin(name)}, exported", device, step.parallel, model=model, ddp=step.ddp))
     if dist.get_rank() == 0:
         torch.save(
             [((r.loss, r.grad_norm, r.learning_rate), gradient) for r, gradient in found], results / f"{name}.pt"

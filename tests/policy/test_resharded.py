@@ -62,7 +62,21 @@ def test_the_whole_state_is_equal_to_the_bit(results, name):
     assert (step, others) == (2, [])
 
 
-@pytest.mark.parametrize("name", [name for name, step in STEPS.items() if step.source and step.dtype == "float32"])
+in_float32 = pytest.mark.parametrize(
+    "name", [name for name, step in STEPS.items() if step.source and step.dtype == "float32"]
+)
+
+
+@in_float32
+def test_the_next_gradient_is_that_of_a_run_that_starts_in_the_new_layout(results, name):
+    """Its weights went through a Hugging Face folder, not through the checkpoint: no code of loading is in common."""
+    ((loss, norm, _), gradient), _, ((loss_of_start, norm_of_start, _), expected) = torch.load(results / f"{name}.pt")
+    assert (loss, norm) == (loss_of_start, norm_of_start)
+    assert gradient.keys() == expected.keys()
+    assert not [key for key, tensor in expected.items() if not torch.equal(gradient[key], tensor)]
+
+
+@in_float32
 def test_the_next_two_updates_are_those_of_the_run_that_was_not_interrupted(results, name):
     found, expected = (torch.load(results / f"{each}.pt") for each in (name, origin(name)))
     back = STEPS[name].parallel == STEPS[origin(name)].parallel  # otherwise layouts add up in different orders

@@ -15,7 +15,9 @@ from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import assert_same_bits, tensors
-from tests.weights.tiny_checkpoints import KINDS
+from tests.weights.tiny_checkpoints import KINDS, build
+
+_FUSED = "model.layers.0.mlp.experts.gate_up_proj"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,6 +39,69 @@ def test_round_trip_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
     convert(tmp_path / "megatron", tmp_path / "hf")
     assert len(list((tmp_path / "hf").glob("model-*.safetensors"))) > 1
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
+
+
+@pytest.mark.parametrize("max_shard_size", ["1GB", "3KB"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral"])
+def test_all_experts_of_a_layer_in_one_tensor(checkpoint, tmp_path, kind, max_shard_size):
+    """Transformers 5 writes such folders on request."""
+    model = build(kind)
+    model.save_pretrained(tmp_path / "fused", save_original_format=False, max_shard_size=max_shard_size)
+    assert "model.layers.0.mlp.experts.gate_up_proj" in tensors(tmp_path / "fused")
+    convert(tmp_path / "fused", tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "hf")
+    assert_same_bits(checkpoint(kind), tmp_path / "hf")
+    assert verify(tmp_path / "fused", tmp_path / "megatron").differences == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t | {"model.layers.0.mlp.experts.0.up_proj.weight": torch.zeros(12, 16)}, "up_proj.weight twice"),
+        (lambda t: t | {_FUSED: t[_FUSED][:5].clone()}, f"without a row in the weight table: {_FUSED}"),
+        (lambda t: t | {_FUSED: t[_FUSED][:, :23].clone()}, f"without a row in the weight table: {_FUSED}"),
+        (lambda t: t | {_FUSED: t[_FUSED].flatten()}, f"without a row in the weight table: {_FUSED}"),
+        (lambda t: t | {_FUSED: torch.zeros(10**12, 24, 0)}, f"without a row in the weight table: {_FUSED}"),
+        (lambda t: t | {_FUSED: torch.zeros(6, 24, 0)}, r"up_proj.weight \[12, 0\] instead of \[12, 16\]"),
+    ],
+    ids=["an expert twice", "an expert too few", "an odd number of rows", "flat", "experts without end", "empty"],
+)
+def test_wrong_tensors_of_all_experts(tmp_path, change, message):
+    build("qwen3_moe").save_pretrained(tmp_path / "hf", save_original_format=False)
+    file = tmp_path / "hf" / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=message):
+        convert(tmp_path / "hf", tmp_path / "megatron")
+    assert not list(tmp_path.glob("megatron*"))
+
+
+def test_frequencies_of_the_rotary_embedding_are_left_out(checkpoint, tmp_path):
+    """Llama 2 was published with them; Transformers computes them from config.json."""
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    frequencies = {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(1) for layer in range(2)}
+    save_file(load_file(file) | frequencies, file, metadata={"format": "pt"})
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "back")
+    assert_same_bits(checkpoint("llama"), tmp_path / "back")
+    assert verify(tmp_path / "hf", tmp_path / "back").differences == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [("llama", "layers.1.input_layernorm"), ("qwen3_moe", ".experts.1.")], ids=["layers", "experts"]
+)
+def test_layers_and_experts_of_different_dtypes(checkpoint, tmp_path, kind, part):
+    """Megatron has one tensor, of one dtype, for all layers and experts."""
+    shutil.copytree(checkpoint(kind), tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    mixed = {name: tensor.half() if part in name else tensor for name, tensor in load_file(file).items()}
+    save_file(mixed, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"weight is float32 and .* is float16, .* with --dtype"):
+        convert(tmp_path / "hf", tmp_path / "megatron")
+    convert(tmp_path / "hf", tmp_path / "megatron", dtype=torch.float32)
+    convert(tmp_path / "megatron", tmp_path / "back")
+    found = tensors(tmp_path / "back")
+    assert all(torch.equal(tensor.float(), found[name]) for name, tensor in mixed.items())
 
 
 def test_nan_bits_survive(tmp_path, checkpoint):

@@ -177,6 +177,42 @@ def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
+def test_a_flipped_bit_of_a_weight_is_found(pair, tmp_path, part):
+    """Every record of a checkpoint has a CRC-32, which torch does not compare."""
+    file = pair[1] / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    piece = read_index(pair[1])["embedding.word_embeddings.weight"].pieces[0]
+    start = content.index(HFFolder(pair[0]).read("model.embed_tokens.weight").numpy().tobytes(), piece.offset)
+    content[start + int(part * 97 * 16 * 4)] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"model.embed_tokens.weight in {file} is damaged: .* CRC-32"):
+        convert(pair[1], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def megatron_lm_folder(megatron, folder, *, content, name):
+    folder.mkdir()
+    shutil.copytree(megatron, folder / name)
+    (folder / "latest_checkpointed_iteration.txt").write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(("content", "name"), [("100\n", "iter_0000100"), ("release", "release")])
+def test_the_newest_checkpoint_of_megatron_lm(pair, tmp_path, content, name):
+    folder = megatron_lm_folder(pair[1], tmp_path / "run", content=content, name=name)
+    convert(folder, tmp_path / "out")
+    assert verify(folder, tmp_path / "out").differences == verify(pair[0], tmp_path / "out").differences == []
+
+
+@pytest.mark.parametrize("content", ["", "abc", "-1", "../iter_0000100", "99", "9" * 5000, "release"])
+def test_no_newest_checkpoint_of_megatron_lm(pair, tmp_path, capsys, content):
+    folder = megatron_lm_folder(pair[1], tmp_path / "run", content=content, name="iter_0000100")
+    assert main(["convert", str(folder), str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "latest_checkpointed_iteration.txt names" in said and said.count("\n") == 1 and len(said) < 500
+
+
 def test_wrong_direction_is_refused(pair, tmp_path):
     with pytest.raises(UserError, match=r"--to hf needs a Megatron checkpoint, and .* is a Hugging Face folder"):
         convert(pair[0], tmp_path / "out", to="hf")
@@ -184,11 +220,11 @@ def test_wrong_direction_is_refused(pair, tmp_path):
         convert(pair[1], tmp_path / "out", to="megatron")
 
 
-@pytest.mark.parametrize("num_threads", [0, -1])
-def test_fewer_threads_than_one(pair, tmp_path, capsys, num_threads):
+@pytest.mark.parametrize("num_threads", [0, -1, 257, 10**9])
+def test_numbers_of_threads_that_are_refused(pair, tmp_path, capsys, num_threads):
     assert main(["convert", str(pair[0]), str(tmp_path / "out"), "--threads", str(num_threads)]) == 2
     said = capsys.readouterr().err
-    assert f"--threads is {num_threads}; it must be 1 or more" in said and said.count("\n") == 1
+    assert f"--threads is {num_threads}; it must be from 1 to 256" in said and said.count("\n") == 1
     assert not list(tmp_path.glob("out*")), "something was written"
 
 
@@ -198,6 +234,23 @@ def test_a_destination_that_is_not_empty(pair, tmp_path):
     (tmp_path / "empty").mkdir()
     convert(pair[0], tmp_path / "empty")
     assert verify(pair[0], tmp_path / "empty").differences == []
+
+
+@pytest.mark.parametrize("destination", ["/", "loop", "null"])
+def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "null").symlink_to("/dev/null")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["convert", str(pair[0]), str(tmp_path / destination)]) == 2
+    said = capsys.readouterr().err
+    assert "exists and is not an empty folder" in said and said.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+def test_a_source_that_links_to_itself(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["convert", str(tmp_path / "loop"), str(tmp_path / "out")]) == 2
+    assert f"there is no folder {tmp_path / 'loop'}" in capsys.readouterr().err
 
 
 def run_as_nobody(*arguments):

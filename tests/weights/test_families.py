@@ -1,5 +1,6 @@
 """Families: names of tensors, fields of config.json, and refused settings."""
 
+import copy
 import json
 from collections import Counter
 
@@ -183,6 +184,23 @@ def test_llama3_scaling_is_the_one_of_transformers():
     torch.testing.assert_close(rotary.inv_freq, expected)
 
 
+@pytest.mark.parametrize("field", ["rms_norm_eps", "rope_theta", "tie_word_embeddings", "norm_topk_prob"])
+@pytest.mark.parametrize("kind", sorted({kind.split("_tied")[0].split("_one")[0] for kind in KINDS}))
+def test_absent_fields_have_the_values_of_transformers(checkpoint, kind, field):
+    from transformers import AutoConfig
+
+    config = json.loads((checkpoint(kind) / "config.json").read_text())
+    config.get("rope_parameters").pop(field, None)
+    config.pop(field, None)
+    family, theirs = load_family(config), AutoConfig.for_model(**copy.deepcopy(config))  # it writes into its arguments
+    fields = family.transformer_fields(config) | family.model_fields(config)
+    assert fields["layernorm_epsilon"] == theirs.rms_norm_eps
+    assert fields["rotary_base"] == theirs.rope_parameters["rope_theta"]
+    assert fields["share_embeddings_and_output_weights"] == theirs.tie_word_embeddings
+    if kind == "qwen3_moe":
+        assert fields["moe_router_pre_softmax"] == (not theirs.norm_topk_prob)
+
+
 def test_head_dim_and_groups_may_be_absent():
     config = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"}
     fields = load_family(config).transformer_fields(config)
@@ -215,6 +233,7 @@ def test_fields_that_every_family_refuses(base, field, value):
         (QWEN3_30B_A3B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
         (QWEN3_30B_A3B, {"rope_parameters": LLAMA3_SCALING}, "rope_type 'llama3'"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 1}, "norm_topk_prob True with num_experts_per_tok 1"),
+        (QWEN3_30B_A3B, {"num_local_experts": 64}, "num_experts 128 and num_local_experts 64, which mean the same"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias True"),
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         (LLAMA, {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 2.0}}, "low_freq_factor 2.0"),

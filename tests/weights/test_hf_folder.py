@@ -54,9 +54,24 @@ def test_no_such_tensor(sharded):
         HFFolder(sharded).read("x")
 
 
-def test_no_config(sharded):
-    (sharded / "config.json").unlink()
-    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("model.bin", "has no config.json, and is no Hugging Face checkpoint; .*save_pretrained"),
+        ("model.gguf", "has a GGUF file, and is no Hugging Face checkpoint; .*save_pretrained"),
+        ("adapter_config.json", r"has the adapter of a model \(adapter_config.json\): merge it"),
+    ],
+)
+def test_folders_of_other_kinds(tmp_path, file, message):
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(UserError, match=message):
+        HFFolder(tmp_path)
+
+
+def test_an_adapter_beside_a_model(sharded):
+    """Transformers would apply it."""
+    (sharded / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="merge it"):
         HFFolder(sharded)
 
 

@@ -51,7 +51,7 @@ class Checksums:
         on_gpu: bool | None = None,
     ) -> None:
         self._num_experts: int = config.get("num_experts") or config.get("num_local_experts") or 0
-        self._num_key_value_heads: int = config["num_key_value_heads"]
+        self._num_key_value_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
         self._tp_size, self._dtype = tp_size, dtype
         on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
         self._digest = digest_on_gpu if on_gpu else digest_on_cpu

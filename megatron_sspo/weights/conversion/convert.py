@@ -20,12 +20,13 @@ from megatron_sspo.weights.conversion.plan import Plan, make_plan
 from megatron_sspo.weights.conversion.progress import Meter
 from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.companions import check_tokenizer_files, copy_tokenizer_files, write_config
-from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish
+from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS
 
+_MAX_THREADS = 256
 _MANIFEST = "manifest.json"
 _JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # they exist only while a conversion is unfinished
 
@@ -68,12 +69,13 @@ def convert(
     """
     if num_threads is None:
         num_threads = DEFAULT_THREADS
-    if num_threads < 1:
+    if not 1 <= num_threads <= _MAX_THREADS:
         raise UserError(
-            f"--threads is {num_threads}; it must be 1 or more, or left out, which is {DEFAULT_THREADS} on this machine"
+            f"--threads is {num_threads}; it must be from 1 to {_MAX_THREADS}, or left out, which is {DEFAULT_THREADS} "
+            "on this machine"
         )
-    destination = Path(destination).resolve()
-    with os_errors_as_user_errors():
+    destination = real_path(destination)
+    with os_errors_as_user_errors(partial_path(destination)):
         check_destination(destination, [Path(source), *([config_folder] if config_folder else [])])
         with open_folder(source, config_folder) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"

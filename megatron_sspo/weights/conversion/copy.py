@@ -84,7 +84,7 @@ class TensorCopier:
             if os.fstat(descriptor).st_size != num_bytes:
                 os.truncate(descriptor, num_bytes)
         self._journal = Journal(journal, self._flush)
-        self._files = Files()
+        self._files = Files(check=True)
         self._stop = threading.Event()
 
     @property

@@ -94,6 +94,7 @@ def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap
         for sources in _cut_into_pieces(_sources(row, stored)):
             blocks.append((row, start, sources))
             start += sum(source.stop - source.start for source in sources)
+    _check_dtypes(keys, rows, stored, dtype)
     targets, files, entries = [], [], []
     pieces: dict[str, list[Piece]] = {}
     frames = [_frame(row, sources, len(keys.locations(row.name)[0].index), dtype) for row, _, sources in blocks]
@@ -123,6 +124,20 @@ def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap
         aliases |= {other.key: location.key for other in others if len(other.index) == len(location.index)}
     manifest = {"format": "torch_dist", "tensors": entries}
     return Plan(targets, files, [], manifest, tensors, aliases, keys.extra_state_keys())
+
+
+def _check_dtypes(
+    keys: CheckpointKeys, rows: Sequence[ParameterMap], stored: Mapping[str, StoredTensor], dtype: torch.dtype | None
+) -> None:
+    """Checks that layers and experts that become one tensor have one dtype, unless all tensors are cast to one."""
+    first: dict[str, StoredTensor] = {}
+    for tensor, key in ((stored[name], keys.locations(row.name)[0].key) for row in rows for name in row.hf):
+        other = first.setdefault(key, tensor)
+        if tensor.dtype != other.dtype and dtype is None:
+            raise UserError(
+                f"{other.name} is {_name(other.dtype)} and {tensor.name} is {_name(tensor.dtype)}, but Megatron stores "
+                f"both in one tensor, {key}; cast all tensors to one dtype with --dtype"
+            )
 
 
 def _sources(row: ParameterMap, stored: Mapping[str, StoredTensor]) -> list[Source]:

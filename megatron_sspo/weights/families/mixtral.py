@@ -5,7 +5,14 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
-from megatron_sspo.weights.family import Config, Family, size
+from megatron_sspo.weights.family import Config, ExpertNames, Family, size
+
+_EXPERTS = ExpertNames(
+    router="block_sparse_moe.gate",
+    gate="block_sparse_moe.experts.{e}.w1",
+    up="block_sparse_moe.experts.{e}.w3",
+    down="block_sparse_moe.experts.{e}.w2",
+)
 
 
 def check(config: Config) -> None:
@@ -20,20 +27,15 @@ def check(config: Config) -> None:
 
 def transformer_fields(config: Config) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
-    return {**decoder_fields(config), **expert_fields(config, width_field="intermediate_size", pre_softmax=False)}
+    experts = expert_fields(config, width_field="intermediate_size", pre_softmax=False)
+    return {**decoder_fields(config, default_epsilon=1e-5), **experts}
 
 
 family = Family(
     architectures=("MixtralForCausalLM",),
     check=check,
     transformer_fields=transformer_fields,
-    model_fields=embedding_fields,
-    rows=partial(
-        moe_rows,
-        width_field="intermediate_size",
-        router="block_sparse_moe.gate",
-        gate="block_sparse_moe.experts.{e}.w1",
-        up="block_sparse_moe.experts.{e}.w3",
-        down="block_sparse_moe.experts.{e}.w2",
-    ),
+    model_fields=partial(embedding_fields, default_theta=1e6),
+    rows=partial(moe_rows, names=_EXPERTS, width_field="intermediate_size"),
+    expert_names=_EXPERTS,
 )

@@ -5,10 +5,16 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
-from megatron_sspo.weights.family import Config, Family, flag, size
+from megatron_sspo.weights.family import Config, ExpertNames, Family, flag, size
 
 # Every layer must be a mixture of experts with full attention.
 _UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False, None)}
+_EXPERTS = ExpertNames(
+    router="mlp.gate",
+    gate="mlp.experts.{e}.gate_proj",
+    up="mlp.experts.{e}.up_proj",
+    down="mlp.experts.{e}.down_proj",
+)
 
 
 def check(config: Config) -> None:
@@ -35,13 +41,6 @@ family = Family(
     check=check,
     transformer_fields=transformer_fields,
     model_fields=embedding_fields,
-    rows=partial(
-        moe_rows,
-        qk_layernorm=True,
-        width_field="moe_intermediate_size",
-        router="mlp.gate",
-        gate="mlp.experts.{e}.gate_proj",
-        up="mlp.experts.{e}.up_proj",
-        down="mlp.experts.{e}.down_proj",
-    ),
+    rows=partial(moe_rows, names=_EXPERTS, width_field="moe_intermediate_size", qk_layernorm=True),
+    expert_names=_EXPERTS,
 )

@@ -18,10 +18,10 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
         UserError: the destination is refused.
     """
     for source in sources:
-        for target in (path, partial_path(path).resolve()):
-            if target.is_relative_to(source.resolve()):
+        for target in (path, real_path(partial_path(path))):
+            if target.is_relative_to(real_path(source)):
                 raise UserError(f"{path} would be written into {source}, which is read; write somewhere else")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
     parent = next(parent for parent in path.parents if parent.exists())
     if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
@@ -30,7 +30,12 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
 
 def partial_path(destination: Path) -> Path:
     """Returns the path of an unfinished conversion's folder."""
-    return destination.with_name(f"{destination.name}.partial")
+    return Path(f"{destination}.partial")
+
+
+def real_path(path: str | Path) -> Path:
+    """Returns the absolute path without links; for a link that leads to itself, the path of that link."""
+    return Path(os.path.realpath(path))
 
 
 def publish(partial: Path, destination: Path) -> None:

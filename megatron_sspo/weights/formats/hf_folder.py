@@ -16,7 +16,8 @@ from torch import Tensor
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
-from megatron_sspo.weights.formats.destination import check_destination, publish
+from megatron_sspo.weights.formats.destination import check_destination, publish, real_path
+from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import read_header
 from megatron_sspo.weights.formats.stored import StoredTensor
@@ -38,10 +39,7 @@ class HFFolder(ModelFolder):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = self.config_folder = Path(path)
-        if not self.path.is_dir():
-            raise UserError(
-                f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
-            )
+        self._check_kind()
         self.config: dict[str, Any] = read_json(self.path / "config.json")
         self.index: dict[str, str] = self._read_index()
 
@@ -61,7 +59,27 @@ class HFFolder(ModelFolder):
             if unindexed := sorted(header.keys() - indexed):
                 raise UserError(f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there")
             found |= header
-        return {name: found[name] for name in self.index}
+        # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
+        stored = {name: found[name] for name in self.index if not name.endswith(".rotary_emb.inv_freq")}
+        return split_fused_experts(stored, self.config, self.path)
+
+    def _check_kind(self) -> None:
+        """Refuses what is not a Hugging Face folder of a whole model, with the way to make one of it."""
+        if not self.path.is_dir():
+            raise UserError(
+                f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
+            )
+        if (self.path / "adapter_config.json").exists():
+            raise UserError(
+                f"{self.path} has the adapter of a model (adapter_config.json): merge it into the model with PEFT's "
+                "merge_and_unload, and save that with save_pretrained"
+            )
+        if not os.path.lexists(self.path / "config.json"):
+            found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
+            raise UserError(
+                f"{self.path} has {found}, and is no Hugging Face checkpoint; load the model with Transformers and "
+                "save it with save_pretrained"
+            )
 
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
@@ -111,7 +129,7 @@ def write_folder(
         UserError: `path` exists and is not an empty folder, or cannot be written.
         ValueError: a name occurs twice, or there are no tensors.
     """
-    path = Path(path).resolve()
+    path = real_path(path)
     check_destination(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")

@@ -1,15 +1,23 @@
 """Opens a model folder of any kind."""
 
+import re
 from pathlib import Path
 
+from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.files.reading import read_text
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.megatron_folder import MegatronFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.torch_dist import is_torch_dist
 
+_NEWEST = "latest_checkpointed_iteration.txt"
+
 
 def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFolder:
-    """Opens a Hugging Face folder, a `torch_dist` checkpoint, or a run's checkpoint, which has the latter in `trainer`.
+    """Opens a Hugging Face folder, a `torch_dist` checkpoint, or a folder that has such a checkpoint inside.
+
+    The latter is a run's checkpoint, which has it in `trainer`, or a folder that Megatron-LM saves into, whose newest
+    checkpoint is opened.
 
     Args:
         config_folder: for a Megatron checkpoint without config.json and tokenizer, the folder that has them.
@@ -20,4 +28,19 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     for folder in (Path(path), Path(path) / "trainer"):
         if is_torch_dist(folder):
             return MegatronFolder(folder, config_folder)
+    if (Path(path) / _NEWEST).is_file():
+        return MegatronFolder(_newest(Path(path)), config_folder)
     return HFFolder(path)
+
+
+def _newest(path: Path) -> Path:
+    """Returns the checkpoint that Megatron-LM would load: that of an iteration, or the one called `release`."""
+    named = read_text(path / _NEWEST).strip()
+    if named != "release" and not re.fullmatch(r"[0-9]{1,18}", named):
+        raise UserError(f"{path / _NEWEST} names no checkpoint but {short_repr(named)}; give the path of a checkpoint")
+    folder = path / (named if named == "release" else f"iter_{int(named):07d}")
+    if not is_torch_dist(folder):
+        raise UserError(
+            f"{path / _NEWEST} names {folder.name}, which is not a torch_dist checkpoint; give the path of one that is"
+        )
+    return folder

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_descriptor
 from megatron_sspo.weights.formats import torch_record
 
 DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # more threads do not read a disk faster
+_CHECKED_BYTES = 1024**2  # read at a time; fits into a core's cache
 _OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a process may open
 
 
@@ -81,9 +83,15 @@ class _ThreadFiles:
 
 
 class Files:
-    """The open files of each thread, of which the least recently used is closed first. Files are not memory-mapped."""
+    """The open files of each thread, of which the least recently used is closed first. Files are not memory-mapped.
 
-    def __init__(self) -> None:
+    Args:
+        check: whether to compare the bytes of each torch.save record with its CRC-32, when its first byte is read.
+    """
+
+    def __init__(self, *, check: bool = False) -> None:
+        self._check = check
+        self._checked: set[tuple[Path, int]] = set()  # (file, record's offset)
         self._local = threading.local()
         self._all_threads: list[_ThreadFiles] = []
 
@@ -139,10 +147,22 @@ class Files:
                 ) from error
             if record.dtype != stored.dtype:
                 raise UserError(f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata")
+            if self._check and (file, offset) not in self._checked:
+                self._check_content(stored.name, file, record)
+                self._checked.add((file, offset))
             known[file, offset] = record
             if len(known) > _OPEN_FILES:
                 known.popitem(last=False)
         return known[file, offset]
+
+    def _check_content(self, name: str, file: Path, record: torch_record.RecordTensor) -> None:
+        crc, end = 0, record.storage_offset + record.storage_size
+        for start in range(record.storage_offset, end, _CHECKED_BYTES):
+            block = np.empty(min(_CHECKED_BYTES, end - start), dtype=np.uint8)
+            self._fill(name, file, start, block)
+            crc = crc32(block.data, crc)
+        if crc != record.crc:
+            raise UserError(f"{name} in {file} is damaged: its bytes do not have the CRC-32 beside them; get it again")
 
     def _descriptor(self, file: Path) -> int:
         opened = self._thread_files().descriptors

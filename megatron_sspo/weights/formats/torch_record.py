@@ -36,11 +36,17 @@ _DATE = 0x21  # 1980-01-01, the first day of the zip format
 
 @dataclass(frozen=True, slots=True)
 class RecordTensor:
-    """A record's tensor: its dtype and shape, and where in the file its bytes start."""
+    """A record's tensor: its dtype and shape, and where in the file its bytes start.
+
+    They are within the bytes of the tensor's storage, `storage_size` from `storage_offset` on, whose CRC-32 is `crc`.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     data_offset: int
+    storage_offset: int
+    storage_size: int
+    crc: int
 
     @property
     def num_bytes(self) -> int:
@@ -170,8 +176,9 @@ def locate(descriptor: int, offset: int, length: int) -> RecordTensor:
     if data.file_size < (found.start + numel) * found.dtype.itemsize:
         raise ValueError(f"the tensor at byte {offset} is cut off")
     name_length, extra_length = struct.unpack("<HH", os.pread(descriptor, 4, offset + data.header_offset + 26))
-    data_offset = offset + data.header_offset + 30 + name_length + extra_length + found.start * found.dtype.itemsize
-    return RecordTensor(found.dtype, found.shape, data_offset)
+    start = offset + data.header_offset + 30 + name_length + extra_length
+    data_offset = start + found.start * found.dtype.itemsize
+    return RecordTensor(found.dtype, found.shape, data_offset, start, data.file_size, data.CRC)
 
 
 @dataclass(frozen=True, slots=True)

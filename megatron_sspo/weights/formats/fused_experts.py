@@ -1,0 +1,58 @@
+"""Folders in which all experts of a layer are one tensor, as Transformers 5 has them in memory.
+
+`save_pretrained(..., save_original_format=False)` writes such folders. Their tensors are seen as one tensor per expert.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, load_family, size
+from megatron_sspo.weights.formats.stored import StoredTensor
+
+_FUSED = re.compile(r"(model\.layers\.\d+)\.mlp\.experts\.(gate_up_proj|down_proj)")
+_ROUTER = re.compile(r"(model\.layers\.\d+)\.mlp\.gate\.weight")
+
+
+def split_fused_experts(stored: Mapping[str, StoredTensor], config: Config, folder: Path) -> Mapping[str, StoredTensor]:
+    """Returns the tensors, with one per expert in place of those that hold all experts of a layer.
+
+    Raises:
+        UserError: an expert is stored twice, or the model's family is not supported.
+    """
+    if not any(map(_FUSED.fullmatch, stored)):
+        return stored
+    names = load_family(config).expert_names
+    if names is None:
+        return stored
+    num_experts = size(config, *EXPERTS)
+    found: dict[str, StoredTensor] = {}
+    for tensor in stored.values():
+        for part in _split(tensor, names, num_experts):
+            if part.name in found:
+                raise UserError(
+                    f"{folder} holds {part.name} twice, in one tensor of its own and in another; remove one"
+                )
+            found[part.name] = part
+    return found
+
+
+def _split(tensor: StoredTensor, names: ExpertNames, num_experts: int) -> Iterator[StoredTensor]:
+    router, fused = _ROUTER.fullmatch(tensor.name), _FUSED.fullmatch(tensor.name)
+    if router is not None:
+        yield StoredTensor(f"{router[1]}.{names.router}.weight", tensor.shape, tensor.dtype, tensor.parts)
+        return
+    modules = (names.gate, names.up) if fused is not None and fused[2] == "gate_up_proj" else (names.down,)
+    if fused is None or len(tensor.shape) != 3 or tensor.shape[0] != num_experts or tensor.shape[1] % len(modules):
+        yield tensor  # one of the wrong shape has no row in the weight table
+        return
+    _, rows, columns = tensor.shape
+    height, width = rows // len(modules), columns * tensor.dtype.itemsize
+    whole = replace(tensor.parts[0], num_rows=num_experts * rows, width=width)
+    for number, (expert, module) in enumerate(product(range(num_experts), modules)):
+        part = whole.clipped(number * height, (number + 1) * height)
+        parts = (part.moved(-number * height),) if part is not None else ()
+        yield StoredTensor(f"{fused[1]}.{module.format(e=expert)}.weight", (height, columns), tensor.dtype, parts)

@@ -1,0 +1,17 @@
+"""The checksums of weights that servers are compared with."""
+
+import torch
+
+from megatron_sspo.rollout.weight_sync.checksums import Checksums
+
+
+def test_absent_key_value_heads_are_the_query_heads():
+    """Early models of the family llama have no `num_key_value_heads` in config.json."""
+    key = torch.arange(24.0).reshape(8, 3)
+    parts = {f"model.layers.0.self_attn.{name}_proj.weight": key for name in "qkv"}
+    found = []
+    for config in ({"num_attention_heads": 4}, {"num_attention_heads": 4, "num_key_value_heads": 4}):
+        checksums = Checksums(config, tp_size=2, on_gpu=False)
+        assert [name for name, _ in checksums.observe(parts.items())] == list(parts)
+        found.append(checksums._found)
+    assert found[0] == found[1] and len(found[0][0]) == 1
