@@ -4,6 +4,7 @@ The clients are those of verifiers' environment, which is appended to the path.
 """
 
 import random
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -165,5 +166,25 @@ def test_what_was_sampled_is_what_is_learned_from(folder, loop) -> None:
     assert agent.num_episodes == sum(len(group.rollouts) for group in groups) == 48
     assert agent.num_streamed > 80
     num_turns, num_different = count_turns(groups)
-    print(f"tokenizing again would have differed in {num_different} of {num_turns} turns")
+    print(f"tokenizing again would have differed in {num_different} of {num_turns} turns")  # shown by --capture=no
     assert 0 < num_different < num_turns
+
+
+def test_the_calculator_of_the_examples(folder, monkeypatch) -> None:
+    """Every answer is a call of its tool, so an episode has four turns, and the tool's results are between them."""
+
+    async def with_call(self, text, tools):
+        call = Call("calculate", '{"a": 2, "operator": "+", "b": 3}', new_call_id())
+        return replace(await parse(self, text, tools), calls=(call,))
+
+    parse = QueuedSampler.parse
+    monkeypatch.setattr(QueuedSampler, "parse", with_call)
+    calculator = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "agents" / "calculator.py"))
+    engine = embedded.engine(folder)
+    engine.load_weights(tiny_models.weights(folder).items(), 0)
+    [group] = generate(engine, calculator["Calculator"](), num_prompts=1, seed=0)
+    for rollout in group.rollouts:
+        observed = [tokenizer(knows_all=True).decode(rollout.tokens[first:end]) for first, end in rollout.observed]
+        assert len(observed) == 3 and all("5.0" in text for text in observed)
+    assert calculator["calculate"]('{"a": 1, "operator": "/", "b": 0}').startswith("error: ZeroDivisionError")
+    assert calculator["calculate"]("{").startswith("error: ")
