@@ -31,6 +31,8 @@ _JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # they exist only while
 
 Direction = Literal["megatron", "hf"]
 
+_MOST_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -68,9 +70,10 @@ def convert(
     """
     if num_threads is None:
         num_threads = DEFAULT_THREADS
-    if num_threads < 1:
+    if not 1 <= num_threads <= _MOST_THREADS:
         raise UserError(
-            f"--threads is {num_threads}; it must be 1 or more, or left out, which is {DEFAULT_THREADS} on this machine"
+            f"--threads is {num_threads}; it must be 1 to {_MOST_THREADS}, or left out, which is {DEFAULT_THREADS} on "
+            "this machine"
         )
     destination = Path(destination).resolve()
     with os_errors_as_user_errors():
