@@ -1,11 +1,12 @@
 """`megatron-sspo`: new, train, launch, sweep, serve, evaluate, table, convert, verify, plot."""
 
+import argparse
 import os
 import sys
 
 from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import UserError, escape_unprintable, os_errors_as_user_errors
 from megatron_sspo.processes.surroundings import prepare_process
 
 
@@ -15,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with os_errors_as_user_errors():
             prepare_process()
-            options = parser().parse_args(arguments)
+            options = _parse(arguments)
             if options.extra:
                 check_installed(options.command, options.extra)
             code = options.run(options, arguments)
@@ -30,10 +31,17 @@ def main(arguments: list[str] | None = None) -> int:
         local.report(str(error))  # does not return if `launch` started this process
         rank = os.environ.get("RANK", "0")
         where = f" (process {rank})" if rank != "0" else ""
-        print(f"megatron-sspo{where}: {error}", file=sys.stderr, flush=True)
+        print(f"megatron-sspo{where}: {escape_unprintable(str(error))}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    try:
+        return parser().parse_args(arguments)
+    finally:
+        sys.stdout.flush()  # of --help, after which argparse exits: a full disk is an error here, too
 
 
 if __name__ == "__main__":

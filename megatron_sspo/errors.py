@@ -38,6 +38,11 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
         raise
 
 
+def escape_unprintable(text: str) -> str:
+    """Returns the text on one line, with escapes for line breaks and other characters that a path may have."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def short_repr(value: Any) -> str:
     """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
     try:

@@ -38,8 +38,22 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
     return check(override(run, assignments))
 
 
+def absolute_name(name: str) -> str:
+    """Returns a recipe's name with the absolute path of its file, for a process with another working folder."""
+    path, _ = _split(name)
+    return f"{Path(path).absolute()}{name[len(path) :]}" if path.endswith(".py") and _is_file(path) else name
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Returns the file or module, and the function."""
+    if name.endswith(".py"):
+        return name, "recipe"
+    path, _, function = name.rpartition(":")
+    return path, function
+
+
 def _recipe(name: str) -> Any:
-    path, function = (name, "recipe") if name.endswith(".py") else name.rpartition(":")[::2]
+    path, function = _split(name)
     if "\0" in name or not path or not function:
         raise UserError(f"there is no recipe {shorten(name)!r}: {_FORMS}")
     if not path.endswith(".py"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.recipe import load_recipe
+from megatron_sspo.recipe import absolute_name, load_recipe
 
 GOOD = """
 from megatron_sspo.run import Model, Prompts, Run
@@ -43,6 +43,18 @@ def test_a_file_and_a_function_of_a_file(file: Path) -> None:
     assert load_recipe(str(file)).name == "a"
     assert load_recipe(f"{file}:longer").num_updates == 9
     assert load_recipe(f"{file}:longer", ["num_updates=3", "name=c"]).num_updates == 3
+
+
+def test_an_absolute_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = file.parent / "with:colon"
+    folder.mkdir()
+    file.rename(folder / "good.py")
+    monkeypatch.chdir(file.parent)
+    for name in ("with:colon/good.py", "with:colon/good.py:longer"):
+        assert absolute_name(name) == f"{file.parent}/{name}"
+        assert load_recipe(absolute_name(name)).name == load_recipe(name).name
+    for name in ("package.module:recipe", "none.py", "with:colon"):
+        assert absolute_name(name) == name
 
 
 def test_a_function_of_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,15 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
     rehearsal = command.add_argument_group(
         "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
     )
-    add = rehearsal.add_argument
-    add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
+    rehearsal.add_argument(
+        "--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time"
+    )
+    defaults: dict[str, Any] = {}
+
+    def add(*name: str, **settings: Any) -> None:
+        added = rehearsal.add_argument(*name, **settings)
+        defaults[added.dest] = added.default
+
     add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
     add("--rank", type=int, metavar="R", help="rehearse only rank R")
     add("--machine", default="h100x8", metavar="NAME", help="machine of the predicted time (default: %(default)s)")
@@ -61,6 +68,7 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
     )
     add("--output", type=Path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
     add("--account", type=Path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
+    command.set_defaults(of_rehearsal=defaults)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

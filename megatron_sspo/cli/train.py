@@ -39,6 +39,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.run import in_layout_for
 
     survive_full_disk()
+    local.check_variables()
     with without_threads():
         run = load_recipe(options.recipe, options.set)
         check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on
@@ -73,7 +74,7 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
     from megatron_sspo.processes import local
 
     if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(local.num_threads())
     return train(run, resume=options.resume, profile=options.profile)
 
 

@@ -9,7 +9,7 @@ from megatron_sspo.config.naming import one_line, shorten
 from megatron_sspo.config.resolve import resolve
 from megatron_sspo.errors import UserError
 
-_ATTRIBUTE_PATH = re.compile(r"[\w./-]+:\w+")  # package.module:attribute or file.py:attribute
+_ATTRIBUTE_PATH = re.compile(r"(.+\.py|[\w.-]+):\w+")  # file.py:attribute or package.module:attribute
 UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError)
 """Exceptions that Python's parsers raise for text that is not a value."""
 

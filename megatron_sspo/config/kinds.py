@@ -5,6 +5,7 @@ The description of a kind completes the sentence "<field> is <value>: it must be
 
 import math
 import numbers
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -19,7 +20,11 @@ LARGEST = 2**31 - 1  # the largest int32, the type that torch, NCCL and the serv
 NOT_JSON = "not_json"  # the type of an error within options; its context has the texts `place`, `value` and `what`
 _DEEPEST = 20  # levels of nested mappings and lists
 
-_OPTION = "what JSON can hold: a string, a finite number, True, False, None, a list, or a dict whose keys are strings"
+_LARGEST_INTEGER = 2**63 - 1  # the largest int64
+_OPTION = (
+    "what JSON can hold: a string, a finite number (whole numbers of 64 bits), True, False, None, a list, or a dict "
+    "whose keys are strings"
+)
 
 
 def _as_int(value: Any) -> Any:
@@ -37,8 +42,10 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, PurePath) else value
+def _as_path(value: Any) -> Any:
+    """Converts a Path to text, and replaces ~ by the home folder, which a shell does not do within an argument."""
+    text = str(value) if isinstance(value, PurePath) else value
+    return os.path.expanduser(text) if isinstance(text, str) and text.startswith("~/") else text
 
 
 def is_utf8_without_nul(text: str) -> bool:
@@ -66,7 +73,7 @@ def _is_set_name(text: str) -> bool:
 
 _Int = Annotated[int, BeforeValidator(_as_int)]
 _Float = Annotated[float, BeforeValidator(_as_float)]
-_Str = Annotated[str, BeforeValidator(_as_text)]
+_Str = Annotated[str, BeforeValidator(_as_path)]
 
 Count = Annotated[_Int, Field(ge=1, le=LARGEST, description="a whole number of 1 or more")]
 Amount = Annotated[_Int, Field(ge=0, le=LARGEST, description="a whole number of 0 or more")]
@@ -132,7 +139,10 @@ def _find_non_json(value: Any, place: list[str], depth: int) -> Iterator[tuple[l
     elif isinstance(value, float):
         if not math.isfinite(value):
             yield place, value
-    elif value is not None and not isinstance(value, (bool, int, PurePath)):
+    elif isinstance(value, int):
+        if abs(value) > _LARGEST_INTEGER:
+            yield place, value
+    elif value is not None and not isinstance(value, PurePath):
         yield place, value
 
 

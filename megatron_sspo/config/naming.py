@@ -1,10 +1,12 @@
-"""Formats any value for a message: on one line and shorten."""
+"""Formats any value for a message: on one line and short."""
 
 import inspect
 import re
 import reprlib
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from megatron_sspo.errors import escape_unprintable
 
 _LONGEST = 80  # characters of a value
 
@@ -37,7 +39,7 @@ def describe_value(value: Any) -> str:
 
 def one_line(text: str) -> str:
     """Returns the text without line breaks and with unprintable characters escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return escape_unprintable(" ".join(text.split()))
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 from megatron_sspo import objective
 from megatron_sspo.config.expression import UNREADABLE, read_objective
+from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import one_line, shorten
+from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
 
 T = TypeVar("T")
@@ -72,12 +74,20 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     if rest:
         value = _replace(getattr(config, name), rest, text, full_path)
     else:
-        value = _parse(text, typing.get_type_hints(type(config))[name], getattr(config, name), full_path)
+        value = _parse(text, _hint(type(config), name), getattr(config, name), full_path)
     replace: Any = dataclasses.replace
     try:
         return replace(config, **{name: value})
     except (ValueError, TypeError) as error:
         raise UserError(f"{full_path}={shorten(text)} is not valid: {one_line(str(error))}") from error
+
+
+def _hint(kind: type, name: str) -> Any:
+    """Returns the annotation of a field; Any if it uses names that only a type checker imports."""
+    try:
+        return typing.get_type_hints(kind)[name]
+    except NameError:
+        return Any
 
 
 def _suggest(name: str, fields: list[str]) -> str:
@@ -94,7 +104,8 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null") and type(None) in arguments:
             return None
-        return _parse(text, next(a for a in arguments if a is not type(None)), current, path)
+        others = (_parse(text, a, current, path) for a in arguments if a is not type(None))
+        return next((value for value in others if value != text), text)
     if hint is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if hint in (int, float):
@@ -104,15 +115,18 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if hint is str or origin is typing.Literal:
         return text
     if origin is tuple:
-        value = _literal(text) if text.startswith("[") else [text] if text else []
-        return tuple(value) if isinstance(value, list) else value
+        value = _literal(text) if text.startswith(("[", "(")) else None
+        return tuple(value) if isinstance(value, (list, tuple)) else (text,) if text else ()
     if origin is not None and isinstance(current, Mapping):
         is_group = any(map(dataclasses.is_dataclass, current.values()))
         return _select_parts(text, current, path) if is_group else _literal(text)
-    if not _is_of_objective(hint, origin):
-        parts = f" such as {path}.{dataclasses.fields(hint)[0].name}=..." if dataclasses.is_dataclass(hint) else ""
-        raise UserError(f"{path} is a group of fields: set one{parts and ','}{parts}")
-    return read_objective(text, path)
+    if _is_of_objective(hint, origin):
+        return read_objective(text, path)
+    if dataclasses.is_dataclass(hint):
+        raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
+    with contextlib.suppress(HintMismatch):  # a field of an objective of one's own
+        return convert_to_hint(_literal(text), hint)
+    raise UserError(f"{path} is {shorten(text)!r}: it must be {describe_hint(hint)}")
 
 
 def _is_of_objective(hint: Any, origin: Any) -> bool:

@@ -15,6 +15,7 @@ from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.config.user_code import syntax_user_error, user_code_errors
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import open_file
 
 FILE_MODULE = "_megatron_sspo_file_"  # the prefix of the names of modules that are loaded by path
 
@@ -135,7 +136,8 @@ def load_file(path: Path) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     try:
-        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        with open_file(path) as file:
+            code = compile(file.read(), str(path), "exec", dont_inherit=True)
     except OSError as error:
         raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
     except SyntaxError as error:
@@ -158,7 +160,7 @@ def load_file(path: Path) -> Any:
 
 def _module_name(path: Path) -> str:
     """Returns the name in `sys.modules` of a file loaded by its path; files of the same name get different ones."""
-    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]  # which takes a circle of links, too
     return f"{FILE_MODULE}{path.stem}_{digest}"
 
 

@@ -38,12 +38,14 @@ def validate(config: T, kind: type[T]) -> T:
         UserError: a value is wrong; the message names the field, the value, and what it must be.
     """
     try:
-        return _adapter(kind).validate_python((config,))[0]
+        found = _adapter(kind).validate_python((config,))[0]
+        _check_no_field_is_lost(config, found, [])
+        return found
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False)[0]
     except RecursionError:
         raise UserError("the recipe's Run contains itself: build each part of it anew") from None
-    raise UserError(_error_message(found, config, kind))
+    raise UserError(_error_message(first, config, kind))
 
 
 def describe_hint(hint: Any) -> str:
@@ -84,6 +86,24 @@ def join_path(place: Sequence[Any]) -> str:
         else:
             text += f".{part}" if text else str(part)
     return text
+
+
+def _check_no_field_is_lost(given: Any, found: Any, place: list[Any]) -> None:
+    """Checks that no part is of a derived class with fields of its own, which the copy does not have."""
+    if given is found:
+        return
+    if dataclasses.is_dataclass(found):
+        names = [field.name for field in dataclasses.fields(found)]
+        if others := [field.name for field in dataclasses.fields(given) if field.name not in names]:
+            raise UserError(
+                f"{join_path(place) or 'the run'} is of the class {type(given).__name__} with the field {others[0]}, "
+                f"which nothing reads, because {type(found).__name__} has no such field: leave it out"
+            )
+        for name in names:
+            _check_no_field_is_lost(getattr(given, name), getattr(found, name), [*place, name])
+    elif isinstance(found, (Mapping, tuple)):
+        for key in found if isinstance(found, Mapping) else range(len(found)):
+            _check_no_field_is_lost(given[key], found[key], [*place, key])
 
 
 @functools.cache

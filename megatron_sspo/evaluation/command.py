@@ -73,7 +73,7 @@ def evaluate_model(
         check_held_out(run, prompts)
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
-            display.log(f"[bold]{label}[/bold]: {', '.join(prompts)}, into {output}")
+            display.log(f"{label}: {', '.join(prompts)}, into {output}")
             for name, stream in streams.items():
                 if stream.dropped:
                     display.log(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")

@@ -157,7 +157,7 @@ class Job:
             rows=self._evaluated,
         )
         self.display.log(
-            f"[bold]{run.name}[/bold]: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
+            f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
         )
         if self.policy.kernels:

@@ -22,7 +22,7 @@ def check_updates(updates: range, done: int, num_updates: int) -> None:
         UserError: some of the updates are done already, or are not in the run.
     """
     if updates and not (done < updates[0] and updates[-1] <= num_updates):
-        named = f"{updates[0]}-{updates[-1]}" if len(updates) > 1 else updates[0]
+        named = f"{updates[0]}-{updates[-1]}" if updates[0] != updates[-1] else updates[0]
         raise UserError(
             f"--profile is {named}, but this attempt does updates {done + 1} to {num_updates}: choose among them"
         )

@@ -1,6 +1,7 @@
 """`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def launch(options: argparse.Namespace) -> int:
 def _check_options(options: argparse.Namespace) -> None:
     if options.on == "local" and (options.sbatch or options.script != slurm.SCRIPT):
         raise UserError("--sbatch and --script are for Slurm jobs: add --on slurm or --on nemo-run, or leave them out")
+    if options.memory is not None and not 0 < options.memory < math.inf:
+        raise UserError(f"--memory is {options.memory:g}: the memory of a GPU in GB is a finite number above 0")
     if options.on != "local" and options.resume:
         raise UserError("--resume is for --on local: set RUN to the run's folder instead, which the job then resumes")
     _check_rehearsal(options)
@@ -54,32 +57,33 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check_rehearsal(options: argparse.Namespace) -> None:
     """Checks the options of a rehearsal, and that there are none without one."""
+    given = [name for name, default in options.of_rehearsal.items() if getattr(options, name) != default]
     if not options.rehearse:
-        given = [name for name in ("stage", "rank", "output") if getattr(options, name) is not None]
-        given += [name for name in ("prompt_tokens", "response_tokens", "microbatches") if getattr(options, name)]
-        given += ["skew"] if options.skew != 1 else []
         if given:
             raise UserError(f"--{given[0].replace('_', '-')} is for a rehearsal: add --rehearse, or leave it out")
         return
     if options.on != "local" or options.resume:
         raise UserError("--rehearse runs on this machine, from the start: leave out --on and --resume")
+    if options.check or options.dry_run or options.memory is not None:
+        raise UserError("--rehearse starts no run and checks none: leave out --check, --dry-run and --memory")
     if options.stage is not None and options.rank is not None:
         raise UserError("--stage and --rank both name what to rehearse: leave one of them out")
-    if not options.skew > 0:
-        raise UserError(f"--skew is {options.skew:g}: experts are chosen by that factor, which must be above 0")
+    if options.output is not None and options.output.is_dir():
+        raise UserError(f"--output is the folder {options.output}: name a file in it")
+    if not 0 < options.skew < math.inf:
+        raise UserError(f"--skew is {options.skew:g}: experts are chosen by that finite factor, which must be above 0")
     for name in ("prompt_tokens", "response_tokens", "microbatches"):
         if getattr(options, name) < 0:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}: it must not be negative")
 
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:
+    from megatron_sspo.recipe import absolute_name
+
     variables = slurm.variables_from_environment()
     project = slurm.project_folder(variables)
-    path, colon, function = options.recipe.partition(":")
-    if Path(path).is_file() and Path.cwd() != project:
-        path = str(Path(path).absolute())  # the job's working directory is the project
     return slurm.SlurmJob(
-        recipe=f"{path}{colon}{function}",
+        recipe=options.recipe if Path.cwd() == project else absolute_name(options.recipe),
         assignments=options.set,
         options=slurm.split_options(options.sbatch),
         variables=variables,
@@ -120,9 +124,9 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     for in_layout in layouts_of(run).values():
         if options.check:
             print(report(in_layout, config, on_cuda=on_cuda), flush=True)
-        if options.memory:
+        if options.memory is not None:
             check_memory(in_layout, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
-    if not options.memory and job is None:
+    if options.memory is None and job is None:
         check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
     if options.check:
         for remark in remarks:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_text
 
 # The environment variables that the scripts read; slurm/README.md explains them.
 VARIABLES = (
@@ -96,7 +97,7 @@ class SlurmJob:
     def all_options(self) -> dict[str, str]:
         """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
         lines = re.findall(r"^#SBATCH (.+)$", self._script_text(), re.MULTILINE)
-        words = [*(word for line in lines for word in shlex.split(line)), *self.options]
+        words = [*(word for line in lines for word in _split(line, f"{self.script} has #SBATCH {line}")), *self.options]
         return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
     def variable(self, name: str) -> str:
@@ -123,7 +124,7 @@ class SlurmJob:
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
 
     def _script_text(self) -> str:
-        return (self.project / self.script).read_text(encoding="utf-8")
+        return read_text(self.project / self.script)
 
 
 def variables_from_environment() -> dict[str, str]:
@@ -146,13 +147,21 @@ def split_options(text: str) -> list[str]:
     """Splits a string such as `--nodes=6 --time=08:00:00` into options.
 
     Raises:
-        UserError: a word is not a long option `--name` or `--name=value`.
+        UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
     """
-    options = shlex.split(text)
+    options = _split(text, f"--sbatch is {text!r}")
     for word in options:
         if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word):
             raise UserError(f"{word!r} is not an sbatch option of the form --name=value: write it as --nodes=6")
     return options
+
+
+def _split(text: str, what: str) -> list[str]:
+    """Splits a text as a shell does. Raises UserError, which begins with `what`, if a quote is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{what}, which a shell cannot read ({error}): close its quotes") from error
 
 
 def check_size(job: SlurmJob, sizes: Collection[int]) -> None:

@@ -111,7 +111,7 @@ def rendezvous_store(rank: int, world_size: int, timeout: float) -> Any:
     Raises:
         UserError: not all processes joined in time.
     """
-    if world_size == 1 and "MASTER_ADDR" not in os.environ:
+    if world_size == 1 and not {"WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     try:
         store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout)))

@@ -64,17 +64,20 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
 
 
 def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Checks that the disk has space for a checkpoint and the finished model.
+    """Checks that a run's folder can be made and written, and that its disk has space for a checkpoint and the model.
 
     Args:
         folder: the run's folder, which need not exist yet.
 
     Raises:
-        UserError: the disk has less free space.
+        UserError: the folder cannot be written, or the disk has less free space.
     """
     place = folder.absolute()
     while not place.exists():
         place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        why = "is not a folder" if not place.is_dir() else "must not be written by this user"
+        raise UserError(f"cannot write into {folder}: {place} {why}; choose another place with --set output=...")
     needed = checkpoint_bytes(run, config) + model_bytes(run, config)
     free = shutil.disk_usage(place).free
     if free < needed:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -34,18 +33,18 @@ class Display:
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
     def log(self, text: str) -> None:
-        """Prints one line with the time since the start. `text` may contain rich markup."""
-        self._write(f"{time.monotonic() - self._started:7.1f} s  {Text.from_markup(text).plain}")
-        self.console.print(
-            f"[dim]{time.monotonic() - self._started:7.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
-        )
+        """Prints one line with the time since the start."""
+        when = f"{time.monotonic() - self._started:7.1f} s"
+        self._write(f"{when}  {text}")
+        self.console.print(Text.assemble((when, "dim"), "  ", text), soft_wrap=True)
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Starts a progress bar of `total` steps if the output is a terminal."""
         self.end()
         if self.console.is_terminal and not self._silent:
             columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            self._progress = Progress(TextColumn("{task.description}"), *columns, console=self.console)
+            what_is_done = TextColumn("{task.description}", markup=False)  # a run's name may have brackets
+            self._progress = Progress(what_is_done, *columns, console=self.console)
             self._progress.start()
             self._progress.add_task(what, total=total, completed=done)
 
@@ -62,18 +61,18 @@ class Display:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Prints a table."""
-        table = Table(title=title)
+        table = Table(title=Text(title))
         for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right")
+            table.add_column(Text(column), justify="left" if number == 0 else "right")
         for row in rows:
-            table.add_row(*map(str, row))
+            table.add_row(*(Text(str(cell)) for cell in row))
         self.console.print(table)
         for row in rows:
             self._write("  ".join(map(str, row)))
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
+            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:  # a path may be no text
                 file.write(f"{line}\n")
 
 
@@ -86,7 +85,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints a log record as one line."""
-        self._display.log(escape(record.getMessage()))
+        self._display.log(record.getMessage())
 
 
 def pluralize(number: int, noun: str, plural: str = "s") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, escape_unprintable
 from megatron_sspo.processes import stop
 from megatron_sspo.processes.forks import Fork, fork
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
@@ -31,6 +31,46 @@ def is_launched() -> bool:
 def is_child() -> bool:
     """Returns whether `launch` has started this process."""
     return _REPORT in os.environ
+
+
+def num_threads() -> int:
+    """Returns the number of OpenMP threads of a process that `launch` has started.
+
+    OMP_NUM_THREADS may be a list, such as 4,2: the numbers of nested levels.
+
+    Raises:
+        UserError: OMP_NUM_THREADS is not a number.
+    """
+    return _number("OMP_NUM_THREADS", os.environ["OMP_NUM_THREADS"].partition(",")[0], 1)
+
+
+def check_variables() -> None:
+    """Checks the variables that torchrun, a Slurm script or `launch` sets for each process of a job.
+
+    Raises:
+        UserError: one is missing, or is not such a number.
+    """
+    if "OMP_NUM_THREADS" in os.environ and is_child():
+        num_threads()
+    size = _number("WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"), 1)
+    _number("RANK", os.environ.get("RANK", "0"), 0, size - 1)
+    _number("LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"), 0, size - 1)
+    if is_launched() and (size > 1 or "MASTER_ADDR" in os.environ):
+        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+            if not os.environ.get(name):
+                raise UserError(
+                    f"WORLD_SIZE is {size}, but {name} is not set: start the processes by torchrun or a script of "
+                    "slurm/, which set all variables, or unset WORLD_SIZE and MASTER_ADDR"
+                )
+    if port := os.environ.get("MASTER_PORT"):
+        _number("MASTER_PORT", port, 1, 65_535)
+
+
+def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
+    if not (text.isascii() and text.strip().isdecimal()) or not least <= int(text) <= most:
+        limits = f"{least} or more" if most == sys.maxsize else f"{least} to {most}"
+        raise UserError(f"the environment variable {name} is {text!r}: it must be {limits}, or not set")
+    return int(text)
 
 
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
@@ -115,7 +155,7 @@ def _environment(num_processes: int) -> dict[str, str]:
     """Returns the environment variables that are the same for all processes."""
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     return {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads,
         "WORLD_SIZE": str(num_processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -141,7 +181,7 @@ def report(message: str, exit_code: int = 2) -> None:
         exit_code: the exit code of the whole run.
     """
     if is_child():
-        os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode())
+        os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode(errors="surrogateescape"))
         time.sleep(_REPORT_SECONDS)
 
 
@@ -155,8 +195,9 @@ def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -
         selector.register(reports, selectors.EVENT_READ)
         while True:
             if selector.select(_POLL_SECONDS):
-                exit_code, _, message = os.read(reports, 1 << 16).decode().split("\0")[0].partition(" ")
-                print(f"megatron-sspo: {message}", file=sys.stderr, flush=True)
+                content = os.read(reports, 1 << 16).decode(errors="surrogateescape")
+                exit_code, _, message = content.split("\0")[0].partition(" ")
+                print(f"megatron-sspo: {escape_unprintable(message)}", file=sys.stderr, flush=True)
                 return int(exit_code)
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):

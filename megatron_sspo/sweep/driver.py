@@ -1,5 +1,6 @@
 """Runs a sweep on this machine: some runs at a time, each as `megatron-sspo train` in its own process group."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -94,7 +95,8 @@ class Driver:
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stop_signal:
             cell = self._waiting.popleft()
-            slot = min(set(range(self._at_once)) - {attempt.slot for attempt in self._running})
+            taken = {attempt.slot for attempt in self._running}
+            slot = next(slot for slot in itertools.count() if slot not in taken)
             folder = self._folder / cell.name
             log = self._folder / LOGS / f"{cell.name}.txt"
             command = [sys.executable, "-m", "megatron_sspo", *train_arguments(self._folder, self._sweep, cell)]

@@ -1,17 +1,20 @@
 """Builds a sweep from the command line's arguments and checks the configuration of every run."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
-from megatron_sspo.recipe import load_recipe
+from megatron_sspo.recipe import absolute_name, load_recipe
 from megatron_sspo.run import Run
 from megatron_sspo.sweep.folder import load_existing_or_new
 from megatron_sspo.sweep.grid import PATH, SEED, Cell, Sweep
 from megatron_sspo.sweep.values import read_vary
+
+_MOST_RUNS = 100_000  # the configuration of each is checked at the start
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,13 @@ def prepare(
     fields = [name for name, _ in found]
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise UserError(f"--vary {twice} is given twice: list all of its values in one")
+    num_runs = seeds * math.prod(len(values) for _, values in found)
+    if num_runs > _MOST_RUNS:
+        raise UserError(f"the sweep has {num_runs:,} runs, more than {_MOST_RUNS:,}: give fewer values or --seeds")
     assignments = (*assignments, *(_start_from_overrides_of_seeds(start_from, seeds) if start_from else []))
     base = load_recipe(recipe, assignments)
     folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()
-    new = Sweep(recipe=_absolute(recipe), assignments=assignments, run=config_to_json(base))
+    new = Sweep(recipe=absolute_name(recipe), assignments=assignments, run=config_to_json(base))
     sweep = load_existing_or_new(folder, new).extended(dict(found), seeds)
     return Prepared(folder, sweep, _checked_runs(folder, sweep))
 
@@ -116,9 +122,3 @@ def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
                 "difference"
             )
     return runs
-
-
-def _absolute(recipe: str) -> str:
-    """Returns the recipe's name with an absolute path, for a job with another working directory."""
-    path, colon, function = recipe.partition(":")
-    return f"{Path(path).absolute()}{colon}{function}" if Path(path).is_file() else recipe

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -52,7 +51,7 @@ class SweepProgress:
 
     def log(self, text: str) -> None:
         """Prints one line above the table, with the time since the start."""
-        self._display.log(escape(text))
+        self._display.log(text)
 
     def mark_finished(self, name: str) -> None:
         """Counts a run that is finished."""

@@ -33,6 +33,16 @@ LOOP = {{}}
 LOOP["again"] = LOOP
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithTopK(Sampling):
+    top_k: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Prompts):
+    weight: float = 1.0
+
+
 def generator():
     yield 1
 

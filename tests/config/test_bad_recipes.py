@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from megatron_sspo.config import resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.recipe import load_recipe
 from tests.config.recipes import HEAD, sentence, write
@@ -162,12 +164,29 @@ def test_a_name_of_no_recipe(tmp_path, name, message) -> None:
 def test_a_file_that_cannot_be_read(tmp_path, monkeypatch) -> None:
     path = write(tmp_path, "")
 
-    def refused(self: Path) -> bytes:  # as for a user other than root
-        raise PermissionError(13, "Permission denied", str(self))
+    def refused(path: Path) -> BinaryIO:  # as for a user other than root
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(resolve, "open_file", refused)
     with pytest.raises(UserError, match=r"recipe.py is not a Python file that can be read \(Permission denied\)"):
         load_recipe(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "it is a pipe, not a regular file"),
+        (Path.mkdir, "it is a folder, not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a regular file"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: None, "No such file or directory"),
+    ],
+)
+def test_a_plug_in_that_is_no_file(tmp_path, make, reason) -> None:
+    path = tmp_path / "own.py"
+    make(path)
+    with pytest.raises(UserError, match=rf"own\.py is not a Python file that can be read \({reason}\)"):
+        resolve.resolve("reward", f"{path}:reward", "reward")
 
 
 def test_an_error_in_a_file_beside_the_recipe_has_both_lines(tmp_path, capsys) -> None:

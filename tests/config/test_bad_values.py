@@ -159,6 +159,13 @@ VALUES = {
     "megatron=None": "megatron is None: it must be a dict, {field: value}",
     "megatron={1: 2}": "megatron has the key 1: a key must be a string",
     "ddp='x'": "ddp is 'x': it must be a dict, {field: value}",
+    "reward_options={'x': 2**63}": "reward_options.x is 9223372036854775808: it must be what JSON can hold",
+    "reward_options={'x': [-(10**5000)]}": "reward_options.x[0] is an integer of 16610 bits: it must be what JSON",
+    # fields of a derived class that nothing would read
+    "rollouts=Rollouts(sampling=WithTopK())": "rollouts.sampling is of the class WithTopK with the field top_k, which",
+    "evaluation=held_out(replace(PROMPTS, without=(Weighted(source='a'),)))": (
+        "evaluation.sets.a.prompts.without[0] is of the class Weighted with the field weight, which nothing reads"
+    ),
     # contradictions
     "parallel=Parallel(virtual_pipeline=2)": "parallel.virtual_pipeline is 2 with parallel.pipeline=1",
     "parallel=Parallel(sequence=True)": "parallel.sequence is on with parallel.tensor=1",

@@ -40,6 +40,20 @@ class Outer:
     penalties: Penalties = field(default_factory=Penalties)
 
 
+@dataclass(frozen=True)
+class OfOnesOwn:
+    """Fields as an objective of one's own may have them."""
+
+    weights: list[float] = field(default_factory=list)
+    number: int | float = 1
+    anything: Any = None
+
+
+@dataclass(frozen=True)
+class OfATypeChecker:
+    gate: "NameOfATypeChecker" = None  # noqa: F821  # pyright: ignore
+
+
 @pytest.mark.parametrize(
     ("assignment", "expected"),
     [
@@ -57,6 +71,9 @@ class Outer:
         ("inner.stop=</a>", Outer(inner=Inner(stop=("</a>",)))),
         ("inner.stop=5", Outer(inner=Inner(stop=("5",)))),
         ("inner.stop=", Outer(inner=Inner(stop=()))),
+        ("inner.stop=('a', \"b\")", Outer(inner=Inner(stop=("a", "b")))),
+        ("inner.stop=(", Outer(inner=Inner(stop=("(",)))),
+        ("inner.stop=[", Outer(inner=Inner(stop=("[",)))),
         ("maybe=none", Outer(maybe=None)),
         ("limit=4", Outer(limit=4)),
         ("limit=null", Outer(limit=None)),
@@ -84,6 +101,32 @@ def test_each_kind_of_field(assignment, expected) -> None:
     changed = override(Outer(), [assignment])
     assert changed == expected
     assert repr(changed) == repr(expected), "1 == True == 1.0, and their types differ"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("weights=[1, 0.5]", OfOnesOwn(weights=[1.0, 0.5])),
+        ("number=0.5", OfOnesOwn(number=0.5)),
+        ("number=2", OfOnesOwn(number=2)),
+        ("anything=[1]", OfOnesOwn(anything=[1])),
+        ("gate=3", OfATypeChecker(gate=3)),
+    ],
+)
+def test_each_kind_of_field_of_ones_own_objective(assignment, expected) -> None:
+    assert repr(override(type(expected)(), [assignment])) == repr(expected)
+
+
+def test_a_value_of_another_type_than_ones_own_field() -> None:
+    with pytest.raises(UserError, match=r"weights is 'fast': it must be a list, each item a finite number"):
+        override(OfOnesOwn(), ["weights=fast"])
+
+
+def test_an_objective_in_a_file_whose_path_has_spaces_and_signs(tmp_path: Path) -> None:
+    folder = tmp_path / "my objectives + größe"
+    folder.mkdir()
+    (folder / "own.py").write_text("from megatron_sspo.objective import grpo\nmine = grpo(0.1, 0.3)\n")
+    assert override(Outer(), [f"objective={folder}/own.py:mine"]).objective == OWN
 
 
 def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> None:

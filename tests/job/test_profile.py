@@ -15,6 +15,11 @@ from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
 from megatron_sspo.job.profile import Profiler, check_updates
 
 
+def test_updates_of_any_size_are_compared() -> None:
+    with pytest.raises(UserError, match="--profile is 1-99999999999999999999, but this attempt does updates 1 to 9"):
+        check_updates(_updates("1-99999999999999999999"), 0, 9)
+
+
 def updates(profiler: Profiler, number: int) -> dict[int, list[str]]:
     """Does so many updates, each of a multiplication; returns what is shown after each."""
     shown = {}

@@ -45,6 +45,34 @@ def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
     assert "GB, but a GPU there has 0.2 GB; most of it" in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(([f"--memory={value}"], "the memory of a GPU in GB is a") for value in ("nan", "inf", "1e400", "-1", "0")),
+        (["--sbatch=--comment='x", "--on=slurm"], "which a shell cannot read (No closing quotation): close its quotes"),
+        (["--script=slurm/quote.sbatch", "--on=slurm"], "slurm/quote.sbatch has #SBATCH --comment='x, which a shell"),
+        (["--script=slurm/binary.sbatch", "--on=slurm"], "slurm/binary.sbatch is not UTF-8 text: byte 0 is not valid"),
+        (["--machine=b200x8"], "--machine is for a rehearsal: add --rehearse"),
+        (["--account=x.json"], "--account is for a rehearsal: add --rehearse"),
+        (["--skew=2"], "--skew is for a rehearsal: add --rehearse"),
+        *((["--rehearse", more], "--rehearse starts no run and checks none") for more in ("--check", "--memory=80")),
+        (["--rehearse", "--skew=inf"], "--skew is inf: experts are chosen by that finite factor"),
+        (["--rehearse", "--output=/tmp"], "--output is the folder /tmp: name a file in it"),
+        (["--resume=a\nb"], r"a\nb is not the folder of a run"),
+        (["--set=output=/dev/null/x"], "cannot write into /dev/null/x/tiny_moe: /dev/null is not a folder; choose"),
+    ],
+)
+def test_an_option_that_is_wrong(tmp_path, monkeypatch, capsys, options, message) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "quote.sbatch").write_text("#SBATCH --comment='x\n")
+    (tmp_path / "slurm" / "binary.sbatch").write_bytes(b"\xff\xfe")
+    if "slurm/" in options[0]:
+        monkeypatch.setenv("PROJECT", str(tmp_path))
+    assert main([*arguments(tmp_path, "--dry-run" if "--rehearse" not in options else "--rehearse"), *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 def test_dry_run_here(tmp_path, capsys) -> None:
     assert main(arguments(tmp_path, "--dry-run")) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -23,6 +23,11 @@ def test_every_run_has_its_values(tmp_path) -> None:
     assert found.sweep.recipe == RECIPE and not (tmp_path / "x").exists()
 
 
+def test_more_runs_than_any_sweep_has(tmp_path) -> None:
+    with pytest.raises(UserError, match="the sweep has 400,000,000,000 runs, more than 100,000: give fewer values or"):
+        prepare(RECIPE, [], VARY, 10**11, output=tmp_path)
+
+
 def test_the_folder_is_named_after_the_recipes_run(tmp_path) -> None:
     assert prepare(RECIPE, [f"output={tmp_path}", "name=first"], [], 1).folder == tmp_path / "first-sweep"
 

@@ -1,0 +1,68 @@
+"""Environment variables of a job's processes, and what is shown on the console."""
+
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.processes import local
+from megatron_sspo.processes.console import Display
+
+RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+OF_A_CHILD = {"MEGATRON_SSPO_REPORT_FD": "9"}
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    for name in (*RANK_0, *OF_A_CHILD, "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in request.param.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        RANK_0,
+        {"WORLD_SIZE": "1", "RANK": "0"},
+        {"MASTER_ADDR": "127.0.0.1"},  # of a shell: `launch` sets the others
+        {"OMP_NUM_THREADS": "many"},  # of OpenMP alone, which warns
+        {**RANK_0, **OF_A_CHILD, "OMP_NUM_THREADS": "4,2"},
+    ],
+    indirect=True,
+)
+def test_variables_of_a_process_that_are_right(variables) -> None:
+    local.check_variables()
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({**RANK_0, "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two': it must be 1 or more, or not set"),
+        ({**RANK_0, "WORLD_SIZE": "0"}, "WORLD_SIZE is '0': it must be 1 or more"),
+        ({**RANK_0, "WORLD_SIZE": "٢"}, "WORLD_SIZE is '٢': it must be 1 or more"),
+        ({**RANK_0, "RANK": ""}, "RANK is '': it must be 0 to 1, or not set"),
+        ({**RANK_0, "RANK": "-1"}, "RANK is '-1': it must be 0 to 1"),
+        ({**RANK_0, "RANK": "2"}, "RANK is '2': it must be 0 to 1"),
+        ({"RANK": "2"}, "RANK is '2': it must be 0 to 0, or not set"),
+        ({**RANK_0, "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x': it must be 0 to 1"),
+        ({**RANK_0, "MASTER_PORT": "99999"}, "MASTER_PORT is '99999': it must be 1 to 65535"),
+        ({**RANK_0, "MASTER_PORT": "tcp"}, "MASTER_PORT is 'tcp': it must be 1 to 65535"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but MASTER_ADDR is not set: start the processes by"),
+        ({**RANK_0, **OF_A_CHILD, "OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS is 'many': it must be 1 or more"),
+    ],
+    indirect=["variables"],
+)
+def test_a_variable_of_a_process_that_is_wrong(variables, message) -> None:
+    with pytest.raises(UserError, match=message):
+        local.check_variables()
+
+
+def test_a_name_with_brackets_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    display, name = Display(silent=False), "runs[/x]/a[red]"
+    display.log_to(tmp_path / "log.txt")
+    display.log(f"into {name}")
+    display.table(name, [name], [[name]])
+    assert capsys.readouterr().out.count(name) == 4
+    assert (tmp_path / "log.txt").read_text().count(name) == 2
