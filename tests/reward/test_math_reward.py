@@ -132,8 +132,8 @@ BOMBS = ["9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "99999999!"]
 
 
 def matrix(entry: str) -> str:
-    """Returns a matrix, which math-verify compares."""
-    return rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
+    """Returns a product with a matrix, which math-verify compares."""
+    return rf"2\begin{{pmatrix}}{entry}\end{{pmatrix}}"
 
 
 @pytest.mark.parametrize("answer", [*BOMBS, "x=" + BOMBS[0], BOMBS[0] + "-" + BOMBS[0], r"\sqrt{2}^{" + BOMBS[0] + "}"])
