@@ -146,7 +146,7 @@ def _compare_assignments(
             for found, text in ((golds, gold), (answers, answer))
         ]
         if len(values[0]) == len(values[1]) and not _INTERVAL.match(gold if golds is None else answer):
-            return _compare_sets(*values, formulas)
+            return _compare_sets(values[0], values[1], formulas)
     if golds is not None and answers is not None and golds.keys() != answers.keys():
         return False
     sides: list[list[str]] = []
