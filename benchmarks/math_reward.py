@@ -27,7 +27,7 @@ from megatron_sspo.types import Prompt
 Pair = tuple[str, str]  # gold answer and answer
 
 _BOMBS = tuple(
-    rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
+    rf"2\begin{{pmatrix}}{entry}\end{{pmatrix}}"
     for entry in ("9^{9^{9^{9}}}", "(10^8)!", "123456789^{987654321}", "8^{8^{8^{8}}}")
 )
 
@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _small_matrix(entry: int) -> str:
-    return rf"\begin{{pmatrix}}{entry}\end{{pmatrix}}"
+    return rf"2\begin{{pmatrix}}{entry}\end{{pmatrix}}"
 
 
 def _load() -> str:

@@ -102,6 +102,7 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
     if isinstance(question, str):
         if not question.strip():
             raise UserError(f"{where}: the question is empty: fill it in, or drop the record")
+        _check_characters(question, where)
         return question
     if not isinstance(question, list):
         raise UserError(
@@ -114,6 +115,7 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
         well_formed = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
         if not well_formed:
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
+        _check_characters(message["content"], where)
     return [{"role": message["role"], "content": message["content"]} for message in question]
 
 
@@ -136,7 +138,16 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
             )
     if not text.strip():
         raise UserError(f"{where}: the gold answer is empty: fill it in, or drop the record")
+    _check_characters(text, where)
     return text.strip()
+
+
+def _check_characters(text: str, where: str) -> None:
+    """Raises UserError for half of a character, such as `\\ud800` in JSON, which cannot be tokenized or written."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: the text has half of a surrogate pair: repair the record, or drop it") from None
 
 
 def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:

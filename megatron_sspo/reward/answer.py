@@ -4,18 +4,32 @@ import functools
 import re
 import unicodedata
 
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+from megatron_sspo.reward.spelling import drop_lead, respell_commands, respell_text, respell_whole
+
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
+_GREEK_LETTERS = "αβγδεζηθκλνξπρστφχψωΓΔΘΛΞΣΦΨ"
+_GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta kappa lambda nu xi pi rho sigma tau phi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Sigma Phi Psi"
+)
 _SIGNS = str.maketrans(
     {
-        **dict.fromkeys("−‒–﹣－", "-"),
+        **dict.fromkeys("−‒–—﹣－", "-"),
+        **dict.fromkeys("“”„", '"'),
+        **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),  # characters without a width
+        "。": ".",
+        "、": ",",
+        "ℝ": r"\mathbb{R}",
+        "Ω": r"\Omega ",
+        **{letter: rf"\{name} " for letter, name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True)},
+        **dict.fromkeys("µμ", r"\mu "),
         **dict.fromkeys("×✕", r"\times "),
         **dict.fromkeys("·⋅∙", r"\cdot "),
         "÷": r"\div ",
-        "π": r"\pi ",
         "∞": r"\infty ",
         "±": r"\pm ",
         "≤": r"\le ",
@@ -33,17 +47,19 @@ _SIGNS = str.maketrans(
         "∕": "/",
     }
 )
-_ROOT = re.compile(r"(?:√|(?<![A-Za-z\\])sqrt)\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_ROOT = re.compile(r"([√∛∜]|(?<![A-Za-z\\])(?:sqrt|cbrt))\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_SQUARE_ROOT = r"\sqrt"
+_ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:infinity|infty)(?![A-Za-z])")
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?=[0-9A-Za-z(-])")
 _LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal)|[mh]box|emph)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
@@ -52,7 +68,16 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
     **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
     **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
+    **dict.fromkeys(("lor", "vee"), " or "),
+    **dict.fromkeys(("land", "wedge"), " and "),
+    **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
+    **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
+    **dict.fromkeys(("large", "Large", "LARGE", "small", "limits", "nolimits"), " "),
+    "bigcup": r"\cup ",
+    "langle": "(",
+    "rangle": ")",
+    "equiv": "=",
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
     "varnothing": r"\emptyset ",
@@ -69,15 +94,15 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
-    r"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?"
-    r"(?:(?:the|our|my)?\s*(?:final|correct)?\s*ans(?:wer|\.)?\s*(?:is|are|:|=|(?:should|must|would) be)|it\s+is)"
-    r"\s*:?\s+",
+    r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+)?"
+    r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
+    r"(?:is|are|:|=|(?:should|must|would) be)|it\s+is)\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".
 _CHANGING = (
     "not|never|neither|either|nor|no|half|twice|double|triple|wrong|incorrect|one|another|between|about|"
-    "least|most|than|if|unless|or|and"
+    "than|if|unless|or|and"
 )
 _SENTENCE = re.compile(
     rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}(?:is|are|equals)"
@@ -93,6 +118,7 @@ _SEPARATOR_STARTS = frozenset(" ao,;\\")
 _SIDES = re.compile(r"[=()\[\]{}]|\\approx(?![A-Za-z])")
 _OPENING = re.compile(r"\\?\{|[(\[]")
 _CLOSING = re.compile(r"(?:\\?\}|[)\]])$")
+_PLUS_MINUS = re.compile(r"\\([pm])[mp](?![A-Za-z])")
 _DEPTHS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
 _DECIMAL_COMMA = re.compile(
     r"(?<![0-9.,])([0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:(?:,|\{,\})([0-9]+))?(?![0-9]|[.,][0-9])"
@@ -133,27 +159,30 @@ def clean(text: str) -> str:
         text = _DELIMITERS.sub("", text)
     if "$" in text:
         text = _DOLLAR.sub("", text).replace("\\$", "$")
-    text = text.strip().removeprefix("**").removesuffix("**").strip("` \n")
-    if "√" in text or "sqrt" in text:
-        text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
-    text = _THOUSANDS.sub("", text).replace("~", " ")
+    text = text.strip("` \n\t")
+    if "rt" in text or not text.isascii():
+        text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
+    if "~" in text:
+        text = re.sub(r"^~(?=[0-9])", r"\\approx ", text).replace("~", " ")
+    text = _THOUSANDS.sub("", text)
     if "\\" in text:
         text = _in_plain_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=")
-    if "inf" in text or "pi" in text:
+    if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub("^", text)
-    text = _SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split())))
+    text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
         text = _SET_BUILDER.sub(r"\2", text)
-    return text.rstrip(" .,;:").strip()
+    return respell_whole(text.rstrip(" .,;:\\").strip())
 
 
 def _in_ascii(text: str) -> str:
     """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
-    text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m.group()), text)
+    text = _VULGAR.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄")), text)
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
@@ -161,7 +190,7 @@ def _in_ascii(text: str) -> str:
 
 def _in_plain_commands(text: str) -> str:
     """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
-    text = _SPACES.sub(" ", _LAYOUT.sub("", text.replace("\\,", " ")))
+    text = _SPACES.sub(" ", _LAYOUT.sub("", respell_commands(text).replace("\\,", " ")))
     text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
     return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
@@ -190,7 +219,7 @@ def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
         position += 1
     items = [item.strip() for item in (*found, inside[start:]) if item.strip()]
     if len(items) == 1 and brackets:
-        return "", items if brackets in ("()", "{}") else [text]
+        return "", items if brackets in ("()", "{}") and items != [r"\emptyset"] else [text]
     return brackets, [form for item in items for form in _expand_plus_minus(item)]
 
 
@@ -234,9 +263,10 @@ def _split_brackets(text: str) -> tuple[str, str]:
 
 
 def _expand_plus_minus(item: str) -> list[str]:
-    if not re.search(r"\\pm(?![A-Za-z])", item):
+    if not _PLUS_MINUS.search(item):
         return [item]
-    return [re.sub(r"\\pm(?![A-Za-z])", sign, item) for sign in ("+", "-")]
+    signs = {"p": "+", "m": "-"}, {"p": "-", "m": "+"}
+    return [_PLUS_MINUS.sub(lambda m, sign=sign: sign[m[1]], item) for sign in signs]
 
 
 def _end_of_group(text: str, start: int) -> int:

@@ -3,6 +3,7 @@
 import re
 
 from megatron_sspo.reward.answer import clean, split_equation, split_list
+from megatron_sspo.reward.matrix import as_list, read_matrix
 from megatron_sspo.reward.names import (
     letters_of,
     may_be_same,
@@ -34,7 +35,10 @@ _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
-_LETTER_OF_CHOICE = re.compile(r"\(?[A-J]\)?")
+_LETTER_OF_CHOICE = re.compile(r"\(?([A-J])\)?")
+_SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
+_LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+)?[A-J])+")
+_CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
@@ -77,8 +81,17 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if _NAMED_OPPOSITE.match(answer):
             return False
         return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
-    if _LETTER_OF_CHOICE.fullmatch(gold) and (choice := _CHOICE.match(answer)):
-        return choice[1] == gold.strip("()")
+    if _LETTER_OF_CHOICE.fullmatch(gold):
+        if choice := _CHOICE.match(answer) or _SMALL_LETTER_OF_CHOICE.fullmatch(answer):
+            return choice[1].upper() == gold.strip("()")
+    elif (choice := _CHOICE_WITH_TEXT.match(gold)) and gold != answer:
+        own = _CHOICE_WITH_TEXT.match(answer) or _LETTER_OF_CHOICE.fullmatch(answer)
+        if own and own[1] != choice[1]:
+            return False
+        rest = answer[own.end() :] if own else answer
+        return _compare_lists(gold[choice.end() :], rest, formulas) if rest else True
+    if _LETTERS_OF_CHOICES.fullmatch(gold) and _LETTERS_OF_CHOICES.fullmatch(answer):
+        return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False
@@ -90,6 +103,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     assignments = _read_coordinates(gold), _read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
+    matrices = read_matrix(gold), read_matrix(answer)
+    if matrices != (None, None):
+        return _compare_matrices(gold, answer, matrices, formulas)
     brackets, items = split_list(gold, thousands=True)
     other_brackets, other_items = split_list(answer, thousands=True)
     if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
@@ -100,6 +116,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if bool(RELATION.search(gold)) != bool(RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
         if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
             return _compare_sets(items, other_items, formulas)
+        if not any(mark in text for text in (gold, answer) if not RELATION.search(text) for mark in "([{"):
+            return False  # 2 < x < 7 is not 2, 7
         return formulas.is_same(gold, answer) if formulas else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
@@ -122,6 +140,13 @@ def _compare_assignments(
     A side without names has to have the order of the names.
     """
     golds, answers = assignments
+    if (golds is None or answers is None) and _are_roots(golds or answers or {}):
+        values = [
+            list(found.values()) if found is not None else split_list(text, thousands=False)[1]
+            for found, text in ((golds, gold), (answers, answer))
+        ]
+        if len(values[0]) == len(values[1]) and not _INTERVAL.match(gold if golds is None else answer):
+            return _compare_sets(values[0], values[1], formulas)
     if golds is not None and answers is not None and golds.keys() != answers.keys():
         return False
     sides: list[list[str]] = []
@@ -133,6 +158,26 @@ def _compare_assignments(
     if len(sides[0]) != len(sides[1]):
         return False
     return all_of(_compare_lists(*pair, formulas) for pair in zip(sides[0], sides[1], strict=True))
+
+
+def _compare_matrices(
+    gold: str, answer: str, matrices: tuple[list[list[str]] | None, list[list[str]] | None], formulas: Formulas | None
+) -> Verdict:
+    """Compares matrices cell by cell, and a vector with a point; products and sums of matrices by `formulas`."""
+    golds, answers = matrices
+    if golds is not None and answers is not None:
+        if len(golds) != len(answers) or len(golds[0]) != len(answers[0]) or len(golds) * len(golds[0]) > _LONGEST_LIST:
+            return False
+        pairs = [pair for rows in zip(golds, answers, strict=True) for pair in zip(*rows, strict=True)]
+        return all_of(_compare_items(*pair, formulas) for pair in pairs)
+    sides = [
+        ("()", as_list(matrix)) if matrix is not None else split_list(text, thousands=False)
+        for matrix, text in zip(matrices, (gold, answer), strict=True)
+    ]
+    (brackets, items), (other_brackets, others) = sides
+    if len(items) == len(others) > 1 and {brackets, other_brackets} <= {"()", "[]"}:
+        return all_of(_compare_items(*pair, formulas) for pair in zip(items, others, strict=True))
+    return formulas.is_same(gold, answer) if formulas else None
 
 
 def _read_coordinates(text: str) -> dict[str, str] | None:
@@ -152,6 +197,11 @@ def _read_coordinates(text: str) -> dict[str, str] | None:
             return None
         found = named
     return dict(sorted(found.items())) if all(len(name) == 1 for name in found) else found
+
+
+def _are_roots(named: dict[str, str]) -> bool:
+    """Returns whether all names are one letter with an index, as x_1 and x_2, whose order has no meaning."""
+    return len({name.partition("_")[0] for name in named if "_" in name}) == 1 and all("_" in name for name in named)
 
 
 def _is_union(text: str) -> bool:
@@ -194,7 +244,11 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if letters_of(gold) != letters_of(answer):
             return False
         return formulas.is_same(gold, answer) if formulas else None
-    if not may_be_same(named_gold, named) or _is_only_approximate(gold, answer):
+    if not may_be_same(named_gold, named):  # y = 2x + 1 and x = (y - 1)/2 are one line
+        if not known or letters_of(gold) != letters_of(answer) or "(" in "".join(named.names):
+            return False
+        return formulas.is_same(gold, answer) if formulas else None
+    if _is_only_approximate(gold, answer):
         return False
     if named_gold.is_chain or named.is_chain:
         return _compare_chain(named_gold.values, named.values, formulas)

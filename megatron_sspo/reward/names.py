@@ -114,6 +114,8 @@ def strip_name(text: str) -> tuple[str, str]:
 
 def read_inequality(text: str) -> tuple[str, str] | None:
     """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
+    if " and " in text:
+        return _read_both(*text.split(" and ", 1))
     parts = [part.strip() for part in _RELATION.split(text)]
     if len(parts) not in (3, 5) or any(mark in text for mark in ",;=") or not all(parts):
         return None
@@ -133,6 +135,17 @@ def read_inequality(text: str) -> tuple[str, str] | None:
     else:
         interval = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
     return _in_one_spelling(name), interval
+
+
+def _read_both(first: str, second: str) -> tuple[str, str] | None:
+    """Returns the name and the interval of `x > 0 and x \\le 1`; None for any other two texts."""
+    found = read_inequality(first), read_inequality(second)
+    if not found[0] or not found[1] or found[0][0] != found[1][0]:
+        return None
+    lower, upper = sorted((found[0][1], found[1][1]), key=lambda interval: interval.startswith(r"(-\infty,"))
+    if not lower.endswith(r",\infty)") or not upper.startswith(r"(-\infty,"):
+        return None
+    return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
 
 
 def read_assignments(items: list[str]) -> dict[str, str] | None:
@@ -174,6 +187,8 @@ def _compact(text: str) -> str:
 def _in_one_spelling(name: str) -> str:
     name = _FRACTION.sub(r"\1:\2", _compact(name)).replace("/", ":")
     name = _MARKS.sub("", name)
+    if name == "f(x)":
+        return "y"
     if re.fullmatch("[A-Z]{2,3}", name):  # the segment BA is AB, the angle CBA is ABC
         return min(name, name[::-1])
     return "+".join(sorted(name.split("+")))

@@ -14,24 +14,27 @@ _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
 _SIGNED = rf"[+-]?\s*{_DECIMAL}"
 _TEX_FRACTION = rf"\\frac\s*\{{\s*({_SIGNED})\s*\}}\s*\{{\s*({_SIGNED})\s*\}}"
-_TEN_TO = r"10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([0-9]))"
+_TEN_TO = r"(?:10|\{\s*10\s*\})\s*\^\s*(?:[{(]\s*([+-]?[0-9]+)\s*[)}]|([0-9]))"
 
-_LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥])\s*)?(?P<inner>[+-]?)\s*")
+_LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥₹]|Rs\.?)\s*)?(?P<inner>[+-]?)\s*")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+_MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
+_OHM = re.compile(r"\s+[kM]?\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
-_UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:[ /]+[a-zA-Z]+)*{_POWER}$")
+_UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:\.?[ /]+[a-zA-Z]+)*{_POWER}$")
 
 # Words after a number that turn it into another number or another answer.
 _NOT_A_UNIT = re.compile(
     "and|or|nor|but|to|not|than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|third|"
-    "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|is|are|if|when|where|for|choose",
+    "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|below|too|permille|is|are|if|when|where|for|choose",
     re.IGNORECASE,
 )
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
-_CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
+_CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+_MARKS = _CURRENCIES | {"'": "foot", '"': "inch"}  # signs after a number
 # Numbers with two different units of this table are different answers. Other words are not compared as units.
 _UNITS = {
     name: unit
@@ -56,6 +59,7 @@ _UNITS = {
         "dollar": "dollar dollars usd",
         "cent": "cent cents",
         "euro": "euro euros eur",
+        "pound": "pound pounds lb lbs",
         "degree": "degree degrees",
         "radian": "rad radian radians",
     }.items()
@@ -159,8 +163,10 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
         return None if rest is None or rest[0] else (True, rest[1])
     if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
         return False, "degree"
-    if tail.strip() in _CURRENCIES:
-        return False, _CURRENCIES[tail.strip()]
+    if tail.strip() in _MARKS:
+        return False, _MARKS[tail.strip()]
+    if "\\" in tail:
+        tail = _OHM.sub(" ohm", _MICRO.sub(" micro", tail))
     if not _UNIT.fullmatch(tail):
         return None
     words = re.findall(r"(?<!\\)\b[A-Za-z]+", tail)
@@ -219,12 +225,17 @@ def _repeating(whole: str, steady: str, period: str) -> Fraction:
     return int(whole or "0") + (int(steady or "0") + repeated) / 10 ** len(steady)
 
 
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
     (
         re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),
         lambda m: _scientific(m[1], m[2] or m[3]),
+    ),
+    (
+        re.compile(rf"({_DECIMAL})\s+(hundred|thousand|million|billion|trillion)(?![A-Za-z])", re.IGNORECASE),
+        lambda m: _decimal(m[1]) * _SCALES[m[2].lower()],
     ),
     (re.compile(_TEN_TO), lambda m: _scientific("1", m[1] or m[2])),
     (re.compile(rf"({_DECIMAL})[eE]([+-]?[0-9]+)(?![0-9A-Za-z])"), lambda m: _scientific(m[1], m[2])),

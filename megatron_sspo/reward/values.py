@@ -17,10 +17,10 @@ _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z]
 _BASE = re.compile(r"[0-9]\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
-    "(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|max|gcd|lcm|mod|det|dim|ker|deg|arg", re.IGNORECASE
+    "(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|max|gcd|lcm|det|dim|ker|deg|arg", re.IGNORECASE
 )
 RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
-_RATIO = re.compile(r":(?![^({]*[)}])")
+_RATIO = re.compile(r":(?![^({]*[)}])|(?<=[0-9])\s+to\s+(?=[0-9])")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
 _ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
@@ -39,8 +39,9 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")  # w
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    r"\b(?:not|never|n?either|n?or|between|than|least|most|about|approximately|almost|nearly|around|over|under|above|below|"
-    r"twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
+    r"\b(?:not|never|cannot|n?either|n?or|between|than|at least|(?:at )?most|except|but|without|wrong|incorrect|"
+    r"about|approximately|almost|nearly|around|over|under|above|below|"
+    r"[a-z]+n't|twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
 )
 
 
@@ -179,7 +180,7 @@ def _stated_number(sentence: str) -> Number | None:
     if not match or "\\" in sentence[: match.start()]:
         return None
     words = sentence[: match.start()].lower()
-    if not re.fullmatch(r"[a-z ,.'-]*", words) or _HEDGES.search(words):
+    if not re.fullmatch(r"(?:[a-z][a-z ,.'-]*)?(?<!-)", words.strip()) or _HEDGES.search(words):
         return None
     return read_number(sentence[match.start() :].strip())
 

@@ -46,6 +46,9 @@ def test_jsonl_with_renamed_and_nested_fields_and_a_mark(tmp_path) -> None:
 
 MALFORMED = [
     # record, options, field in the message (None: no field), a part of the message
+    ({"question": "\ud800", "answer": "2"}, {}, "question", "half of a surrogate pair"),
+    ({"question": [{"role": "user", "content": "\udfff"}], "answer": "2"}, {}, "question", "half of a surrogate pair"),
+    ({"question": "1+1?", "answer": "\ud800"}, {}, "answer", "half of a surrogate pair"),
     (b"{", {}, None, "not JSON"),
     (b'{"question": "\xff"}', {}, None, "UTF-8"),
     (["question", "answer"], {}, None, "of type list"),

@@ -14,7 +14,20 @@ from megatron_sspo.reward.verify import is_equivalent
 from megatron_sspo.types import Prompt
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "answer_kinds.jsonl").read_text("utf-8").splitlines()]
-KINDS = ("name", "letters", "text", "precision", "ratio", "chain", "comma", "attack", "later", "last")
+KINDS = (
+    "name",
+    "letters",
+    "text",
+    "precision",
+    "ratio",
+    "chain",
+    "comma",
+    "attack",
+    "later",
+    "last",
+    "spelling",
+    "respelled",
+)
 
 DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md
 

@@ -1,0 +1,34 @@
+"""Reads a matrix in LaTeX, or as rows in brackets, such as `[[1,2],[3,4]]`."""
+
+import re
+
+from megatron_sspo.reward.answer import split_list
+
+_MATRIX = re.compile(
+    r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}\s*[)\]]?", re.DOTALL
+)
+_END_OF_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
+
+
+def read_matrix(text: str) -> list[list[str]] | None:
+    """Returns the cells of a matrix, row by row; None if the text is anything else, such as a product of matrices."""
+    if match := _MATRIX.fullmatch(text):
+        if "\\begin" in match[2]:
+            return None
+        rows = [[cell.strip() for cell in row.split("&")] for row in _END_OF_ROW.split(match[2]) if row.strip()]
+    elif text.startswith("[["):
+        brackets, items = split_list(text, thousands=False)
+        found = [split_list(item, thousands=False) for item in items]
+        if brackets != "[]" or any(inner != "[]" for inner, _ in found):
+            return None
+        rows = [cells for _, cells in found]
+    else:
+        return None
+    return rows if rows and len({len(row) for row in rows}) == 1 else None
+
+
+def as_list(matrix: list[list[str]]) -> list[str]:
+    """Returns the cells of a matrix of one row or one column, which is a vector; an empty list for any other matrix."""
+    if len(matrix) > 1 and len(matrix[0]) > 1:
+        return []
+    return [cell for row in matrix for cell in row]

@@ -1,0 +1,125 @@
+"""Rewrites the less common spellings of an answer as the usual one, such as `]1,2[` as `(1,2)`."""
+
+import re
+
+_FORMATTING = re.compile(
+    r"\\(?:text)?color\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}"
+    r"|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
+)
+_ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
+_UNIT_FRACTION = re.compile(
+    r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
+)
+_INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
+_ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
+_CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
+_BETWEEN_DOTS = re.compile(r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?")
+_REPEATED = re.compile(r"(?<=[0-9.])\\(?:dot|bar|overline)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
+_DEGREE_LETTER = re.compile(r"(?<=[0-9})])\s*\^\s*(?:\{\s*o\s*\}|o(?![A-Za-z]))")
+_MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
+_REALS = re.compile(r"\\(?:mathbb|mathds|Bbb)\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|\\reals(?![A-Za-z])")
+
+_BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
+_DIGITS_IN_BRACKETS = re.compile(r"^\(([0-9A-F]+)\)\s*(?=_)")
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_BASE_IN_WORDS = re.compile(rf"_\s*\{{\s*({'|'.join(_BASES)})\s*\}}")
+_UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
+_FUNCTION = re.compile(
+    r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp)(?=\s*[(^_0-9\\{]|\s+[a-z](?![A-Za-z]))"
+)
+_BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*\*|\*|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
+_HEADING = re.compile(r"^#+\s+")
+_PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-")
+_COMMA_BEFORE_WORD = re.compile(r",\s*(?=(?:and|or)(?![A-Za-z]))")
+_AMPERSAND = re.compile(r"\s*\\?&\s*")
+_CONSEQUENCE = re.compile(r"^(?:=|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
+_NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
+_HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
+_OPTION = re.compile(
+    r"^(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*(?=\(?[A-Ja-j](?![A-Za-z]))", re.IGNORECASE
+)
+_IS_THE_ANSWER = re.compile(r"\s+is\s+(?:the|our|my)\s+(?:final\s+|correct\s+)?answer\.?$", re.IGNORECASE)
+_LABEL = re.compile(
+    r"^(?!(?i:yes|no|true|false|not|wrong|incorrect|never)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+)
+_POINT_LABEL = re.compile(
+    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[\\])",
+    re.IGNORECASE,
+)
+_OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")
+_ANGLES = re.compile(r"<([^<>]*,[^<>]*)>")
+_QUOTED = re.compile(r"([\"'])([^\"']*)\1")
+
+_ALL_REALS = re.compile(
+    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers)|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)", re.IGNORECASE
+)
+_EMPTY = re.compile(
+    r"\\\{\s*\\\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
+    re.IGNORECASE,
+)
+
+
+def respell_commands(text: str) -> str:
+    """Returns a LaTeX text in which commands for layout are left out, and rare commands are the common ones.
+
+    It is called before fonts are left out, and before a command is replaced by its usual synonym.
+    """
+    if _ALIGNMENT.search(text):
+        text = text.replace("&", "")
+    text = _UNIT_FRACTION.sub(r" \1/\2", _FORMATTING.sub(" ", text))
+    if "\\over" in text or "\\choose" in text:
+        text = _INFIX.sub(
+            lambda m: rf"\{'frac' if m[2] == 'over' else 'binom'}{{{m[1].strip()}}}{{{m[3].strip()}}}", text
+        )
+    if "\\root" in text:
+        text = _ROOT_OF.sub(lambda m: rf"\sqrt[{m[1].strip('{}')}]{{{m[2].strip('{}')}}}", text)
+    if "\\dot" in text or "\\bar" in text or "\\overline" in text:
+        text = _REPEATED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", _BETWEEN_DOTS.sub(r"\\overline{\1\2\3}", text))
+    return _REALS.sub(r"\\mathbb{R}", text)
+
+
+def respell_text(text: str) -> str:
+    """Returns a text without markdown, in which words and rare signs of mathematics are the usual signs."""
+    if "*" in text or "__" in text or text.startswith("#"):
+        text = _BOLD.sub(r"\2", _HEADING.sub("", text))
+    if "&" in text and "\\begin" not in text:
+        text = _AMPERSAND.sub(" and ", text)
+    if "+" in text:
+        text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
+    if "mod" in text:
+        text = _MODULUS.sub(r"mod \1", text)
+    if "_" in text:
+        text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
+        text = _DIGITS_IN_BRACKETS.sub(r"\1", text)
+        text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
+    if "^" in text:
+        text = _DEGREE_LETTER.sub(r"^\\circ ", text)
+    if "U" in text:
+        text = _UNION_LETTER.sub(r"\\cup ", text)
+    return _FUNCTION.sub(r"\\\1 ", _COMMA_BEFORE_WORD.sub(" ", text))
+
+
+def drop_lead(text: str) -> str:
+    """Returns a text without signs, labels and words that only announce the answer, and with one spelling of pm."""
+    text = _CONSEQUENCE.sub("", text)
+    if ":" in text:
+        text = _LABEL.sub(r"\1 = ", text)
+    text = _POINT_LABEL.sub("", _OPTION.sub("", text))
+    return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
+
+
+def respell_whole(text: str) -> str:
+    """Returns the usual spelling of an answer that is the empty set, all reals, or an interval such as `]1,2[`."""
+    if _EMPTY.fullmatch(text):
+        return r"\emptyset"
+    if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
+        return r"(-\infty,\infty)"
+    if match := _ANGLES.fullmatch(text):
+        return f"({match[1]})"
+    if match := _QUOTED.fullmatch(text):
+        return match[2]
+    if ("[" in text or "]" in text) and (text[0] == "]" or text[-1] == "[" or "\\cup" in text):
+        return _OUTWARD_BRACKETS.sub(
+            lambda m: f"{'[' if m[1] == '[' else '('}{m[2]}{']' if m[3] == ']' else ')'}", text
+        )
+    return text
