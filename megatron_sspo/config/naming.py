@@ -34,7 +34,12 @@ def describe_value(value: Any) -> str:
         text = _repr.repr(value)
     except Exception:  # a user's class whose __repr__ fails
         text = f"a {type(value).__name__}"
-    return shorten(re.sub(r" at 0x[0-9a-f]+", "", text))
+    return shorten(without_address(text))
+
+
+def without_address(text: str) -> str:
+    """Returns an object's repr without its address in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def one_line(text: str) -> str:

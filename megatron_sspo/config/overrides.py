@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from megatron_sspo import objective
 from megatron_sspo.config.expression import UNREADABLE, read_objective
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
-from megatron_sspo.config.naming import one_line, shorten
+from megatron_sspo.config.naming import one_line, shorten, without_address
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
 
@@ -44,7 +44,10 @@ def override(config: T, assignments: Sequence[str]) -> T:
 
 
 def config_to_json(value: Any) -> Any:
-    """Returns the configuration as JSON values, with classes and functions by name."""
+    """Returns the configuration as JSON values, with classes and functions by name.
+
+    Objects have no memory addresses in it, which differ between processes.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: config_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
@@ -52,9 +55,11 @@ def config_to_json(value: Any) -> Any:
         return {str(key): config_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [config_to_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((config_to_json(item) for item in value), key=str)  # their order differs between processes
     if callable(value):
-        return getattr(value, "__qualname__", repr(value))
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+        return getattr(value, "__qualname__", None) or without_address(repr(value))
+    return value if isinstance(value, (str, int, float, bool, type(None))) else without_address(str(value))
 
 
 def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch.cuda import nccl
 
+from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
+from megatron_sspo.run_folder.resuming import differences
 
 _PACKAGES = (
     *("torch", "megatron-core", "transformers", "safetensors"),
@@ -28,7 +30,7 @@ _SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system 
 
 
 def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Checks that all ranks have the same software, GPUs of their own, the same folders, and enough memory.
+    """Checks that all ranks have the same software, configuration and folders, GPUs of their own, and enough memory.
 
     A collective: all ranks raise the same error, so that no rank waits for another.
 
@@ -39,9 +41,11 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: the first check that fails.
     """
-    found = agree.all_gather_objects({"host": socket.gethostname(), "versions": versions(), "gpu": _gpu()})
+    mine = {"host": socket.gethostname(), "versions": versions(), "gpu": _gpu(), "run": config_to_json(run)}
+    found = agree.all_gather_objects(mine)
     hosts = [rank["host"] for rank in found]
     _compare([rank["versions"] for rank in found], hosts)
+    _compare_runs([rank["run"] for rank in found], hosts)
     _check_own_gpus([rank["gpu"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
     available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
@@ -82,6 +86,16 @@ def _compare(found: list[dict[str, str]], hosts: list[str]) -> None:
                     f"rank {rank} on {hosts[rank]} has {name} {others[name]}, but rank 0 on {hosts[0]} has {expected}: "
                     "start all ranks from one environment and one checkout"
                 )
+
+
+def _compare_runs(found: list[dict[str, Any]], hosts: list[str]) -> None:
+    """Checks that a recipe has given the same values on all ranks, where its code may have run once for each."""
+    for rank, run in enumerate(found):
+        if lines := differences(found[0], run):
+            raise UserError(
+                f"the recipe gives other values on rank {rank} on {hosts[rank]} than on rank 0 on {hosts[0]}: "
+                f"{lines[0].replace(', and was ', ' there, and here ')}: let it depend neither on time nor on chance"
+            )
 
 
 def _gpu() -> str:

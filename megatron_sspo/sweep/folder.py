@@ -1,11 +1,9 @@
 """A sweep's folder: `sweep.json`, and a folder for each run. The runs' folders themselves show their progress."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
@@ -92,7 +90,7 @@ def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
     from megatron_sspo.run_folder.resuming import differences
 
     known = read_sweep(folder)
-    if lines := differences(_strip_addresses(known.run), _strip_addresses(new.run)):
+    if lines := differences(known.run, new.run):
         raise UserError(
             f"{folder} holds a sweep of another recipe, in which {_describe_change(lines[0])}: choose another "
             "--output, or start the same recipe with the same --set and --start-from"
@@ -137,15 +135,6 @@ def _last_update(path: Path) -> int:
         file.seek(max(0, path.stat().st_size - _ROWS_END))
         lines = file.read().split(b"\n")[:-1]  # text after the last newline is not a complete row
     return int(json.loads(lines[-1])["update"]) if lines else 0
-
-
-def _strip_addresses(value: Any) -> Any:
-    """Returns the configuration without memory addresses in objects' reprs, which differ between processes."""
-    if isinstance(value, Mapping):
-        return {key: _strip_addresses(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_strip_addresses(item) for item in value]
-    return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
 
 
 def _describe_change(line: str) -> str:

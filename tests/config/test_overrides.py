@@ -217,12 +217,18 @@ def test_an_expression_reaches_nothing_but_the_objectives(expression, tmp_path: 
 
 def test_a_description_is_json() -> None:
     described = config_to_json(
-        Outer(inner=Inner(stop=("x",)), options={"path": Path("/a"), "function": grpo, 1: {2, 3}}, maybe=Inner())
+        Outer(
+            inner=Inner(stop=("x",)),
+            options={"path": Path("/a"), "function": grpo, "object": object(), 1: {2, 3}},
+            maybe=Inner(),
+        )
     )
     again = json.loads(json.dumps(described))
     assert again["class"] == "Outer"
     assert again["inner"] == {"class": "Inner", "number": 1.0, "stop": ["x"]}
     assert again["options"]["path"] == "/a"
     assert again["options"]["function"] == "grpo"
+    assert again["options"]["object"] == "<object object>"
+    assert again["options"]["1"] == [2, 3]
     assert again["objective"]["token_gate"] == {"class": "AtanLog", "tau_neg": 0.3, "tau_pos": 0.2}
     assert again["objective"]["pool"] == "geometric"

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.ranks import check_ranks
-from megatron_sspo.run import Model, Parallel, Prompts, Run
+from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Run
 from tests.policy.launcher import join
 from tests.weights.test_families import QWEN3_30B_A3B
 
@@ -35,6 +35,7 @@ def main(folder: Path) -> None:
     found = {"as it should be": said(run, tiny, folder / "run")}
     assert list((folder / "run").iterdir()) == []
 
+    found["values"] = said(replace(run, optimizer=Optimizer(lr=0.1 * rank)), tiny, folder / "run")
     found["memory"] = said(replace(run, tokens_per_microbatch=10**6), QWEN3_30B_A3B, folder / "large")
 
     here = folder / f"rank{rank}"

@@ -39,6 +39,8 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
     assert f"its share of the memory of {host} has" in found["memory"]
     assert "is activations: --set megatron.recompute_granularity=full" in found["memory"]
     assert found["paths"].startswith(f"rank 1 on {host} does not see runs/relative of rank 0 on {host}: use folders")
+    assert found["values"].startswith(f"the recipe gives other values on rank 1 on {host} than on rank 0 on {host}: ")
+    assert "optimizer.lr is 0.1 there, and here 0.0: let it depend neither on time nor on chance" in found["values"]
     mine = versions()["transformers"]
     assert found["versions"].startswith(
         f"rank 1 on {host} has transformers 4.0.0, but rank 0 on {host} has {mine}: start all ranks from one"
