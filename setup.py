@@ -47,7 +47,7 @@ setup(
         "megatron_sspo": ["py.typed"],
         "megatron_sspo.plots.live": ["page/*"],
         # links to files elsewhere in the checkout are among them; a wheel has the files
-        "megatron_sspo.project": ["template/*", "template/model/*", "template/slurm/*"],
+        "megatron_sspo.project": ["template/*", "template/model/*", "template/paper/*", "template/slurm/*"],
         "megatron_sspo.rehearsal": ["models/*.json"],
     },
     exclude_package_data={"megatron_sspo.project": ["template/*.jsonl"]},  # what rows.py has written in a checkout
@@ -75,7 +75,9 @@ setup(
             "ruff==0.17.6",
             "pyright==1.1.414",
             "datasets",
-            "setuptools>=77",  # builds the wheel that a test installs
+            "setuptools>=77",  # builds the wheel that a test installs, with the next two
+            "build",
+            "twine",
         ],
         # In an environment of its own, make install-docs. The build is strict, so another version may find new faults:
         # the pins are the releases that the pages were built with. MkDocs 2 has neither plugins nor hooks.

@@ -51,8 +51,9 @@ def paper_job(
     assignments: Sequence[str] = (),
     options: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    recipes: str = "examples",
 ) -> SlurmJob:
-    """Returns a job for one of the paper's settings, which are files of `examples/`.
+    """Returns a job for one of the paper's settings.
 
     Args:
         setting: the name of a setting, such as qwen3_30b_a3b_math.
@@ -60,6 +61,7 @@ def paper_job(
         assignments: overrides as for `--set`.
         options: options of sbatch, added after the setting's number of nodes.
         variables: variables of slurm/README.md; by default those of the environment.
+        recipes: the folder with the settings' files: `paper` in a project of `megatron-sspo new`.
 
     Raises:
         UserError: the setting does not exist.
@@ -68,7 +70,7 @@ def paper_job(
         raise UserError(f"the paper has no setting {setting!r}: choose one of {', '.join(_PAPER)}")
     nodes, script = _PAPER[setting]
     return SlurmJob(
-        recipe=f"examples/{setting}.py{':stale' if stale else ''}",
+        recipe=f"{recipes}/{setting}.py{':stale' if stale else ''}",
         assignments=assignments,
         options=[f"--nodes={nodes}", *options],
         variables=variables_from_environment() if variables is None else variables,

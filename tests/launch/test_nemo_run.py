@@ -107,6 +107,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch.nemo_run import InBatchShell, launch, paper_job, check_executor, slurm_executor
 
 job = paper_job("qwen3_8b_math", options=["--nodes=4", "--comment=x y", "--nice=5"])
+assert paper_job("qwen3_8b_math", stale=True, recipes="paper").recipe == "paper/qwen3_8b_math.py:stale"
 executor = slurm_executor(job, account="research")
 assert (executor.nodes, executor.comment, executor.time, executor.exclusive) == (4, "x y", "04:00:00", True)
 assert executor.additional_parameters == {"nice": "5"}, executor.additional_parameters

@@ -1,5 +1,6 @@
 """The package that pip installs: built from the sources, and used in an empty folder without the checkout."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,11 +11,11 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import torch
 
 import megatron_sspo
 
 ROOT = Path(__file__).parents[2]
-BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 pytestmark = pytest.mark.slow
 
 
@@ -39,21 +40,20 @@ def sources() -> list[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a wheel that is built from the sdist, as `python -m build` does."""
+    """Returns the wheel that `python -m build` makes from the sdist; twine has checked both."""
     folder = tmp_path_factory.mktemp("build")
     for name in sources():
         (folder / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).exists():  # a file that is removed but not committed is still listed
             shutil.copyfile(ROOT / name, folder / "src" / name, follow_symlinks=False)
-    run(folder / "src", "-c", BUILD, "build_sdist", str(folder))
-    [sdist] = folder.glob("*.tar.gz")
+    run(folder, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "src"))
+    [sdist], [built] = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    run(folder, "-m", "twine", "check", "--strict", str(sdist), str(built))
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
-    [unpacked] = (folder / "unpacked").iterdir()
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= {path.name for path in unpacked.iterdir()}
-    assert not [path for path in unpacked.rglob("*") if path.is_symlink()]
-    run(unpacked, "-c", BUILD, "build_wheel", str(folder))
-    [built] = folder.glob("*.whl")
+        members = archive.getmembers()
+    names = {member.name.partition("/")[2] for member in members}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
+    assert not [member for member in members if member.issym() or member.islnk()]
     return built
 
 
@@ -102,3 +102,65 @@ def test_it_works_in_an_empty_folder_without_the_checkout(installed: Path, tmp_p
     )
     for script in ("slurm/train.sbatch", "slurm/train.sh", "slurm/job.sh"):
         subprocess.run(["bash", "-n", script], cwd=tmp_path / "mine", check=True)
+    settings = sorted(path.name for path in (tmp_path / "mine" / "paper").iterdir())
+    assert len(settings) == 7
+    loaded = (
+        "from megatron_sspo.recipe import load_recipe; import sys; print(*(load_recipe(p).name for p in sys.argv[1:]))"
+    )
+    names = run(tmp_path / "mine", "-c", loaded, *(f"paper/{name}" for name in settings), path=installed)
+    assert names.split() == [Path(name).stem for name in settings]
+
+
+RECIPE = """
+from megatron_sspo.objective import AtanLog, Pessimistic, Segments, sspo
+from megatron_sspo.run import Model, Prompts, Run
+
+def recipe() -> Run:
+    gate = Pessimistic(AtanLog(tau_neg=0.3, tau_pos=0.2))
+    return Run(name="mine", model=Model(path="model"), prompts=Prompts(source="a"), objective=sspo(gate), num_updates=1)
+
+lengths: int = Segments.from_lengths([1, 2]).lengths
+"""
+
+
+def test_its_type_hints_are_known_outside(installed: Path, tmp_path: Path) -> None:
+    """Pyright finds the one wrong hint of a recipe, so it reads the installed package's own."""
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    settings = {"extraPaths": [str(installed)], "include": ["recipe.py"], "typeCheckingMode": "standard"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    assert [one["rule"] for one in found] == ["reportAssignmentType"], found
+    assert '"Tensor" is not assignable to' in found[0]["message"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_pip_installs_it_on_a_fresh_machine(wheel: Path, tmp_path: Path) -> None:
+    """Installs from the package index: the wheel alone, which computes an objective, and then what training needs."""
+    run(tmp_path, "-m", "venv", "fresh")
+    python = tmp_path / "fresh" / "bin" / "python"
+    pinned = tmp_path / "constraints.txt"  # another release of torch would be a download of gigabytes
+    pinned.write_text(f"torch=={torch.__version__.partition('+')[0]}")
+
+    def fresh(*arguments: str, folder: Path = tmp_path) -> str:
+        done = subprocess.run([python, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def install(what: str) -> None:
+        fresh("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(pinned), what)
+
+    install(str(wheel))
+    program = (
+        "import torch; from megatron_sspo.objective import Segments, sspo; "
+        "print(float(sspo()(torch.zeros(3), torch.zeros(3), torch.ones(2), Segments.from_lengths([1, 2])).loss))"
+    )
+    assert fresh("-c", program).strip() == "-2.0"
+    install(f"{wheel}[train]")
+    fresh("-m", "megatron_sspo", "new", "mine")
+    few = ("num_updates=2", "warm_start.updates=2", "rollouts.prompts_per_update=2", "evaluation=None")
+    words = [word for value in few for word in ("--set", value)]
+    fresh("-m", "megatron_sspo", "train", "recipe.py", *words, folder=tmp_path / "mine")
+    fresh("-m", "megatron_sspo", "plot", "runs/reverse", folder=tmp_path / "mine")

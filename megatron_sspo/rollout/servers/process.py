@@ -173,6 +173,6 @@ def find_python(given: str | None) -> Path:
     if not python.exists():
         raise UserError(
             f"there is no {python} to run SGLang's server: `make install-sglang` creates an environment for CPUs in "
-            "a checkout; anywhere, set rollouts.options.python to an interpreter that has sglang"
+            "a checkout of this project; elsewhere, set rollouts.options.python to an interpreter that has sglang"
         )
     return python

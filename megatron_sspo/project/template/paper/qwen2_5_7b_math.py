@@ -1,0 +1,1 @@
+../../../../examples/qwen2_5_7b_math.py

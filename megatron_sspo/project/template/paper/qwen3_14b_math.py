@@ -1,0 +1,1 @@
+../../../../examples/qwen3_14b_math.py

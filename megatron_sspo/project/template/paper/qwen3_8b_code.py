@@ -1,0 +1,1 @@
+../../../../examples/qwen3_8b_code.py
