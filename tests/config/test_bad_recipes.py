@@ -30,11 +30,11 @@ RAISES = {
     ),
     "def recipe():\n    return run(objective=sspo(SigLog(math.nan, 1)))": (
         "return run(objective=sspo(SigLog(math.nan, 1)))",
-        "ValueError: SigLog.tau_neg is nan, and must be a finite number above 0",
+        "ValueError: SigLog.tau_neg is nan, and must be a number from 1e-12 to 1e12",
     ),
     "def recipe():\n    return run(objective=sspo(SigLog('a')))": (
         "return run(objective=sspo(SigLog('a')))",
-        "ValueError: SigLog.tau_neg is 'a', and must be a finite number above 0",
+        "ValueError: SigLog.tau_neg is 'a', and must be a number from 1e-12 to 1e12",
     ),
     "def recipe():\n    return run(objective=sspo(AtanLog))": (
         "return run(objective=sspo(AtanLog))",
