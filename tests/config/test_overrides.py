@@ -178,7 +178,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
             ["SequenceObjective.token_gate is the function geometric, and must be a gate"],
         ),
         ("objective.pool=Clip(0.1, 0.2)", ["pool is Clip(", "must be a function, such as geometric"]),
-        ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is not valid", "above 0"]),
+        ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is not valid", "from 1e-12 to 1e12"]),
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),
         ("objective=sspo(tau=1)", ["cannot be read", "tau"]),
         ("objective=sspo(**{})", ["cannot be read"]),
