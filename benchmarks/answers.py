@@ -27,10 +27,10 @@ from typing import Any
 from math_reward import latex, numbers
 from side_by_side import run_all
 
-from megatron_sspo.reward.answer import read_decimal_commas
-from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.answers.answer import read_decimal_commas
+from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.verify import is_equivalent, prepare
 from megatron_sspo.reward.format import extract_answer
-from megatron_sspo.reward.verify import is_equivalent, prepare
 
 _FILES = ("answer_kinds.jsonl", "answer_pairs.jsonl")
 _VARIANTS = ("ours", "math-verify")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.reward.answer import read_decimal_commas
-from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.answers.answer import read_decimal_commas
+from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.verify import is_equivalent
 from megatron_sspo.reward.math import reward
-from megatron_sspo.reward.verify import is_equivalent
 from megatron_sspo.types import Prompt
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "answer_kinds.jsonl").read_text("utf-8").splitlines()]

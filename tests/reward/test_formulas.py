@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 import sympy
 
-from megatron_sspo.reward.answer import clean
-from megatron_sspo.reward.evaluate import arithmetic_value, is_same_equation, is_same_formula, value_of
-from megatron_sspo.reward.formula import UnreadError, parse_formula
-from megatron_sspo.reward.number import read_number
+from megatron_sspo.reward.answers.answer import clean
+from megatron_sspo.reward.answers.evaluate import arithmetic_value, is_same_equation, is_same_formula, value_of
+from megatron_sspo.reward.answers.formula import UnreadError, parse_formula
+from megatron_sspo.reward.answers.number import read_number
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_arithmetic_is_digits_alone() -> None:
 
 def test_arithmetic_in_the_trainer_needs_no_import() -> None:
     program = (
-        "import sys; from megatron_sspo.reward.compare import compare;"
+        "import sys; from megatron_sspo.reward.answers.compare import compare;"
         "print(compare('9', '16-3-4=9'), compare('9', '16-3-5=9'), 'mpmath' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -2,9 +2,9 @@
 
 import re
 
-from megatron_sspo.reward.answer import clean, split_equation, split_list
-from megatron_sspo.reward.matrix import as_list, read_matrix
-from megatron_sspo.reward.names import (
+from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
+from megatron_sspo.reward.answers.matrix import as_list, read_matrix
+from megatron_sspo.reward.answers.names import (
     letters_of,
     may_be_same,
     read_assignments,
@@ -12,8 +12,8 @@ from megatron_sspo.reward.names import (
     read_names,
     strip_name,
 )
-from megatron_sspo.reward.number import read_number
-from megatron_sspo.reward.values import (
+from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
     Verdict,

@@ -4,7 +4,7 @@ import functools
 import re
 import unicodedata
 
-from megatron_sspo.reward.spelling import drop_lead, respell_commands, respell_text, respell_whole
+from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))

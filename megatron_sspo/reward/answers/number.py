@@ -125,7 +125,7 @@ def read_number(text: str) -> Number | None:
     (`0.\\overline{3}`), percentages, degrees, currencies, and words after the number.
 
     Args:
-        text: a text that `megatron_sspo.reward.answer.clean` returned.
+        text: a text that `megatron_sspo.reward.answers.answer.clean` returned.
     """
     if len(text) > _LONGEST:
         return None

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Protocol
 
-from megatron_sspo.reward.evaluate import arithmetic_value
-from megatron_sspo.reward.number import Number, read_number, split_unit
+from megatron_sspo.reward.answers.evaluate import arithmetic_value
+from megatron_sspo.reward.answers.number import Number, read_number, split_unit
 
 Verdict = bool | None  # None: two formulas have to be compared, and nothing that does it was given
 

@@ -7,9 +7,9 @@ import resource
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward import evaluate
-from megatron_sspo.reward.answer import split_equation
-from megatron_sspo.reward.compare import compare
+from megatron_sspo.reward.answers import evaluate
+from megatron_sspo.reward.answers.answer import split_equation
+from megatron_sspo.reward.answers.compare import compare
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward.formula import Tree, UnreadError, parse_formula
+from megatron_sspo.reward.answers.formula import Tree, UnreadError, parse_formula
 
 Value = Any  # a Fraction, or mpmath's real or complex number
 

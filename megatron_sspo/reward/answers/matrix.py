@@ -2,7 +2,7 @@
 
 import re
 
-from megatron_sspo.reward.answer import split_list
+from megatron_sspo.reward.answers.answer import split_list
 
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}\s*[)\]]?", re.DOTALL

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from megatron_sspo.reward.answer import split_equation
-from megatron_sspo.reward.formula import FUNCTIONS
-from megatron_sspo.reward.number import read_number, split_unit
+from megatron_sspo.reward.answers.answer import split_equation
+from megatron_sspo.reward.answers.formula import FUNCTIONS
+from megatron_sspo.reward.answers.number import read_number, split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
 _ARGUMENTS = r"(?:\([^()=]*\))?"
