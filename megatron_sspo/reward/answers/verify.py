@@ -19,6 +19,8 @@ _FLOAT_DECIMALS = 12
 
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
+# math-verify takes 2 5/3 for 7/3. `read_number` has read the proper ones, as mixed numbers.
+_IMPROPER_MIXED = re.compile(r"[0-9]\s+(?:[0-9]+\s*/\s*[0-9]|\\[dt]?frac)")
 
 
 def prepare() -> None:
@@ -62,12 +64,12 @@ def _compare_values(gold: str, answer: str) -> bool | None:
 
 
 def _is_readable(text: str) -> bool:
-    """Returns whether math-verify can read a text soon: no deep brackets, and no `x^x^x`, which is no LaTeX either."""
+    """Returns whether math-verify can read a text, and soon: no deep brackets, no `x^x^x`, which is no LaTeX either."""
     depth = deepest = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
-    return depth == 0 and deepest <= _DEEPEST and not _SECOND_POWER.search(text)
+    return depth == 0 and deepest <= _DEEPEST and not (_SECOND_POWER.search(text) or _IMPROPER_MIXED.search(text))
 
 
 def is_same_expression(gold: str, answer: str) -> bool:
