@@ -33,7 +33,7 @@ _FULL_ATTENTION = ("full_attention", "attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """What the attention of a family has, and Transformers' defaults for fields that config.json may lack.
+    """The attention of a family, and Transformers' defaults for fields that config.json may lack.
 
     Attributes:
         qk_layernorm: whether each head's queries and keys have a norm.
