@@ -51,7 +51,11 @@ def read_manifest(checkpoint: Path) -> Manifest:
     """
     path = checkpoint / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        # manifests of earlier releases have no checksum; any other key is a damaged name of one of these
+        if content.keys() != {"run", "files"} and text != _to_text(content["run"], content["files"]):
+            raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
         return Manifest(files, dict(content["run"]))
     except FileNotFoundError as error:
@@ -62,8 +66,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
     """Writes the manifest, as the last file, into a checkpoint that does not have its final name yet."""
-    content = {"run": manifest.run, "files": {name: [e.size, e.crc32] for name, e in manifest.files.items()}}
-    write_atomically(checkpoint / NAME, json.dumps(content, indent=1))
+    files = {name: [entry.size, entry.crc32] for name, entry in manifest.files.items()}
+    write_atomically(checkpoint / NAME, _to_text(manifest.run, files))
 
 
 def files_of(checkpoint: Path) -> list[str]:
@@ -127,6 +131,12 @@ def _entry(path: Path) -> Entry:
             size += len(piece)
             checksum = crc32(piece, checksum)
     return Entry(size, checksum)
+
+
+def _to_text(run: Any, files: Any) -> str:
+    """Returns the text of a manifest, with a checksum of itself; what was read of that text gives it again."""
+    content = {"run": run, "files": files}
+    return json.dumps({**content, "crc32": crc32(json.dumps(content).encode())}, indent=1)
 
 
 def _damaged_error(checkpoint: Path, what: str) -> UserError:

@@ -4,7 +4,8 @@ The order is that of `Family`: checks of config.json, Megatron's arguments, rows
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -25,20 +26,84 @@ _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
 _ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families
 # Limits far above every model, at which the weight table is still built in seconds.
 _MAX_LAYERS, _MAX_EXPERTS = 10_000, 200_000
+# Transformers' defaults in the Qwen families, and its names for attention to all earlier tokens, the older one second
+_WINDOW, _FIRST_LAYER_WITH_WINDOW = 4096, 28
+_FULL_ATTENTION = ("full_attention", "attention")
 
 
-def require_decoder(config: Config, also: Allowed, *, rope_parameters: Allowed = _PLAIN_ROPE) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """The attention of a family, and Transformers' defaults for fields that config.json may lack.
+
+    Attributes:
+        qk_layernorm: whether each head's queries and keys have a norm.
+        qkv_bias: whether q, k and v have biases.
+        default_groups: the number of key-value heads; None: that of query heads.
+        default_head_dim: the size of a head; None: hidden_size / num_attention_heads.
+    """
+
+    qk_layernorm: bool = False
+    qkv_bias: bool = False
+    default_groups: int | None = None
+    default_head_dim: int | None = None
+
+
+_PLAIN_ATTENTION = Attention()
+
+
+def require_decoder(
+    config: Config,
+    also: Allowed | None = None,
+    *,
+    rope_parameters: Allowed = _PLAIN_ROPE,
+    windows: Literal["by layer", "in all layers"] | None = None,
+) -> None:
     """Refuses settings that Megatron would compute differently: in common fields, in the fields of `also`, and in RoPE.
+
+    Args:
+        windows: which layers have the window `sliding_window` if `use_sliding_window` is true: those that `layer_types`
+            names, or else those from `max_window_layers` on; or all. None: the family does not have these fields.
 
     Raises:
         UserError: a setting is refused; the message names the field and its value.
     """
-    require(config, {**_PLAIN, **also})
+    require(config, {**_PLAIN, **(also or {})})
+    if windows is not None:
+        _require_full_attention(config, by_layer=windows == "by layer")
     found = rope(config)
     by_layer = [name for name, value in found.items() if isinstance(value, Mapping)]
     if by_layer:
         raise UserError(f"config.json has rope_parameters for each of {', '.join(by_layer)}, which is not supported")
     require(found, {"partial_rotary_factor": (1, None), **rope_parameters})
+
+
+def _require_full_attention(config: Config, *, by_layer: bool) -> None:
+    num_layers = size(config, "num_hidden_layers")
+    if by_layer and config.get("layer_types") is not None:
+        kinds = config["layer_types"]
+        if not isinstance(kinds, list) or len(kinds) != num_layers:
+            raise UserError(
+                f"config.json has layer_types {short_repr(kinds)}; it must list the kinds of attention of the "
+                f"{num_layers:,} layers"
+            )
+        for layer, kind in enumerate(kinds):
+            if kind not in _FULL_ATTENTION:
+                raise UserError(
+                    f"config.json has layer_types with {short_repr(kind)} in layer {layer:,} (sliding_window "
+                    f"{short_repr(config.get('sliding_window'))}), which is not supported: it must be 'full_attention'"
+                )
+        return
+    if not flag(config, "use_sliding_window") or config.get("sliding_window", _WINDOW) is None:
+        return
+    window = size(config, "sliding_window", default=_WINDOW)
+    first = config.get("max_window_layers", _FIRST_LAYER_WITH_WINDOW) if by_layer else 0
+    if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+        raise UserError(f"config.json has max_window_layers {short_repr(first)}; it must be a number of layers")
+    if first < num_layers:
+        raise UserError(
+            f"config.json has use_sliding_window True with a sliding window of {window:,} in layer {first:,} and later "
+            "ones, which is not supported: every layer must attend to all earlier tokens"
+        )
 
 
 def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
@@ -62,10 +127,10 @@ def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
 
 
 def decoder_fields(
-    config: Config, *, qk_layernorm: bool = False, qkv_bias: bool = False, default_epsilon: float = _EPSILON
+    config: Config, *, attention: Attention = _PLAIN_ATTENTION, default_epsilon: float = _EPSILON
 ) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
-    num_heads, num_groups, head_dim = _attention_sizes(config)
+    num_heads, num_groups, head_dim = _attention_sizes(config, attention)
     num_layers = size(config, "num_hidden_layers")
     if num_layers > _MAX_LAYERS:
         raise UserError(
@@ -83,8 +148,8 @@ def decoder_fields(
         "gated_linear_unit": True,
         "activation_func": torch.nn.functional.silu,
         "add_bias_linear": False,
-        "add_qkv_bias": qkv_bias,
-        "qk_layernorm": qk_layernorm,
+        "add_qkv_bias": attention.qkv_bias,
+        "qk_layernorm": attention.qk_layernorm,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
@@ -131,25 +196,28 @@ def embedding_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> d
 
 
 def dense_rows(
-    config: Config, padded_vocab_size: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
+    config: Config, padded_vocab_size: int, *, attention: Attention = _PLAIN_ATTENTION
 ) -> list[ParameterMap]:
     """Returns the rows of a model of dense layers."""
 
     def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-        attention = attention_rows(config, layer, qk_layernorm=qk_layernorm, qkv_bias=qkv_bias)
-        return [*attention, *mlp_rows(config, layer)]
+        return [*attention_rows(config, layer, attention), *mlp_rows(config, layer)]
 
     return decoder_rows(config, padded_vocab_size, layer_rows)
 
 
 def moe_rows(
-    config: Config, padded_vocab_size: int, *, names: ExpertNames, width_field: str, qk_layernorm: bool = False
+    config: Config,
+    padded_vocab_size: int,
+    *,
+    names: ExpertNames,
+    width_field: str,
+    attention: Attention = _PLAIN_ATTENTION,
 ) -> list[ParameterMap]:
     """Returns the rows of a model whose layers are all mixtures of experts; arguments: see `expert_rows`."""
 
     def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-        attention = attention_rows(config, layer, qk_layernorm=qk_layernorm)
-        return [*attention, *expert_rows(config, layer, names, width_field)]
+        return [*attention_rows(config, layer, attention), *expert_rows(config, layer, names, width_field)]
 
     return decoder_rows(config, padded_vocab_size, layer_rows)
 
@@ -175,12 +243,10 @@ def decoder_rows(
     ]
 
 
-def attention_rows(
-    config: Config, layer: int, *, qk_layernorm: bool = False, qkv_bias: bool = False
-) -> list[ParameterMap]:
+def attention_rows(config: Config, layer: int, attention: Attention = _PLAIN_ATTENTION) -> list[ParameterMap]:
     """Returns the rows of one layer's attention and of its two norms."""
     hidden = size(config, "hidden_size")
-    num_heads, num_groups, head_dim = _attention_sizes(config)
+    num_heads, num_groups, head_dim = _attention_sizes(config, attention)
     megatron, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
     norms = [
         replicated(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
@@ -200,8 +266,8 @@ def attention_rows(
     return [
         replicated(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
         linear_qkv("weight", (hidden,)),
-        *([linear_qkv("bias", ())] if qkv_bias else []),
-        *(norms if qk_layernorm else []),
+        *([linear_qkv("bias", ())] if attention.qkv_bias else []),
+        *(norms if attention.qk_layernorm else []),
         row_parallel(
             f"{megatron}.self_attention.linear_proj.weight",
             f"{hf}.self_attn.o_proj.weight",
@@ -248,20 +314,23 @@ def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: s
 # ------------------------------------------------------------------ sizes
 
 
-def _attention_sizes(config: Config) -> tuple[int, int, int]:
+def _attention_sizes(config: Config, attention: Attention) -> tuple[int, int, int]:
     """Returns (query heads, key-value heads, size of a head)."""
     num_heads = size(config, "num_attention_heads")
-    num_groups = size(config, "num_key_value_heads", default=num_heads)
+    # a field that is null means as many as query heads in every family
+    absent = attention.default_groups if "num_key_value_heads" not in config else None
+    num_groups = size(config, "num_key_value_heads", default=absent or num_heads)
     if num_heads % num_groups:
         raise UserError(
             f"config.json has num_attention_heads {num_heads}, not a multiple of num_key_value_heads {num_groups}"
         )
     hidden = size(config, "hidden_size")
-    if config.get("head_dim") is None and hidden % num_heads:
+    default = attention.default_head_dim
+    if config.get("head_dim") is None and default is None and hidden % num_heads:
         raise UserError(
             f"config.json has hidden_size {hidden}, not a multiple of num_attention_heads {num_heads}, and no head_dim"
         )
-    head_dim = size(config, "head_dim", default=hidden // num_heads)
+    head_dim = size(config, "head_dim", default=default or hidden // num_heads)
     if head_dim % 2:
         raise UserError(f"config.json has a head_dim of {head_dim}; rotary embeddings need an even number")
     return num_heads, num_groups, head_dim

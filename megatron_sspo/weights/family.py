@@ -78,9 +78,10 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
     if len(set(found.values())) > 1:
         listed = " and ".join(f"{name} {value:,}" for name, value in found.items())
         raise UserError(f"config.json has {listed}, which mean the same; remove the wrong one")
-    if not found and default is None:
+    value = next(iter(found.values()), default)
+    if value is None:
         raise UserError(f"config.json has no {' or '.join(names)}; the model cannot be built without it")
-    return next(iter(found.values()), default)  # pyright: ignore[reportReturnType]
+    return value
 
 
 def number(config: Config, name: str, default: float | None = None) -> float:

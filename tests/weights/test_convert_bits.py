@@ -88,10 +88,20 @@ def test_frequencies_of_the_rotary_embedding_are_left_out(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("llama", "layers.1.input_layernorm"), ("qwen3_moe", ".experts.1.")], ids=["layers", "experts"]
+    ("kind", "part"),
+    [
+        ("llama", "layers.1.input_layernorm"),
+        ("qwen3_moe", ".experts.1."),
+        ("qwen2", "k_proj"),
+        ("llama", "v_proj"),
+        ("qwen3", "up_proj"),
+        ("mixtral", ".w3"),
+    ],
+    ids=["layers", "experts", "keys with biases", "values", "up", "up of experts"],
 )
-def test_layers_and_experts_of_different_dtypes(checkpoint, tmp_path, kind, part):
-    """Megatron has one tensor, of one dtype, for all layers and experts."""
+@pytest.mark.usefixtures("small_blocks")
+def test_parts_of_a_parameter_of_different_dtypes(checkpoint, tmp_path, kind, part):
+    """Megatron has one tensor, of one dtype, for all layers and experts, for q, k and v, and for gate and up."""
     shutil.copytree(checkpoint(kind), tmp_path / "hf")
     file = tmp_path / "hf" / "model.safetensors"
     mixed = {name: tensor.half() if part in name else tensor for name, tensor in load_file(file).items()}

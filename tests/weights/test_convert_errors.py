@@ -72,7 +72,9 @@ def mixed_dtypes(folder):
     name = "model.layers.0.self_attn.q_proj.weight"
     file = HFFolder(folder).index[name]
     change(folder / file, **{name: load_file(folder / file)[name].bfloat16()})
-    return "q_proj.weight, .*k_proj.weight.* differ in dtype"
+    return (
+        "q_proj.weight is bfloat16 and .*k_proj.weight is float32, but .* one tensor, .*linear_qkv.weight; .* --dtype"
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,9 @@ LLAMA = {
     "tie_word_embeddings": True,
     "vocab_size": 128256,
 }
+QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2}
+WINDOW = {"use_sliding_window": True, "sliding_window": 8}
+FULL, SLIDING = "full_attention", "sliding_attention"
 LLAMA3_SCALING = {
     "factor": 32.0,
     "high_freq_factor": 4.0,
@@ -184,8 +187,65 @@ def test_llama3_scaling_is_the_one_of_transformers():
     torch.testing.assert_close(rotary.inv_freq, expected)
 
 
+FAMILIES = sorted({kind.split("_tied")[0].split("_one")[0] for kind in KINDS})
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("absent", [{"head_dim"}, {"num_key_value_heads"}, {"head_dim", "num_key_value_heads"}])
+def test_absent_sizes_of_attention_are_those_of_transformers(checkpoint, kind, absent):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = json.loads((checkpoint(kind) / "config.json").read_text())
+    config |= {"num_attention_heads": 64, "hidden_size": 128}
+    config = {name: value for name, value in config.items() if name not in absent}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**copy.deepcopy(config)))
+    expected = {name: tuple(tensor.shape) for name, tensor in model.named_parameters() if "self_attn" in name}
+    family = load_family(config)
+    rows = family.rows(config, 97)
+    shapes = dict(pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True) if "self_attn" in pair[0])
+    assert shapes == expected
+    fields, attention = family.transformer_fields(config), model.model.layers[0].self_attn
+    assert fields["kv_channels"] == attention.head_dim
+    assert fields["num_query_groups"] == model.config.num_key_value_heads
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sliding_window": 8},
+        {"use_sliding_window": False, "sliding_window": 8},
+        {"use_sliding_window": True, "sliding_window": None},
+        {"use_sliding_window": True},
+        WINDOW,
+        WINDOW | {"max_window_layers": 2},
+        WINDOW | {"max_window_layers": 1},
+        WINDOW | {"max_window_layers": 0},
+        WINDOW | {"max_window_layers": 0, "layer_types": [FULL, FULL]},
+        WINDOW | {"max_window_layers": 2, "layer_types": [FULL, SLIDING]},
+        WINDOW | {"layer_types": ["attention", FULL]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["mixtral", "qwen2", "qwen3", "qwen3_moe"])
+def test_windows_are_refused_where_transformers_slides(checkpoint, kind, changes):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = json.loads((checkpoint(kind) / "config.json").read_text())
+    absent = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+    config = {name: value for name, value in config.items() if name not in absent} | changes
+    theirs = AutoConfig.for_model(**copy.deepcopy(config))
+    with torch.device("meta"):
+        layers = AutoModelForCausalLM.from_config(theirs).model.layers
+    if any(getattr(layer.self_attn, "sliding_window", theirs.sliding_window) for layer in layers):
+        with pytest.raises(UserError, match=r"sliding.window"):
+            load_family(config)
+    else:
+        load_family(config)
+
+
 @pytest.mark.parametrize("field", ["rms_norm_eps", "rope_theta", "tie_word_embeddings", "norm_topk_prob"])
-@pytest.mark.parametrize("kind", sorted({kind.split("_tied")[0].split("_one")[0] for kind in KINDS}))
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_absent_fields_have_the_values_of_transformers(checkpoint, kind, field):
     from transformers import AutoConfig
 
@@ -229,7 +289,14 @@ def test_fields_that_every_family_refuses(base, field, value):
     [
         (QWEN3_30B_A3B, {"mlp_only_layers": [0]}, r"mlp_only_layers \[0\]"),
         (QWEN3_30B_A3B, {"decoder_sparse_step": 2}, "decoder_sparse_step 2"),
-        (QWEN3_30B_A3B, {"use_sliding_window": True}, "use_sliding_window True"),
+        (QWEN3_30B_A3B, {"use_sliding_window": True, "sliding_window": 4096}, "a sliding window of 4,096 in layer 0"),
+        (QWEN3_30B_A3B, {"use_sliding_window": "yes"}, "use_sliding_window 'yes'; it must be true or false"),
+        (QWEN3_30B_A3B, {"use_sliding_window": True, "sliding_window": -1}, "sliding_window -1; it must be a positive"),
+        (QWEN3, {"layer_types": ["sliding_attention"]}, r"layer_types \['sliding_attention'\]; it must list .* 2"),
+        (QWEN3, {"layer_types": 7}, "layer_types 7; it must list the kinds of attention of the 2 layers"),
+        (QWEN3, {"layer_types": ["full_attention", "linear_attention"]}, "'linear_attention' in layer 1"),
+        (QWEN3, WINDOW | {"max_window_layers": "all"}, "max_window_layers 'all'; it must be a number of layers"),
+        (QWEN3, WINDOW | {"max_window_layers": 1}, "a sliding window of 8 in layer 1"),
         (QWEN3_30B_A3B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
         (QWEN3_30B_A3B, {"rope_parameters": LLAMA3_SCALING}, "rope_type 'llama3'"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 1}, "norm_topk_prob True with num_experts_per_tok 1"),

@@ -141,15 +141,13 @@ class TensorCopier:
     def _copy(self, number: int, progress: ConversionProgress) -> ConversionProgress:
         target = self._targets[number]
         row, crc, noted = progress.rows, progress.crc, progress.rows
-        dtype = target.sources[0].stored.dtype
-        num_rows = max(1, BLOCK_BYTES // max(target.row_bytes, target.sources[0].stored.row_bytes))
-        buffer = np.empty((min(num_rows, target.num_rows), target.sources[0].stored.row_bytes), dtype=np.uint8)
+        num_rows = max(1, BLOCK_BYTES // max(target.row_bytes, *(each.stored.row_bytes for each in target.sources)))
+        buffer = np.empty((min(num_rows, target.num_rows), target.row_bytes), dtype=np.uint8)
         while row < target.num_rows and not self._stop.is_set():
             block = buffer[: target.num_rows - row]
             self._read(target, row, block)
-            data = block.data if dtype == target.dtype else _cast(block, dtype, target.dtype)
-            crc = crc32(data, crc)
-            self.write(target.file, target.offset + row * target.row_bytes, data)
+            crc = crc32(block.data, crc)
+            self.write(target.file, target.offset + row * target.row_bytes, block.data)
             row += len(block)
             if (row - noted) * target.row_bytes >= _STEP_BYTES and row < target.num_rows:
                 self._journal.note(number, ConversionProgress(row, crc), (row - noted) * target.row_bytes)
@@ -166,14 +164,19 @@ class TensorCopier:
         return finished
 
     def _read(self, target: Target, start: int, block: np.ndarray) -> None:
-        """Reads a target's rows from `start` on into `block`, as bytes."""
+        """Reads a target's rows from `start` on into `block`, as bytes of the target's dtype."""
         stop, first = start + len(block), 0
         for source in target.sources:
             last = first + source.stop - source.start
             begin, end = max(start, first), min(stop, last)
             if begin < end:
-                shift = source.start - first
-                self._files.read(source.stored, begin + shift, end + shift, block[begin - start : end - start])
+                shift, stored, rows = source.start - first, source.stored, block[begin - start : end - start]
+                if stored.dtype == target.dtype:
+                    self._files.read(stored, begin + shift, end + shift, rows)
+                else:
+                    original = np.empty((end - begin, stored.row_bytes), dtype=np.uint8)
+                    self._files.read(stored, begin + shift, end + shift, original)
+                    _view(rows, target.dtype).copy_(_view(original, stored.dtype))
             first = last
 
 
@@ -201,5 +204,6 @@ class _WorkQueue:
             return file, number
 
 
-def _cast(block: np.ndarray, dtype: torch.dtype, to: torch.dtype) -> memoryview:
-    return torch.from_numpy(block.reshape(-1)).view(dtype).to(to).view(torch.uint8).numpy().data
+def _view(block: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Returns the bytes of contiguous rows as a flat tensor that shares their memory."""
+    return torch.from_numpy(block.reshape(-1)).view(dtype)

@@ -88,13 +88,13 @@ def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap
     """Plans `torch_dist` records, each a block of rows of one parameter of one layer and expert."""
     keys = CheckpointKeys(row.name for row in rows)
     leading = keys.leading_sizes()
+    _check_dtypes(keys, rows, stored, dtype)
     blocks: list[tuple[ParameterMap, int, tuple[Source, ...]]] = []  # row of the table, the block's first row, sources
     for row in rows:
         start = 0
         for sources in _cut_into_pieces(_sources(row, stored)):
             blocks.append((row, start, sources))
             start += sum(source.stop - source.start for source in sources)
-    _check_dtypes(keys, rows, stored, dtype)
     targets, files, entries = [], [], []
     pieces: dict[str, list[Piece]] = {}
     frames = [_frame(row, sources, len(keys.locations(row.name)[0].index), dtype) for row, _, sources in blocks]
@@ -129,7 +129,7 @@ def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap
 def _check_dtypes(
     keys: CheckpointKeys, rows: Sequence[ParameterMap], stored: Mapping[str, StoredTensor], dtype: torch.dtype | None
 ) -> None:
-    """Checks that layers and experts that become one tensor have one dtype, unless all tensors are cast to one."""
+    """Checks that what becomes one tensor (layers, experts, q, k and v) has one dtype, unless all is cast to one."""
     first: dict[str, StoredTensor] = {}
     for tensor, key in ((stored[name], keys.locations(row.name)[0].key) for row in rows for name in row.hf):
         other = first.setdefault(key, tensor)
@@ -142,11 +142,6 @@ def _check_dtypes(
 
 def _sources(row: ParameterMap, stored: Mapping[str, StoredTensor]) -> list[Source]:
     """Returns the rows of Hugging Face tensors that make up a parameter, in order."""
-    dtypes = {stored[name].dtype for name in row.hf}
-    if len(dtypes) > 1:
-        raise UserError(
-            f"{', '.join(row.hf)} make up one parameter and differ in dtype: save the model in one dtype first"
-        )
     if row.dim:
         return [Source(stored[row.hf[0]], 0, stored[row.hf[0]].num_rows)]
     return [Source(stored[row.hf[b.source]], b.start, b.stop) for b in row.blocks(0, 1) if b.source is not None]

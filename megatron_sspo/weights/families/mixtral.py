@@ -4,9 +4,17 @@ from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
+from megatron_sspo.weights.decoder import (
+    Attention,
+    decoder_fields,
+    embedding_fields,
+    expert_fields,
+    moe_rows,
+    require_decoder,
+)
 from megatron_sspo.weights.family import Config, ExpertNames, Family, size
 
+_ATTENTION = Attention(default_groups=8)
 _EXPERTS = ExpertNames(
     router="block_sparse_moe.gate",
     gate="block_sparse_moe.experts.{e}.w1",
@@ -28,7 +36,7 @@ def check(config: Config) -> None:
 def transformer_fields(config: Config) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     experts = expert_fields(config, width_field="intermediate_size", pre_softmax=False)
-    return {**decoder_fields(config, default_epsilon=1e-5), **experts}
+    return {**decoder_fields(config, attention=_ATTENTION, default_epsilon=1e-5), **experts}
 
 
 family = Family(
@@ -36,6 +44,6 @@ family = Family(
     check=check,
     transformer_fields=transformer_fields,
     model_fields=partial(embedding_fields, default_theta=1e6),
-    rows=partial(moe_rows, names=_EXPERTS, width_field="intermediate_size"),
+    rows=partial(moe_rows, names=_EXPERTS, width_field="intermediate_size", attention=_ATTENTION),
     expert_names=_EXPERTS,
 )

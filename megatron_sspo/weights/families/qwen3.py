@@ -2,13 +2,15 @@
 
 from functools import partial
 
-from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder
+from megatron_sspo.weights.decoder import Attention, decoder_fields, dense_rows, embedding_fields, require_decoder
 from megatron_sspo.weights.family import Family
+
+_ATTENTION = Attention(qk_layernorm=True, default_groups=32, default_head_dim=128)
 
 family = Family(
     architectures=("Qwen3ForCausalLM",),
-    check=partial(require_decoder, also={"use_sliding_window": (False, None)}),
-    transformer_fields=partial(decoder_fields, qk_layernorm=True),
+    check=partial(require_decoder, windows="by layer"),
+    transformer_fields=partial(decoder_fields, attention=_ATTENTION),
     model_fields=embedding_fields,
-    rows=partial(dense_rows, qk_layernorm=True),
+    rows=partial(dense_rows, attention=_ATTENTION),
 )

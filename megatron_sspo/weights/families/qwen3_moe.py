@@ -4,11 +4,18 @@ from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.decoder import decoder_fields, embedding_fields, expert_fields, moe_rows, require_decoder
+from megatron_sspo.weights.decoder import (
+    Attention,
+    decoder_fields,
+    embedding_fields,
+    expert_fields,
+    moe_rows,
+    require_decoder,
+)
 from megatron_sspo.weights.family import Config, ExpertNames, Family, flag, size
 
-# Every layer must be a mixture of experts with full attention.
-_UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False, None)}
+_ATTENTION = Attention(qk_layernorm=True, default_groups=4)
+_UNIFORM = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}  # every layer must be a mixture of experts
 _EXPERTS = ExpertNames(
     router="mlp.gate",
     gate="mlp.experts.{e}.gate_proj",
@@ -19,7 +26,7 @@ _EXPERTS = ExpertNames(
 
 def check(config: Config) -> None:
     """Refuses settings that Megatron would compute differently."""
-    require_decoder(config, _UNIFORM)
+    require_decoder(config, _UNIFORM, windows="in all layers")
     if size(config, "num_experts_per_tok") == 1 and flag(config, "norm_topk_prob"):
         raise UserError(
             "config.json has norm_topk_prob True with num_experts_per_tok 1, which is not supported: "
@@ -33,7 +40,7 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     # Without the division this is Megatron's softmax before top-k, with it Megatron's softmax over the top-k logits.
     pre_softmax = not flag(config, "norm_topk_prob")
     experts = expert_fields(config, width_field="moe_intermediate_size", pre_softmax=pre_softmax)
-    return {**decoder_fields(config, qk_layernorm=True), **experts}
+    return {**decoder_fields(config, attention=_ATTENTION), **experts}
 
 
 family = Family(
@@ -41,6 +48,6 @@ family = Family(
     check=check,
     transformer_fields=transformer_fields,
     model_fields=embedding_fields,
-    rows=partial(moe_rows, names=_EXPERTS, width_field="moe_intermediate_size", qk_layernorm=True),
+    rows=partial(moe_rows, names=_EXPERTS, width_field="moe_intermediate_size", attention=_ATTENTION),
     expert_names=_EXPERTS,
 )

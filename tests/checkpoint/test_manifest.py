@@ -1,0 +1,30 @@
+"""The manifest of a run's checkpoint."""
+
+import json
+
+import pytest
+
+from megatron_sspo.checkpoint.manifest import NAME, Entry, Manifest, read_manifest, write_manifest
+from megatron_sspo.errors import UserError
+
+MANIFEST = Manifest({"trainer/a": Entry(3, 2**31), "é": Entry(0, 0)}, {"seed": 1e-6, "name": "é\n", "parallel": [None]})
+
+
+def test_every_flipped_bit_is_damage(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
+    content = (tmp_path / NAME).read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / NAME).write_bytes(flipped)
+        with pytest.raises(UserError, match=f"is damaged .*{NAME}"):
+            read_manifest(tmp_path)
+
+
+def test_a_manifest_of_an_earlier_release_has_no_checksum(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    content = json.loads((tmp_path / NAME).read_text())
+    del content["crc32"]
+    (tmp_path / NAME).write_text(json.dumps(content))
+    assert read_manifest(tmp_path) == MANIFEST
