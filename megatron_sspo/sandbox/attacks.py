@@ -79,25 +79,29 @@ import os
 size, number = map(int, input().split())
 children = []
 reading, writing = os.pipe()
+waiting, releasing = os.pipe()
 for _ in range(number):
     child = os.fork()
     if child == 0:
+        os.close(releasing)
         try:
             block = bytearray(size)
             for place in range(0, size, 4096):
                 block[place] = 1
             os.write(writing, b"x")
             os.close(writing)
-            os.read(0, 1)
-            import time
-            time.sleep(0.3)
+            os.read(waiting, 1)
         finally:
             os._exit(0)
     children.append(child)
 os.close(writing)
+found = 0
+while some := os.read(reading, 1000):
+    found += len(some)
+os.close(releasing)
 for child in children:
     os.waitpid(child, 0)
-print(len(os.read(reading, 1000)))
+print(found)
 """
 
 # Reads a number of bytes from standard input. Prints how many it could write.

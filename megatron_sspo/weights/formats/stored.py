@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_descriptor
@@ -156,6 +155,8 @@ class Files:
         return known[file, offset]
 
     def _check_content(self, name: str, file: Path, record: torch_record.RecordTensor) -> None:
+        from isal.isal_zlib import crc32  # for conversion alone: the client of SGLang's servers does without it
+
         crc, end = 0, record.storage_offset + record.storage_size
         for start in range(record.storage_offset, end, _CHECKED_BYTES):
             block = np.empty(min(_CHECKED_BYTES, end - start), dtype=np.uint8)
