@@ -4,11 +4,15 @@
     pip download --no-deps verl==0.9.1 && unzip -q verl-0.9.1-py3-none-any.whl -d /tmp/verl
     git clone --depth 1 https://github.com/THUDM/slime /tmp/slime
     python benchmarks/packing.py --verl /tmp/verl --slime /tmp/slime
+    python benchmarks/packing.py --shared
 
 Ranks that exchange tokens for experts wait for each other in every microbatch. The efficiency of a plan is its work
 divided by (ranks × the sum over microbatches of the largest work of a rank). A cell has that efficiency, the number of
 microbatches of a rank, and the seconds of planning. The work of a sequence of L tokens is
 L (1 + L / 24576), verl's measure for a model of 7B parameters.
+
+With `--shared`, the sequences are in groups that may share their prompts, as the trainer plans them on a CPU. A cell
+has the tokens of separate rows divided by those of the plan, the microbatches of a rank, and the seconds.
 """
 
 import argparse
@@ -22,10 +26,14 @@ from pathlib import Path
 import numpy as np
 
 from megatron_sspo.batching.pack import pack
+from megatron_sspo.batching.plan import Alike, Packing
+from megatron_sspo.batching.plan import Plan as SharedPlan
+from megatron_sspo.batching.work import Work
 
 Plan = Sequence[Sequence[Sequence[int]]]
 Planner = Callable[[list[int], int], Plan]
 RANKS = 64
+GROUP_SIZES = (8, 16)  # of `--shared`
 _LINEAR = 24_576
 
 
@@ -34,7 +42,16 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=8192)
     parser.add_argument("--verl", type=Path, metavar="FOLDER", help="verl's unpacked wheel")
     parser.add_argument("--slime", type=Path, metavar="FOLDER", help="slime's sources")
+    parser.add_argument("--shared", action="store_true", help="time plans with shared prompts instead")
     options = parser.parse_args()
+    if options.shared:
+        time_shared(options.sequences)
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Prints the table of planners."""
     planners: dict[str, Planner] = {"by tokens": by_tokens, "by work": by_work}
     for name, folder, planner_of in (("verl", options.verl, verl_planner), ("slime", options.slime, slime_planner)):
         if folder and folder.exists():
@@ -52,6 +69,49 @@ def main() -> None:
                 check(found, lengths, max_tokens, planner)
                 row.append(f"{efficiency(found, lengths):.3f} / {len(found[0])} / {seconds:.2f}")
             print(f"| {max_tokens:,} | {name} | {' | '.join(row)} |", flush=True)
+
+
+def time_shared(size: int) -> None:
+    """Prints the table of plans with shared prompts."""
+    columns = [f"groups of {group_size}" for group_size in GROUP_SIZES]
+    print(f"| limit | lengths | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}", flush=True)
+    for max_tokens in (16_384, 32_768):
+        packing = Packing(num_ranks=RANKS, max_tokens=max_tokens, work=Work(token=_LINEAR - 1, pair=2))
+        for name, lengths in distributions(size, max_tokens):
+            row = []
+            for group_size in GROUP_SIZES:
+                groups = in_groups(lengths, group_size, max_tokens)
+                start = time.process_time()
+                plan = packing.plan(groups, share_prompts=True)
+                seconds = time.process_time() - start
+                tokens = tokens_of(packing, groups, plan)
+                assert max(max(of_rank) for of_rank in tokens) <= max_tokens
+                separate = sum(group.prompt * group_size + sum(group.responses) for group in groups)
+                row.append(f"{separate / sum(map(sum, tokens)):.2f} / {len(plan[0])} / {seconds:.2f}")
+            print(f"| {max_tokens:,} | {name} | {' | '.join(row)} |", flush=True)
+
+
+def in_groups(lengths: list[int], group_size: int, longest: int) -> list[Alike]:
+    """Returns groups of responses to prompts of up to an eighth of the longest sequence."""
+    random, groups = np.random.default_rng(1), []
+    for first in range(0, len(lengths), group_size):
+        numbers = range(first, min(first + group_size, len(lengths)))
+        prompt = int(random.integers(2, longest // 8))
+        groups.append(Alike(prompt, [min(lengths[i], longest - prompt) for i in numbers], numbers))
+    return groups
+
+
+def tokens_of(packing: Packing, groups: Sequence[Alike], plan: SharedPlan) -> list[list[int]]:
+    """Returns the tokens of each rank's microbatches; checks that the plan has every sequence once."""
+    group_of = {number: group for group in groups for number in group.numbers}
+
+    def tokens(part: Sequence[int]) -> int:
+        group = group_of[part[0]]
+        assert set(part) <= set(group.numbers)
+        return packing.part_tokens(group.prompt, [group.responses[i - group.numbers[0]] for i in part])
+
+    assert sorted(i for of_rank in plan for parts in of_rank for part in parts for i in part) == sorted(group_of)
+    return [[sum(map(tokens, parts)) for parts in of_rank] for of_rank in plan]
 
 
 def distributions(size: int, longest: int) -> Iterator[tuple[str, list[int]]]:

@@ -43,12 +43,30 @@ def pack(
                 f"sequence {index} has {length} tokens, more than tokens_per_microbatch={max_tokens}: raise the latter"
             )
     costs = lengths if work is None else work
-    num_microbatches = max(1, -(-sum(lengths) // (max_tokens * num_ranks)))
+    num_microbatches = max(1, -(-_fewest_bins(lengths, max_tokens) // num_ranks))
     num_microbatches = -(-num_microbatches // multiple_of) * multiple_of
     while (bins := _pack(lengths, costs, num_microbatches * num_ranks, max_tokens)) is None:
         num_microbatches += multiple_of
     bins.sort(key=lambda members: (-sum(costs[i] for i in members), members))
     return [[bins[row * num_ranks + rank] for row in range(num_microbatches)] for rank in range(num_ranks)]
+
+
+def _fewest_bins(lengths: Sequence[int], max_tokens: int) -> int:
+    """Returns a number of bins below which no packing exists.
+
+    For a size t of at most half a bin: a sequence longer than max_tokens - t shares its bin with none of t or more. The
+    others above one half have a bin each, and their room is all that those from t to one half find in these bins
+    (Martello and Toth's second bound). It spares attempts that would fail, many where sequences are long.
+    """
+    sizes = np.sort(np.asarray(lengths, np.int64))
+    sums = np.concatenate([[0], sizes.cumsum()])
+    half = int(sizes.searchsorted(max_tokens // 2, "right"))
+    t = np.concatenate([[0], sizes[:half]])
+    alone = sizes.searchsorted(max_tokens - t, "right")
+    room = (alone - half) * max_tokens - (sums[alone] - sums[half])
+    small = sums[half] - sums[sizes.searchsorted(t, "left")]
+    more = np.maximum(0, -((room - small) // max_tokens))
+    return int((len(sizes) - half + more).max())
 
 
 def _pack(lengths: Sequence[int], costs: Sequence[int], num_bins: int, max_tokens: int) -> list[list[int]] | None:

@@ -1,10 +1,13 @@
 """Laws of the packing, for arbitrary lengths, numbers of ranks and token limits."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_sspo.batching import pack as packing
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
 
@@ -49,6 +52,16 @@ def test_fewer_than_twice_the_minimal_number_of_microbatches(given_lengths, num_
     lengths, cap = given_lengths
     fewest = max(1, -(-sum(lengths) // (cap * num_ranks)))
     assert len(pack(lengths, num_ranks=num_ranks, max_tokens=cap)[0]) <= 2 * fewest
+
+
+@given(lengths_and_caps, ranks, multiples, st.booleans())
+def test_the_plan_is_that_of_a_search_that_begins_at_one_microbatch(given_lengths, num_ranks, multiple_of, by_work):
+    lengths, cap = given_lengths
+    options = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
+    options |= {"work": [length * (cap + length) for length in lengths]} if by_work else {}
+    plan = pack(lengths, **options)
+    with patch.object(packing, "_fewest_bins", lambda *_: 0):
+        assert pack(lengths, **options) == plan
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks)

@@ -10,7 +10,7 @@ from tiny_policy import log_probs, make_run, read_batch, reference
 
 from megatron_sspo.batching.row import Segment, pieces_of
 from megatron_sspo.errors import UserError
-from megatron_sspo.objective import sspo
+from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy import attention
 from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.metrics import update_metrics
@@ -60,6 +60,23 @@ def test_the_gradient_is_that_of_separate_rows(kind, tokens, most_padding, folde
     for name, tensor in expected.items():
         assert float((found[name] - tensor).norm() / tensor.norm()) < 5e-6, name
     assert update_metrics(record) == pytest.approx(update_metrics(expected_record), rel=1e-5, abs=1e-5)
+
+
+def test_the_reference_pass_is_that_of_separate_rows(folders, batches, device):
+    batch = read_batch(batches["moe"])
+    found = {}
+    for share in (True, False):
+        policy = make_policy(folders["moe"], device, share=share, penalties=Penalties(kl_coef=0.1))
+        assert (max(sharing_of(policy, batch)) > 1) == share
+        with torch.no_grad():
+            for parameter in policy.chunks[0].parameters():
+                parameter.mul_(1.1)  # π_ref has the weights from before
+        ((reference_log_probs,), current) = policy.reference_log_probs([batch]), policy.old_log_probs(batch)
+        found[share] = [r.reference_log_probs for group in reference_log_probs for r in group.rollouts]
+        other = [r.old_log_probs for group in current for r in group.rollouts]
+    for values, expected in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(expected), rtol=0, atol=1e-5)
+    assert max(abs(a - b).max() for a, b in zip(found[False], other, strict=True) if len(a)) > 0.1
 
 
 def test_responses_whose_prompt_took_other_routes_have_rows_of_their_own(folders, batches, device):
