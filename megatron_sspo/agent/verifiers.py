@@ -17,7 +17,7 @@ from megatron_sspo.types import Prompt
 TASK = "task"  # the field of a row's metadata that has the number of its task
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
 _LONGEST_LINE = 1 << 26
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 30.0  # on a busy machine Python takes seconds to end
 
 
 def agent(environment: Mapping[str, Any], python: str = "", folder: str = "") -> "Verifiers":
@@ -82,6 +82,7 @@ class Verifiers:
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()
+            await self._process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
         try:
