@@ -175,14 +175,16 @@ def _tensors_to_read(optimizer: Any, described: Mapping[Any, Any]) -> dict[int, 
 
 def _like(described: Any, values: Mapping[str, torch.Tensor], replica: int) -> dict[str, Any]:
     """Returns the sharded tensors of a parameter's state, which lie as the parameter does."""
-    found = {}
+    found: dict[str, Any] = {}
+    outer: tuple[int, ...] = described.replica_id[:-1]
+    is_factory = isinstance(described, ShardedTensorFactory)
     for key, value in values.items():
         fields: dict[str, Any] = {
             "key": f"optimizer.state.{key}.{described.key}",
             "data": value.view(described.data.shape),
-            "replica_id": (*described.replica_id[:-1], replica),
+            "replica_id": (*outer, replica),
         }
-        if not isinstance(described, ShardedTensorFactory):
+        if not is_factory:
             fields["dtype"] = torch.float32
         found[key] = replace(described, **fields)
         found[key].validate_metadata_integrity()
