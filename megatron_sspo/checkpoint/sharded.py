@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatron_sspo.checkpoint.bucket_padding import positions_without_padding
+from megatron_sspo.checkpoint.optimizer_state import divide_weights, divided_state
 from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 
@@ -24,7 +24,7 @@ _MCORE_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )
 
-# gathers the state, unlike dp_reshardable, but depends on no layout and not on DDP's buckets: docs/checkpoints.md
+# unlike dp_reshardable it depends on no layout and not on DDP's buckets: docs/checkpoints.md
 SHARDING_TYPE = "fully_reshardable"
 
 
@@ -152,13 +152,6 @@ def param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
             yield from param_groups(value)
 
 
-def _drop_absent_states(state: dict[Any, Any]) -> None:
-    """Removes the empty entries of ranks that do not gather the state, about which Megatron would warn on saving."""
-    for part in (state, *(value for value in state.values() if isinstance(value, dict))):
-        if part.get("param_state", state) is None:
-            del part["param_state"]
-
-
 def _rng_tracker() -> Any:
     """Returns Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers."""
     return tensor_parallel.get_cuda_rng_tracker()
@@ -184,7 +177,6 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,
-        "distrib_optim_fully_reshardable_mem_efficient": True,  # gathered on hosts, not on GPUs: docs/checkpoints.md
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
@@ -198,10 +190,10 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         for number, chunk in enumerate(chunks)
     }
     model = state["model0"] if len(chunks) == 1 else dict(state)
-    with positions_without_padding(chunks):
+    with divided_state(optimizer):
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
     if not is_loading:
-        _drop_absent_states(state["optimizer"])
+        divide_weights(model, optimizer)
     state["scheduler"] = scheduler.state_dict()
     random = {
         "torch": torch.get_rng_state(),

@@ -82,7 +82,7 @@ class Policy:
                 f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
             )
         self._schedule = Schedule(
-            run, self.transformer, self.chunks, self.vocab_size, routing, device, share_prompts=share_prompts
+            run, self.transformer, self.chunks, self.vocab_size, routing, share_prompts=share_prompts
         )
         self.set_optimizer(run.optimizer, run.num_updates)
 

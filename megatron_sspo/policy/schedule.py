@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -58,7 +57,6 @@ class Schedule:
         chunks: Sequence[Any],
         vocab_size: int,
         routing: RoutingReplay | None,
-        device: torch.device,
         *,
         share_prompts: bool,
     ) -> None:
@@ -68,7 +66,6 @@ class Schedule:
         self._temperature = run.rollouts.sampling.temperature
         self._parallel = run.parallel
         self._routing = routing
-        self._device = device
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
         # a segment of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
         segment_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
@@ -121,7 +118,7 @@ class Schedule:
         numbers = _numbers(plan)
         members = numbers[parallel_state.get_data_parallel_rank()]
         has_routes = any(rollout.routes is not None for _, rollout in sequences)
-        microbatches = [
+        microbatches = [  # on the host until `ForwardStep` takes one: routes are 384 bytes a token in Qwen3-30B-A3B
             make_microbatch(
                 [sequences[i] for i in chosen],
                 sharing=[len(part) for part in parts],
@@ -130,7 +127,7 @@ class Schedule:
                 context_size=self._parallel.context,
                 num_tokens=self._length if self._fixed_length else None,
                 router=self._routing.shape if self._routing and replay and has_routes else None,
-            ).to(self._device)
+            )
             for chosen, parts in zip(members, of_rank, strict=True)
         ]
         order = [i for of_rank in numbers for chosen in of_rank for i in chosen]

@@ -6,10 +6,11 @@ import layouts
 import numpy as np
 import pytest
 import torch
+from resume import make_policy
 from tiny_policy import make_run, read_batch
 
 from megatron_sspo.batching.holders import with_engine_as_old
-from megatron_sspo.batching.microbatch import make_microbatch
+from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
 from megatron_sspo.policy.forward_step import policy_loss
@@ -145,3 +146,15 @@ def test_in_another_loop(device):
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
     of_tokens, of_sequences = (hook.loss(microbatch, log_probs, torch.tensor([0.1, 0.2]))[0] for hook in hooks)
     assert of_tokens.item() == of_sequences.item() == -2.0
+
+
+def test_microbatches_stay_on_the_host_until_they_are_computed(folders, batches, device, monkeypatch):
+    """All microbatches of an update, with routes to replay, would take gigabytes of a GPU."""
+    policy = make_policy(folders["dense"], device)
+    batch = read_batch(batches["dense"])
+    moved = []
+    monkeypatch.setattr(Microbatch, "to", lambda self, device: moved.append(device) or self)
+    policy._schedule.rank_batch(batch)
+    assert not moved
+    policy.update(batch, sspo())
+    assert moved

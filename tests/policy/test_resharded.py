@@ -69,7 +69,7 @@ in_float32 = pytest.mark.parametrize(
 
 @in_float32
 def test_the_next_gradient_is_that_of_a_run_that_starts_in_the_new_layout(results, name):
-    """Compares with weights that went through a Hugging Face folder: no code of loading is in common."""
+    """Compares to the bit. The other run gets its weights through a Hugging Face folder: no loading code is shared."""
     ((loss, norm, _), gradient), _, ((loss_of_start, norm_of_start, _), expected) = torch.load(results / f"{name}.pt")
     assert (loss, norm) == (loss_of_start, norm_of_start)
     assert gradient.keys() == expected.keys()

@@ -2,10 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from megatron_sspo.rehearsal.books import Books
+from megatron_sspo.rehearsal.recorder import Recorder, route_of
 from tests.policy.launcher import launch
 from tests.rehearsal import rehearsed_layouts
 from tests.rehearsal.rehearsed_layouts import LAYOUTS, WORLD
@@ -49,10 +52,44 @@ def collectives(found: dict[str, Any]) -> dict[tuple, tuple[int, int]]:
 def test_collectives_are_those_of_a_real_process(books: Any, layout: str, rank: int) -> None:
     fake, real = books(layout, rank)
     assert collectives(fake) == collectives(real)
-    kinds = {kind for phase, kind, _, _ in collectives(real) if phase != "gather"}
+    kinds = {kind for phase, kind, _, _ in collectives(real) if phase not in ("gather", "checkpoint")}
     parallel = LAYOUTS[layout].parallel
     assert ("all_to_all" in kinds) == (parallel.expert > 1)
     assert ("send" in kinds or "recv" in kinds) == (parallel.pipeline > 1)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all", "all_reduce"])
+def test_a_collective_that_is_left_out_of_the_books_is_a_difference(books: Any, monkeypatch: Any, kind: str) -> None:
+    """Leaves out one call of many."""
+    layout, send, left_out = "DP4 EP2 recompute", Books.send, []
+
+    def forget_one(self: Books, found: str, *rest: Any) -> None:
+        if found == kind and not left_out:
+            left_out.append(found)
+            return
+        send(self, found, *rest)
+
+    monkeypatch.setattr(Books, "send", forget_one)
+    fake = rehearsed_layouts.rehearse(LAYOUTS[layout], 0)
+    assert left_out == [kind]
+    fake = json.loads(json.dumps(fake))
+    assert collectives(fake) != collectives(books(layout, 0)[1])
+
+
+def test_an_unknown_collective_ends_a_rehearsal() -> None:
+    operator = SimpleNamespace(namespace="c10d", _schema=SimpleNamespace(name="c10d::of_tomorrow_"))
+    recorder = Recorder(Books(), 0, route_of(1))
+    with pytest.raises(NotImplementedError, match="does not know the collective c10d::of_tomorrow_"):
+        recorder.__torch_dispatch__(operator, ())
+
+
+@pytest.mark.parametrize("layout", [name for name, each in LAYOUTS.items() if each.parallel.pipeline == 1])
+def test_ranks_write_equal_shares_of_a_checkpoint(books: Any, layout: str) -> None:
+    """Adam's moments, float32 weights and the weights themselves; the largest parameter is the embedding."""
+    rehearsed = LAYOUTS[layout]
+    written = [books(layout, rank)[1]["written"] for rank in range(WORLD)]
+    largest = rehearsed.config["vocab_size"] * rehearsed.config["hidden_size"] * 16
+    assert max(written) <= sum(written) / WORLD + largest
 
 
 @pytest.mark.parametrize("rank", range(WORLD))

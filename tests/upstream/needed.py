@@ -81,6 +81,7 @@ MEGATRON: dict[str, Names] = {
     "megatron/core/optimizer/distrib_optimizer.py": members(
         "DistributedOptimizer",
         *("sharded_param_state_fully_reshardable", "load_parameter_state_from_fully_reshardable"),
+        "_get_main_param_and_optimizer_states",
     ),
     "megatron/core/dist_checkpointing/serialization.py": {
         "save": ("async_sharded_save",),
