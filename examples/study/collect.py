@@ -4,7 +4,9 @@
     results/evaluations.csv   a row an evaluation: run, update, pass@1
     results/metrics.csv.gz    a row an update: run, update, and the numbers of `METRICS`
 
-Runs of an earlier collection that are no longer in the folder are kept, so that partial results add up.
+Runs of an earlier collection that are no longer in the folder are kept, so that partial results add up. Objectives are
+compared in pairs of one seed, which have to begin at the same warm start. A processor's rounding changes it, so an
+earlier run of a seed is left out if a run that is found began at another pass@1.
 """
 
 import csv
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.study.grid import SWEEPS, Sweep, folder_name
+from examples.study.grid import SEARCHES, SWEEPS, Sweep, folder_name
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
@@ -43,18 +45,43 @@ Row = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> int:
     """Reads every finished run of a folder, and writes the three files."""
-    runs: dict[str, list[list[Row]]] = {}
+    kept: dict[str, list[list[Row]]] = {}
     for index, name in enumerate(_FILES):
         for row in read_rows(RESULTS / name):
-            runs.setdefault(row["run"], [[], [], []])[index].append(row)
+            kept.setdefault(row["run"], [[], [], []])[index].append(row)
     folder = Path(arguments[0] if arguments else "runs/study")
+    found: dict[str, list[list[Row]]] = {}
     for name, sweep in SWEEPS.items():
-        runs |= read_finished(folder / folder_name(name), name, sweep)
+        found |= read_finished(folder / folder_name(name), name, sweep)
+    runs = _with_one_start(kept, found) | found
+    if len(kept | found) > len(runs):
+        print(
+            f"{len(kept | found) - len(runs)} earlier runs began at another warm start of their seed, and are left out"
+        )
     RESULTS.mkdir(exist_ok=True)
     for index, name in enumerate(_FILES):
         write_rows(RESULTS / name, (row for run in sorted(runs) for row in runs[run][index]))
     print(f"{len(runs)} runs in {RESULTS}")
     return 0
+
+
+def _with_one_start(kept: Mapping[str, list[list[Row]]], found: Mapping[str, list[list[Row]]]) -> dict[str, Any]:
+    """Returns the earlier runs without those whose seed has another start in the runs that were found.
+
+    Runs of a search stay: they are compared with nothing but one another.
+    """
+    starts = {
+        (row["recipe"], str(row["seed"])): float(row["first"])
+        for [row], *_ in found.values()
+        if row["sweep"] not in SEARCHES
+    }
+
+    def fits(row: Row) -> bool:
+        return row["sweep"] in SEARCHES or float(row["first"]) == starts.get(
+            (row["recipe"], row["seed"]), float(row["first"])
+        )
+
+    return {run: rows for run, rows in kept.items() if all(map(fits, rows[0]))}
 
 
 def read_finished(place: Path, name: str, sweep: Sweep) -> dict[str, list[list[Row]]]:

@@ -2,6 +2,7 @@
 
 python -m examples.study.run                          # everything, two runs at a time, into runs/study
 python -m examples.study.run --only staleness --seeds 2
+python -m examples.study.run --only staleness,mild,gates --seed-by-seed    # what is stopped has whole seeds
 python -m examples.study.run --only "search long sums,long sums"
 """
 
@@ -25,24 +26,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.study.run", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,...", help=f"sweeps to run: {', '.join(SWEEPS)}")
     parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds of each sweep that is no search")
+    parser.add_argument("--seed-by-seed", action="store_true", help="all sweeps with one seed, then with the next")
     parser.add_argument("--at-once", type=int, default=2, help="number of runs at a time (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
     options = parser.parse_args(arguments)
     names = [name.strip() for name in options.only.split(",")] if options.only else list(SWEEPS)
     if unknown := [name for name in names if name not in SWEEPS]:
         parser.error(f"there is no sweep {unknown[0]!r}: choose of {', '.join(SWEEPS)}")
+    most = max(min(SWEEPS[name].seeds, options.seeds) for name in names)
+    rounds = range(1, most + 1) if options.seed_by_seed else [options.seeds]
     try:
-        return next((code for name in names if (code := _make(name, options))), 0)
+        return next((code for seeds in rounds for name in names if (code := _make(name, seeds, options))), 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _make(name: str, options: argparse.Namespace) -> int:
+def _make(name: str, most_seeds: int, options: argparse.Namespace) -> int:
     """Makes the warm starts and the runs of a sweep, and what a search has to try beyond the end of its list."""
     sweep = SWEEPS[name]
     # lr* is a choice among all seeds: with fewer of them, cells would be at a learning rate that is not the study's
-    seeds = sweep.seeds if name in SEARCHES else min(sweep.seeds, options.seeds)
+    seeds = sweep.seeds if name in SEARCHES else min(sweep.seeds, most_seeds)
     unit = chosen(sweep.search, options.output) if sweep.search else 1.0
     if sweep.screening:
         sweep = replace(sweep, objectives=chosen_objectives())

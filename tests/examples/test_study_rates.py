@@ -103,6 +103,13 @@ def test_objectives_that_are_not_screened_are_refused(tmp_path, capsys, monkeypa
     )
 
 
+def test_sweeps_are_made_seed_by_seed(tmp_path, monkeypatch) -> None:
+    made: list[tuple[str, int]] = []
+    monkeypatch.setattr(run, "_make", lambda name, seeds, options: made.append((name, seeds)))
+    assert run.main(["--only", "staleness,mild", "--seeds", "2", "--seed-by-seed", "--output", str(tmp_path)]) == 0
+    assert made == [("staleness", 1), ("mild", 1), ("staleness", 2), ("mild", 2)]
+
+
 def test_searches_are_of_the_recipe_whose_rate_they_choose() -> None:
     for sweep in SWEEPS.values():
         if sweep.search:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, mannwhitneyu
 
-from examples.study import screening, statistics
+from examples.study import collect, screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
 from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
@@ -115,6 +115,27 @@ def both_forms(gate_finals: Mapping[str, tuple[float, float]], *, seeds: int = 8
                 sweep = "staleness" if gate.core else "gates"
                 files.add(label, by_seed.__getitem__, lr=factor * RATE, seeds=seeds, sweep=sweep)
     return files
+
+
+# --- collecting
+
+
+@pytest.mark.parametrize(
+    ("sweep", "first", "is_kept"), [("mild", 0.5, True), ("mild", 0.4, False), ("search", 0.4, True)]
+)
+def test_runs_of_a_seed_have_one_start(tmp_path, monkeypatch, sweep, first, is_kept) -> None:
+    """A run of an earlier collection stays only if it began at the warm start of the runs that are found."""
+    row = {"recipe": "sums", "objective": "GRPO", "mu": 8, "lr": "0.0001", "final": 0.9, "area": 0.8}
+    earlier = {"run": "earlier", "sweep": sweep, **row, "seed": 1, "first": first}
+    other_seed = {"run": "other", "sweep": sweep, **row, "seed": 2, "first": 0.4}
+    now = {"run": "now", "sweep": "staleness", **row, "seed": 1, "first": 0.5}
+    write_rows(tmp_path / "runs.csv", [earlier, other_seed])
+    monkeypatch.setattr(collect, "RESULTS", tmp_path)
+    monkeypatch.setattr(collect, "read_finished", lambda *_: {"now": [[now], [], []]})
+    assert collect.main([str(tmp_path)]) == 0
+    assert [found["run"] for found in collect.read_rows(tmp_path / "runs.csv")] == [
+        *(["earlier"] if is_kept else []), "now", "other"
+    ]  # fmt: skip
 
 
 # --- statistics
