@@ -39,11 +39,16 @@ def transformer_config(
 
     Raises:
         UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, routing is to be replayed by
-            a fused router, or Transformer Engine is installed and does not work.
+            a fused router, or Transformer Engine is installed and does not work, or has no attention for the dtype.
     """
     options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)
+    if dtype == torch.float32 and parallel.context > 1 and has_transformer_engine():
+        raise UserError(
+            "model.dtype is float32 with parallel.context > 1: Transformer Engine's attention has no such form, so "
+            "choose bfloat16, or parallel.context=1"
+        )
     interleaved = parallel.virtual_pipeline > 1
     fields: dict[str, Any] = {
         **architecture,

@@ -11,6 +11,7 @@ from megatron.core.extensions import transformer_engine as extension
 from tiny_policy import build
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy import model as policy_model
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
 from megatron_sspo.policy.with_cuda import fast_fields, kernels
@@ -160,7 +161,8 @@ def transformer(kind="moe", **given):
     options, replay = given.pop("options", {}), given.pop("routing_replay", False)
     model = build(kind)
     config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
-    return transformer_config(load_family(config), config, Parallel(), torch.float32, options, routing_replay=replay)
+    parallel, dtype = given.pop("parallel", Parallel()), given.pop("dtype", torch.float32)
+    return transformer_config(load_family(config), config, parallel, dtype, options, routing_replay=replay)
 
 
 @pytest.fixture
@@ -175,6 +177,16 @@ def test_the_users_fields_win(without_checks):
     assert (found.moe_router_fusion, found.bias_activation_fusion) == (True, True)
     assert not found.gradient_accumulation_fusion
     assert not transformer(routing_replay=True).moe_router_fusion
+
+
+def test_float32_has_no_attention_over_several_context_ranks(without_checks, monkeypatch):
+    parallel = Parallel(context=2)
+    assert transformer("dense", parallel=parallel).context_parallel_size == 2  # by this package's own attention
+    monkeypatch.setattr(policy_model, "has_transformer_engine", lambda: True)
+    assert transformer("dense").context_parallel_size == 1
+    assert transformer("dense", parallel=parallel, dtype=torch.bfloat16).context_parallel_size == 2
+    with pytest.raises(UserError, match=r"float32 with parallel\.context > 1.*choose bfloat16"):
+        transformer("dense", parallel=parallel)
 
 
 def test_routes_cannot_be_replayed_by_the_fused_router():
