@@ -1,5 +1,6 @@
 """The real Qwen3-30B-A3B, as shapes: Megatron's model, the table and a checkpoint's keys name the same parameters."""
 
+import ctypes
 from collections import Counter
 
 import pytest
@@ -12,6 +13,8 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.places import CheckpointKeys
 from tests.weights.test_families import QWEN3_30B_A3B
 
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+
 
 @pytest.fixture(scope="module")
 def chunks(device):
@@ -20,8 +23,13 @@ def chunks(device):
         family, QWEN3_30B_A3B, Parallel(), torch.bfloat16, {"perform_initialization": False, "moe_grouped_gemm": False}
     )
     # Megatron puts the parameters on the CPU. They are never touched, but with 57 GB of address space no later test
-    # could fork.
-    return [chunk.to("meta") for chunk in build_chunks(family, QWEN3_30B_A3B, config)]
+    # could fork. glibc returns a block at once only if it has a mapping of its own, not if it is a part of the heap.
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, 1 << 17)
+    try:
+        return [chunk.to("meta") for chunk in build_chunks(family, QWEN3_30B_A3B, config)]
+    finally:
+        libc.mallopt(_MMAP_THRESHOLD, 1 << 25)  # the largest that glibc chooses by itself
 
 
 def test_every_parameter_has_one_row_of_its_shape(chunks):
