@@ -97,9 +97,8 @@ def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Part
     batch = [RolloutGroup(prompt=p, rollouts=rollouts) for p, rollouts in zip(prompts, groups.values(), strict=True)]
     (batch,) = policy.share([batch])
 
-    engine = functools.cache(
-        lambda: embedded.engine(folder)
-    )  # not before its first use, so that memory is the updates'
+    # the engine is built at its first use, after memory was read
+    engine = functools.cache(lambda: embedded.engine(folder))
 
     def generate() -> int:
         stored = HFFolder(folder)
