@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, server_memory
+from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_bytes, server_memory
 from megatron_sspo.run import Run
 
 _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
@@ -16,7 +16,8 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     lines = [
         f"{run.name}: {ranks}, {run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
         *table(estimate(run, config, on_cuda=on_cuda)),
-        f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB",
+        f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB, and a rank needs "
+        f"{_gb(host_bytes(run, config))} GB of its host's memory to save it",
     ]
     if run.rollouts.engine == "sglang":
         tp_size = int((run.rollouts.options.get("server") or {}).get("tp_size", 1))

@@ -108,6 +108,21 @@ def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return (ITEMSIZE[run.model.dtype] + 12) * count_all(load_family(config), config).total
 
 
+def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
+    """Returns the memory of the host that a rank needs beside that of its GPU, in the stage that needs most.
+
+    While a checkpoint is saved, a rank has its share of the weights and of the optimizer's state there
+    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any.
+
+    Raises:
+        UserError: the model is not supported, or the layout cannot shard it.
+    """
+    itemsize = ITEMSIZE[run.model.dtype]
+    counts = count_per_stage(load_family(config), config, run.parallel, run.megatron)
+    of_reference = itemsize if run.needs_reference else 0
+    return max((itemsize + 12) * _of_optimizer(run, count) + of_reference * count.total for count in counts)
+
+
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     """Returns the size of the model's Hugging Face folder."""
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
@@ -156,14 +171,18 @@ def _gradient_bytes(run: Run, itemsize: int) -> int:
 
 
 def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
-    """Returns the size of two moments, and of main weights for a 16-bit model, sharded over the optimizer's ranks."""
+    """Returns the size of two moments, and of main weights for a 16-bit model."""
+    return (8 if itemsize == 4 else 12) * _of_optimizer(run, count)
+
+
+def _of_optimizer(run: Run, count: Count) -> int:
+    """Returns the number of a stage's parameters whose optimizer state one rank holds, and writes."""
     parallel = run.parallel
-    bytes_each = 8 if itemsize == 4 else 12
     if not run.ddp.get("use_distributed_optimizer", True):
-        return bytes_each * count.total
+        return count.total
     dense_ranks = parallel.data * parallel.context
     expert_ranks = dense_ranks * parallel.tensor // (parallel.expert * parallel.expert_tensor)
-    return bytes_each * count.dense // dense_ranks + bytes_each * count.experts // expert_ranks
+    return count.dense // dense_ranks + count.experts // expert_ranks
 
 
 def _engine_bytes(run: Run, config: Mapping[str, Any]) -> int:

@@ -12,12 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight.resources import check_memory, memory_of_rank
+from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import differences
@@ -48,10 +49,14 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     _compare_runs([rank["run"] for rank in found], hosts)
     _check_own_gpus([rank["gpu"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
-    available, what = memory_of_rank(Counter(hosts)[socket.gethostname()])
+    host, on_cuda = socket.gethostname(), torch.cuda.is_available()
+    num_local_ranks = Counter(hosts)[host]
+    available, what = memory_of_rank(num_local_ranks)
     failed: UserError | None = None
     try:
-        check_memory(run, config, available, f"{what} of {socket.gethostname()}", on_cuda=torch.cuda.is_available())
+        check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
+        if on_cuda:  # without GPUs, all that a rank holds is in the same memory
+            check_host_memory(run, config, psutil.virtual_memory().available, num_local_ranks, host)
     except UserError as error:
         failed = error
     agree.raise_first(failed)

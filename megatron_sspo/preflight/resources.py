@@ -13,7 +13,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.units import format_bytes
-from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, model_bytes
+from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_bytes, model_bytes
 from megatron_sspo.processes.ports import check_free
 from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.rollout.servers.server_program import KEY
@@ -60,6 +60,26 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
         f"a rank is estimated to need {worst.total / 1e9:.1f} GB, but {what} has {available / 1e9:.1f} GB; most of it, "
         f"{getattr(worst, largest) / 1e9:.1f} GB, is {_WORDS[largest]}: {remedy}; or --set "
         "check_memory=false to start anyway"
+    )
+
+
+def check_host_memory(run: Run, config: Mapping[str, Any], available: int, num_local_ranks: int, host: str) -> None:
+    """Checks that a node with GPUs has the memory into which its ranks copy a checkpoint, unless told otherwise.
+
+    Args:
+        available: bytes that the host has free.
+        num_local_ranks: the number of ranks on it.
+
+    Raises:
+        UserError: the ranks are estimated to need more.
+    """
+    each = host_bytes(run, config)
+    if not run.check_memory or num_local_ranks * each <= available:
+        return
+    raise UserError(
+        f"to save a checkpoint, the {num_local_ranks} ranks on {host} are estimated to need {num_local_ranks} x "
+        f"{each / 1e9:.1f} GB of its memory, and {available / 1e9:.1f} GB are free: raise parallel.data with more "
+        "nodes, ask for more memory for the job (#SBATCH --mem), or --set check_memory=false to start anyway"
     )
 
 

@@ -34,6 +34,7 @@ class Account:
         collectives: everything that the rank sent.
         flops, memory_traffic: by phase; the traffic is in bytes.
         seconds: that the rehearsal took, by part.
+        process_memory: the largest resident memory of the rehearsal's own process.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class Account:
     flops: Mapping[str, int]
     memory_traffic: Mapping[str, int]
     seconds: Mapping[str, float]
+    process_memory: int
 
     @property
     def peak(self) -> Mapping[str, int]:

@@ -1,6 +1,7 @@
 """Runs the trainer's own `Policy` as one rank: it is built, computes log π_old, is updated, exports and saves."""
 
 import gc
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from unittest.mock import patch
 import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory, is_main_replica
 
 import megatron_sspo.policy  # noqa: F401  lets Megatron run on a CPU
 from megatron_sspo.checkpoint import sharded
@@ -115,13 +116,15 @@ def rehearse_policy(
         flops=dict(books.flops),
         memory_traffic=dict(books.traffic),
         seconds=seconds,
+        process_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 
 
 def _written(trained: policy.Policy) -> int:
     """Returns the bytes of model and optimizer that this rank writes into a checkpoint."""
     state = sharded.state_to_save(trained.chunks, trained.optimizer, trained.scheduler)
-    tensors = [value for value in nested_values(state) if isinstance(value, ShardedTensor)]
+    # a factory becomes several tensors, which together have its data
+    tensors = [value for value in nested_values(state) if isinstance(value, (ShardedTensor, ShardedTensorFactory))]
     own = [tensor.data for tensor in tensors if is_main_replica(tensor.replica_id) and tensor.data is not None]
     return sum(data.numel() * data.element_size() for data in own)
 

@@ -46,7 +46,11 @@ def report(
         *_messages(accounts, work),
         *_senders(accounts[0]),
         "",
+        *_flops(accounts, work),
+        "",
         *_time(predicted, name, on),
+        f"rehearsed in {max(sum(account.seconds.values()) for account in accounts):.0f} s and "
+        f"{max(account.process_memory for account in accounts) / 1e9:.1f} GB of memory a stage",
     ]
     return "\n".join(lines)
 
@@ -80,7 +84,7 @@ def _memory(accounts: Sequence[Account]) -> list[str]:
 def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
     """Lists the collectives of an update, for all of its microbatches."""
     rows: list[list[str]] = [
-        ["sent by a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]
+        ["messages of a rank in an update", "group", "calls", *(f"GB, {s}" for s in _stages(accounts))]
     ]
     calls: Counter[tuple[str, str, str, int]] = Counter()
     sizes: list[Counter[tuple[str, str, str, int]]] = [Counter() for _ in accounts]
@@ -97,6 +101,16 @@ def _messages(accounts: Sequence[Account], work: Workload) -> list[str]:
             phase, kind, group, ranks = key
             columns = [_gb(size[key]) for size in sizes]
             rows.append([f"{phase}: {kind}", f"{group} of {ranks}", str(calls[key]), *columns])
+    return table(rows)
+
+
+def _flops(accounts: Sequence[Account], work: Workload) -> list[str]:
+    """Lists the FLOPs of matrix products and attention in an update, for all of its microbatches."""
+    rows: list[list[str]] = [["matrix products in an update, TFLOP", *_stages(accounts)]]
+    for phase in ("old_log_probs", "forward", "backward"):
+        if any(phase in account.flops for account in accounts):
+            counts = [account.flops.get(phase, 0) * work.factor for account in accounts]
+            rows.append([_PHASES[phase], *(f"{count / 1e12:,.1f}" for count in counts)])
     return table(rows)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Penalties
 from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
@@ -113,6 +114,19 @@ def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None
         resources.check_memory(run, QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
     resources.check_memory(run, QWEN3_30B_A3B, 10**13, "a GPU", on_cuda=True)
     resources.check_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
+
+
+def test_a_node_has_the_memory_to_save_a_checkpoint() -> None:
+    """Two bytes of weights and twelve of the optimizer's state for 30.5e9 parameters, on 16 ranks."""
+    run = load_recipe(str(ROOT / "examples" / "qwen3_30b_a3b_math.py"))
+    assert resources.host_bytes(run, QWEN3_30B_A3B) == pytest.approx(14 * 30.53e9 / 16, rel=0.001)
+    resources.check_host_memory(run, QWEN3_30B_A3B, 215 * 10**9, 8, "node-3")
+    with pytest.raises(UserError, match=r"8 ranks on node-3 .* 8 x 26.7 GB .* 200.0 GB are free: .* --mem"):
+        resources.check_host_memory(run, QWEN3_30B_A3B, 200 * 10**9, 8, "node-3")
+    resources.check_host_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 200 * 10**9, 8, "node-3")
+    with_reference = replace(run, penalties=Penalties(kl_coef=0.001))
+    more = resources.host_bytes(with_reference, QWEN3_30B_A3B) - resources.host_bytes(run, QWEN3_30B_A3B)
+    assert more == resources.estimate(run, QWEN3_30B_A3B, on_cuda=True)[0].weights
 
 
 def test_an_embedded_engine_counts() -> None:

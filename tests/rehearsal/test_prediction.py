@@ -65,6 +65,7 @@ def account(stage: int = 0, flops: int = 1000, **changes: object) -> Account:
         flops={"old_log_probs": flops, "forward": flops, "backward": 2 * flops},
         memory_traffic={"forward": 100, "backward": 100},
         seconds={},
+        process_memory=0,
     )
     return replace(found, **changes)
 

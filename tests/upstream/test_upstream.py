@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from megatron_sspo.policy.with_cuda.kernels import OLDEST_TRANSFORMER_ENGINE
 from tests.upstream.collect import FACTS, definitions
-from tests.upstream.needed import NEEDED
+from tests.upstream.needed import ACCEPTED, NEEDED
 
 RELEASES = json.loads(FACTS.read_text())
 NAMES = [
@@ -33,6 +33,22 @@ def test_a_name_exists(package, release, path, name):
     assert set(NEEDED[package][path][name]) <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("package", "release", "path", "name"),
+    [
+        (package, release, path, name)
+        for package, releases in RELEASES.items()
+        for release in releases
+        for path, names in ACCEPTED[package].items()
+        for name in names
+    ],
+)
+def test_values_are_accepted(package, release, path, name):
+    found = RELEASES[package][release].get(f"{path}:{name} accepts")
+    assert found is not None, "not looked up yet: run python -m tests.upstream.collect"
+    assert found == list(ACCEPTED[package][path][name])
+
+
 def test_definitions_of_a_source():
     source = """
 try:
@@ -43,13 +59,17 @@ except ImportError:
 
 class C:
     x: int = 1
-    KIND = "k"
-    def method(self, a, /, b, *, c=1, **rest): ...
+    KIND: Literal["j", "k"] = "k"
+    def method(self, a, /, b, *, c=1, **rest):
+        assert c in ("r", f"{a}s")
 
 if flag:
     def late(): ...
 """
-    assert definitions(source) == {
+    found = definitions(source)
+    assert {name: each.arguments for name, each in found.items()} == {
         **{name: [] for name in ("f", "h", "flag", "C", "C.x", "C.KIND", "late")},
         "C.method": ["self", "a", "b", "c"],
     }
+    assert found["C.KIND"].strings() == {"j", "k"}
+    assert found["C.method"].strings() == {"r", "s"}
