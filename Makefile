@@ -125,7 +125,7 @@ test-fast: install check-sandbox
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang .venv-verifiers/installed
-	$(TEST) $(WORKERS) tests/sglang
+	$(TEST) $(WORKERS) tests/sglang -m "not long"
 
 # Runs experiments on this machine with NeMo-Run.
 test-nemo-run: install install-nemo-run
@@ -157,7 +157,7 @@ test-cluster: install install-sglang install-nemo-run
 # Kills and continues sweeps: on this machine, on the cluster as an array, and with NeMo-Run.
 test-long: install install-sglang install-nemo-run
 	tests/cluster/up.sh
-	$(TEST) tests/e2e tests/launch tests/cluster -m long; code=$$?; tests/cluster/down.sh; exit $$code
+	$(TEST) tests/e2e tests/launch tests/cluster tests/sglang -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
 # Runs the real loop under faults and resumes it after each: the table of docs/torture.md
 torture: install install-sglang check-sandbox

@@ -2,12 +2,14 @@
 
     python senders.py MODEL FOLDER URLS KEY TP_SIZE LAYOUTS...
 
-The layouts' names are those of tests/policy/layouts.py.
+The layouts' names are those of tests/policy/layouts.py. With more processes than a layout has, it gets more
+data-parallel ranks.
 """
 
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -28,8 +30,10 @@ def sync_in(name: str, model: Path, folder: Path, urls: list[str], tp_size: int)
     from megatron_sspo.rollout.engines import sglang
 
     layout = layouts.LAYOUTS[name]
-    device = initialize(layout.parallel, seed=0)
-    run = make_run(layout.parallel, tokens=layout.tokens, megatron=layout.megatron, ddp=layout.ddp)
+    copies = dist.get_world_size() // layout.parallel.num_processes
+    parallel = replace(layout.parallel, data=layout.parallel.data * copies)
+    device = initialize(parallel, seed=0)
+    run = make_run(parallel, tokens=layout.tokens, megatron=layout.megatron, ddp=layout.ddp)
     policy = Policy(run, model, device)
     engine = sglang.engine(
         model,

@@ -11,6 +11,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.requests import generation as sglang_generation
 from tests.policy.launcher import launch
+from tests.policy.layouts import LAYOUTS
 from tests.policy.tiny_policy import log_probs
 from tests.sglang import senders
 from tests.sglang.served import (
@@ -174,5 +175,24 @@ def test_a_server_of_two_ranks(start, folders, kind, transport, tmp_path):
     launch(Path(senders.__file__), 4, folders[kind], tmp_path, server.client.url, engine.key, 2, *layouts)
     found = json.loads((tmp_path / "senders.json").read_text())
     assert {name: metrics["senders"] for name, metrics in found.items()} == layouts
+    engine.load_weights(weights(folders[kind]), 9)
+    check_log_probs(folders[kind], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_eight_trainers_and_two_servers_of_two_ranks(start, folders, kind, tmp_path):
+    """Checks all layouts of four processes with twice the data-parallel ranks, by checksums of every tensor."""
+    engine = start(num_servers=2, kind=kind, server={"tp_size": 2}, transport="distributed")
+    urls = ",".join(server.client.url for server in engine.pool.servers)
+    layouts = [
+        name
+        for name, layout in LAYOUTS.items()
+        if layout.kind == kind and layout.parallel.num_processes == 4 and layout.batch == "ragged"
+    ]
+    launch(Path(senders.__file__), 8, folders[kind], tmp_path, urls, engine.key, 2, *layouts, seconds=1500)
+    found = json.loads((tmp_path / "senders.json").read_text())
+    assert list(found) == layouts
     engine.load_weights(weights(folders[kind]), 9)
     check_log_probs(folders[kind], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
