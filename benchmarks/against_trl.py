@@ -1,6 +1,7 @@
 """Compares the parts of a training step with TRL's GRPOTrainer, side by side: `make install-integrations` first.
 
     python benchmarks/against_trl.py --rounds 5
+    python benchmarks/against_trl.py --profile
 
 Both train the same random weights on the same batch with GRPO: 32 responses to four prompts, in float32 on one thread,
 in one pass, or with --microbatch in passes of so many sequences or as many tokens. An update is forward, backward,
@@ -9,6 +10,9 @@ to each of the four prompts, sampled at temperature 1 until 64 tokens: by our en
 weights into it, and by the trainer's call of Transformers; its time is divided by the tokens. Each side runs in its own
 process, in turn; times are CPU seconds, and the ratios are medians over rounds. Memory is the largest resident size of
 a process up to the end of the updates, libraries included.
+
+With --profile there is no comparison: it prints which of torch's operators take most of our update's CPU time, and the
+rate of the matrix products beside that of one large product.
 """
 
 import argparse
@@ -202,8 +206,45 @@ def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
     return {**found, "generation": generation, "memory": kilobytes / 1000, "norm": norm}
 
 
+def profile(folder: Path) -> str:
+    """Returns the operators that take at least 2 % of an update by our trainer, in Markdown."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.set_num_threads(1)
+    sequences = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
+    update = ours(folder, sequences, len(sequences))["update"]
+    update()
+    with FlopCounterMode(display=False) as counter:
+        update()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        update()
+    times = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
+    total = sum(times.values())
+    flops = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    begun = time.process_time()
+    for _ in range(50):
+        torch.mm(left, right)
+    one = 50 * 2 * 1024**3 / (time.process_time() - begun) / 1e9
+    shares = [(share / total, name) for name, share in times.items() if share >= 0.02 * total]
+    return "\n".join(
+        [
+            "| operator | of the update |",
+            "|---|---|",
+            *(f"| {name.removeprefix('aten::')} | {share:.1%} |" for share, name in sorted(shares, reverse=True)),
+            "",
+            f"mm: {flops / times['aten::mm'] / 1e3:.0f} GFLOP/s; one of 1024 x 1024 x 1024: {one:.0f} GFLOP/s",
+        ]
+    )
+
+
 def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
     """Measures one side in a process of its own."""
+    return json.loads(_run(side, folder, microbatch).splitlines()[-1])
+
+
+def _run(side: str, folder: Path, microbatch: int, *more: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     command = [
         PYTHONS[side],
@@ -216,11 +257,12 @@ def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
         str(folder),
         "--microbatch",
         str(microbatch),
+        *more,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def main() -> None:
@@ -228,18 +270,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--microbatch", type=int, default=32, help="sequences of a pass")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--profile", action="store_true", help="where our update's time goes, without a comparison")
     parser.add_argument("--side", choices=PYTHONS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.side and options.profile:
+        print(profile(options.folder))
+        return
     if options.side:
         print(json.dumps(measure(options.side, options.folder, options.microbatch)))
         return
-    if not Path(PYTHONS["trl"]).exists():
+    if not options.profile and not Path(PYTHONS["trl"]).exists():
         raise SystemExit(f"{PYTHONS['trl']} is missing: make install-integrations")
     from megatron_sspo.weights.random import write_random_weights
 
-    print("| model | update | log π_old | generation | memory | first norm of the gradient |", flush=True)
-    print("|---|---|---|---|---|---|", flush=True)
+    if not options.profile:
+        print("| model | update | log π_old | generation | memory | first norm of the gradient |", flush=True)
+        print("|---|---|---|---|---|---|", flush=True)
     for name in options.models:
         config = MODELS[name]
         with tempfile.TemporaryDirectory() as scratch:
@@ -249,6 +296,9 @@ def main() -> None:
             write_random_weights(source, folder, seed=0)
             batch = make_batch(config["vocab_size"])
             (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
+            if options.profile:
+                print(f"{name}\n\n{_run('ours', folder, options.microbatch, '--profile')}", flush=True)
+                continue
             rounds = [
                 {side: run_side(side, folder, options.microbatch) for side in PYTHONS} for _ in range(options.rounds)
             ]
