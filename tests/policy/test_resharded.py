@@ -88,6 +88,7 @@ def test_the_next_two_updates_are_those_of_the_run_that_was_not_interrupted(resu
         assert (loss, norm) == pytest.approx((loss_before, norm_before), rel=1e-5, abs=1e-6)
         difference = torch.tensor([float((gradient[key] - tensor).norm()) for key, tensor in before.items()]).norm()
         size = torch.tensor([float(tensor.norm()) for tensor in before.values()]).norm()
+        print(f"{name}, update {number + 1}: {float(difference / size):.1e}")
         assert difference <= (0 if back else rounding) * size
     assert found[0][0][2] != found[1][0][2]  # the learning rate changes
 
