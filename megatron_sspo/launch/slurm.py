@@ -182,7 +182,10 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     nodes = re.fullmatch(r"(\d+)(?:-(\d+))?", given.get("nodes", ""))
     if nodes is None or server_nodes is None or ranks is None:
         return
-    for number in range(int(nodes[1]), int(nodes[2] or nodes[1]) + 1):
+    fewest, most = int(nodes[1]), int(nodes[2] or nodes[1])
+    if not 1 <= fewest <= most:
+        raise UserError(f"the job asks for --nodes={nodes[0]}, which is no number of nodes: write it as --nodes=2-5")
+    for number in range(fewest, most + 1):
         if (number - server_nodes) * ranks not in sizes:
             needed = " or ".join(map(str, sorted(sizes)))
             raise UserError(

@@ -16,6 +16,8 @@ from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
 from megatron_sspo.types import Rollout, RolloutGroup
 
+_LARGEST_EXAMPLE = 1024
+
 Values = list[list[torch.Tensor]]
 """[group][rollout] -> the advantage of the rollout [] or those of its tokens [n]."""
 
@@ -122,6 +124,8 @@ def _takes_rollouts(function: Any) -> bool:
 def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> None:
     """Calls an advantage function with a group of rewards and checks the result.
 
+    The group is as large as the recipe's, but has no more than 1,024 responses, so that a check takes no memory.
+
     Args:
         may_branch: whether an episode may have several rollouts.
 
@@ -137,22 +141,22 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> 
             f"{what} is computed from one rollout for each reward, and an agent's episode may have several: set "
             "rollouts.endpoint.max_branches to 1, or choose another advantage"
         )
-    rewards = torch.linspace(0, 1, group_size, dtype=torch.float64)
-    more = {"rollouts": [_example(reward, 1 + index) for index, reward in enumerate(rewards.tolist())]}
+    lengths = [1 + index % 8 for index in range(min(group_size, _LARGEST_EXAMPLE))]
+    rewards = torch.linspace(0, 1, len(lengths), dtype=torch.float64)
+    more = {"rollouts": [_example(*pair) for pair in zip(rewards.tolist(), lengths, strict=True)]}
     try:
         with user_code_errors(what, always=True):
             found = function(rewards, **(more if _takes_rollouts(function) else {}))
     except UserError as error:
-        raise UserError(f"{what} cannot be computed for {group_size} rewards: {error}") from error
+        raise UserError(f"{what} cannot be computed for {len(lengths)} rewards: {error}") from error
     if isinstance(found, torch.Tensor):
         is_sound = found.shape == rewards.shape and bool(found.isfinite().all())
     else:
-        lengths = range(1, 1 + group_size)
-        is_sound = isinstance(found, (list, tuple)) and [_length(value) for value in found] == [*lengths]
+        is_sound = isinstance(found, (list, tuple)) and [_length(value) for value in found] == lengths
     if not is_sound:
         raise UserError(
-            f"{what} returned {describe_value(found)} for {group_size} rewards: it must be a tensor of as many finite "
-            "numbers"
+            f"{what} returned {describe_value(found)} for {len(lengths)} rewards: it must be a tensor of as many "
+            "finite numbers"
         )
 
 

@@ -61,6 +61,15 @@ def test_the_smallest_range_has_both_splits(split) -> None:
     assert pairs(arithmetic.rows(3, split=split, max_operand=1))
 
 
+@pytest.mark.parametrize("options", [{"size": 10**12}, {"size": 0}, {"size": 3, "max_operand": 10**10}])
+def test_sizes_that_no_memory_holds_are_refused(options) -> None:
+    name = list(options)[-1]
+    with pytest.raises(
+        UserError, match=rf"arithmetic's {name} is {options[name]}: it must be an integer from 1 to 1,000"
+    ):
+        arithmetic.rows(**options)
+
+
 def test_repeated_pairs_have_unique_ids() -> None:
     rows = arithmetic.rows(300, max_operand=9)
     assert len(rows) == 300 and len({row.id for row in rows}) == 300

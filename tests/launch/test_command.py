@@ -156,6 +156,9 @@ def test_a_range_of_nodes_needs_a_layout_for_each_number() -> None:
     check_size(job, {16, 24, 32})
     with pytest.raises(UserError, match=r"the job may get 4 nodes, 1 of them .* needs 16 or 32 ranks"):
         check_size(job, {16, 32})
+    for empty in ("5-3", "0"):
+        with pytest.raises(UserError, match=rf"--nodes={empty}, which is no number of nodes"):
+            check_size(SlurmJob(recipe=RECIPE, script=PAPER, options=[f"--nodes={empty}"]), {16, 24, 32})
 
 
 def test_the_table_of_the_readme_is_what_the_tool_prints() -> None:

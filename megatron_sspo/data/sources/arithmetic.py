@@ -7,6 +7,8 @@ import random
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
 
+_LARGEST_SIZE = 10**6  # rows are held in memory
+_LARGEST_OPERAND = 10**9  # pairs are numbered, and Python's `range` has no more numbers than 2⁶³
 _HELD_OUT_SHARE = {"train": 9, "held_out": 1}  # number of pairs in ten
 
 
@@ -31,10 +33,9 @@ def rows(
     """
     if split not in _HELD_OUT_SHARE:
         raise UserError(f"arithmetic has no split {split!r}: choose train or held_out")
-    if not isinstance(size, int) or size < 1:
-        raise UserError(f"arithmetic's size is {size!r}: it must be an integer of 1 or more")
-    if not isinstance(max_operand, int) or max_operand < 1:
-        raise UserError(f"arithmetic's max_operand is {max_operand!r}: it must be an integer of 1 or more")
+    for name, value, largest in (("size", size, _LARGEST_SIZE), ("max_operand", max_operand, _LARGEST_OPERAND)):
+        if not isinstance(value, int) or not 1 <= value <= largest:
+            raise UserError(f"arithmetic's {name} is {value!r}: it must be an integer from 1 to {largest:,}")
     if not 0 <= wrong_fraction <= 1:
         raise UserError(f"arithmetic's wrong_fraction is {wrong_fraction!r}: it must be between 0 and 1")
     draw = random.Random(seed)
