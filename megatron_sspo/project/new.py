@@ -34,7 +34,15 @@ def write_project(folder: Path) -> None:
                 ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"),
                 copy_function=shutil.copyfile,
             )
-            subprocess.run([sys.executable, "rows.py"], cwd=temporary, check=True)
+            done = subprocess.run(
+                [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, text=True, check=False
+            )
+            if done.returncode:
+                *_, reason = done.stderr.splitlines() or [f"exit code {done.returncode}"]
+                raise UserError(f"cannot write the rows of {folder}: {reason}; make room, or choose another disk")
             temporary.rename(folder)
+        except shutil.Error as error:  # of all files that could not be copied
+            (_, _, reason), *_ = error.args[0]
+            raise UserError(f"cannot write into {folder}: {reason}; make room, or choose another disk") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

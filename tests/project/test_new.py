@@ -1,5 +1,6 @@
 """`megatron-sspo new`: the files of a project, and what runs in it."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -43,6 +44,25 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.Ca
     assert main(["new", str(tmp_path / "file" / "mine")]) == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "file") in error and error.count("\n") == 1
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.executable", "/bin/false")  # the rows cannot be written
+        assert main(["new", str(tmp_path / "mine")]) == 2
+    error = capsys.readouterr().err
+    assert "cannot write the rows of" in error and error.count("\n") == 1
+
+    def copyfile(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr("shutil.copyfile", copyfile)
+    assert main(["new", str(tmp_path / "mine")]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and "make room" in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_slurm_takes_the_scripts_of_the_project(
