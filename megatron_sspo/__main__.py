@@ -23,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except (UserError, ModuleNotFoundError) as raised:
+        if _comes_of_an_interrupt(raised):
+            return 130
         error = error_of(raised) if isinstance(raised, ModuleNotFoundError) else raised
         if error is None:
             raise
@@ -35,6 +37,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as raised:
+        if _comes_of_an_interrupt(raised):
+            return 130
+        raise
+
+
+def _comes_of_an_interrupt(error: BaseException) -> bool:
+    """Returns whether an error was raised while Ctrl-C was handled, as Transformers does while it is imported."""
+    chain: list[BaseException] = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    return any(isinstance(each, KeyboardInterrupt) for each in chain)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

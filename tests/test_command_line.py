@@ -32,6 +32,19 @@ def test_a_slip_is_named(capsys, arguments, message) -> None:
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ModuleNotFoundError, RuntimeError])
+def test_an_interrupt_that_an_import_turned_into_another_error(monkeypatch, capsys, kind) -> None:
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise kind("could not import a module") from error
+
+    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", interrupted)
+    assert main(["new", "folder"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
 def test_help_into_a_full_disk(arguments) -> None:
     with open("/dev/full", "w") as full:
