@@ -140,7 +140,7 @@ def in_one_process(sequences: int, length: int, folder: Path) -> list[tuple[str,
     """Returns rows of (what, tuples, arrays)."""
     given, total = answers(sequences, length), sequences * length
     format = RequestFormat.__new__(RequestFormat)  # without a model's folder: only answers are parsed
-    format._routes = False
+    format._routes, format._vocab_size = False, VOCABULARY
 
     def array_rollout(answer: dict[str, Any]) -> Rollout:
         part = format.parse(answer)

@@ -152,7 +152,10 @@ async def _probe_servers(clients: Sequence[Client]) -> list[int | ServerError]:
     async def probe(client: Client) -> int | ServerError:
         try:
             await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
-            return int((await client.get("/server_info", seconds=_ANSWER_SECONDS)).get("tp_size", 1))
+            info = await client.get("/server_info", seconds=_ANSWER_SECONDS)
+            if not isinstance(found := info.get("tp_size", 1), int):
+                return ServerError(f"{client.url}/server_info answered with the tp_size {found!r}")
+            return found
         except ServerError as error:
             return error
         finally:

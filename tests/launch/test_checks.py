@@ -74,7 +74,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         is_known = self.headers["Authorization"] == "Bearer right"
         self.send_response(200 if is_known else 401)
         self.end_headers()
-        self.wfile.write(b'{"tp_size": 2}')
+        self.wfile.write(self.server.answer)  # pyright: ignore[reportAttributeAccessIssue]
 
     def log_message(self, format: str, *_: object) -> None:
         pass
@@ -82,6 +82,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 
 def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    server.answer = b'{"tp_size": 2}'
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     try:
@@ -89,6 +90,9 @@ def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
         resources.check_servers([url], 2)
         with pytest.raises(UserError, match=rf"{url} has tp_size 2.*set rollouts.options.server.tp_size to 2"):
             resources.check_servers([url])
+        server.answer = b'{"tp_size": "two"}'
+        with pytest.raises(UserError, match=r"a rollout server does not answer: .* with the tp_size 'two'"):
+            resources.check_servers([url], 2)
         monkeypatch.setenv(KEY, "wrong")
         with pytest.raises(UserError, match=rf"{url}/get_model_info answered 401.*{KEY}"):
             resources.check_servers([url])

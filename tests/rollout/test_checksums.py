@@ -1,7 +1,11 @@
 """The checksums of weights that servers are compared with."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 
 
@@ -15,3 +19,17 @@ def test_absent_key_value_heads_are_the_query_heads():
         assert [name for name, _ in checksums.observe(parts.items())] == list(parts)
         found.append(checksums._found)
     assert found[0] == found[1] and len(found[0][0]) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"ranks": 3}, {"ranks": [{}]}, {"ranks": [{"checksums": {}, "parallelism_info": []}]}]
+)
+def test_an_answer_in_another_form_is_one_sentence(answer):
+    checksums = Checksums({"num_attention_heads": 4}, tp_size=1, on_gpu=False)
+    session = SimpleNamespace(
+        post=lambda path, content: {0: answer}, servers={0: SimpleNamespace(url="http://127.0.0.1:3")}
+    )
+    with pytest.raises(
+        UserError, match=r"the weights of http://127.0.0.1:3 cannot be compared, because it answers in an"
+    ):
+        checksums.compare(session)

@@ -52,6 +52,7 @@ def test_a_closed_connection_is_reopened():
         (b"no http", "/a: ", False),
         (http(200, "[1]"), "JSON that is not an object", False),
         (http(200, "{"), "did not answer with JSON", False),
+        (http(200, "[" * 100_000), "did not answer with JSON", False),
         (http(500, "oh"), "answered 500: oh", False),
         (http(503, "busy"), "answered 503: busy", False),
         (http(400, "what?"), "answered 400: what", True),

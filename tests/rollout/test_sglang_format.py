@@ -4,6 +4,7 @@ import pytest
 
 from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.servers.client import ServerError
 
 TOKENS = (5, 6, 7, 8)
 LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
@@ -12,7 +13,7 @@ LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
 @pytest.fixture
 def format():
     made = RequestFormat.__new__(RequestFormat)
-    made._routes = False
+    made._routes, made._vocab_size = False, 10
     return made
 
 
@@ -54,3 +55,59 @@ def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, span
 @pytest.mark.parametrize("tokens", [(), (5,)])
 def test_an_aborted_response_of_one_token_is_empty(format, tokens):
     assert format.parse(answer("abort", tokens)) == PartialResponse()
+
+
+def damaged(**changes):
+    """Returns a sound answer with changes; those of `meta_info` replace its entries."""
+    found = answer("stop")
+    return {**found, **changes, "meta_info": {**found["meta_info"], **changes.get("meta_info", {})}}
+
+
+def rows(*pairs):
+    return {"output_token_logprobs": [list(pair) for pair in pairs]}
+
+
+PAIRS = tuple(zip(LOG_PROBS, TOKENS, strict=True))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {},
+        {"output_ids": [5]},
+        {"output_ids": [5], "meta_info": []},
+        {"output_ids": [5], "meta_info": "x"},
+        damaged(output_ids=None),
+        damaged(output_ids="5678"),
+        damaged(output_ids=[5, 6, 7]),
+        damaged(output_ids=[[5, 6, 7, 8]]),
+        damaged(output_ids=[], meta_info=rows()),
+        damaged(meta_info={"finish_reason": None}),
+        damaged(meta_info={"finish_reason": {"type": ["stop"]}}),
+        damaged(meta_info={"finish_reason": {"type": "tired"}}),
+        damaged(meta_info={"output_token_logprobs": None}),
+        damaged(meta_info={"output_token_logprobs": [1, 2, 3, 4]}),
+        damaged(meta_info={"output_token_logprobs": {"a": 1}}),
+        damaged(meta_info=rows(*PAIRS[:3], (float("nan"), 8))),
+        damaged(meta_info=rows(*PAIRS[:3], (float("-inf"), 8))),
+        damaged(meta_info=rows(*PAIRS[:3], (float("inf"), 8))),
+        damaged(meta_info=rows(*PAIRS[:3], (0.5, 8))),
+        damaged(meta_info=rows(*PAIRS[:3], (None, 8))),
+        damaged(meta_info=rows(*PAIRS[:3], ("-1", 8))),
+        damaged(output_ids=[5, 6, 7, 10], meta_info=rows(*PAIRS[:3], (-4.0, 10))),
+        damaged(output_ids=[5, 6, 7, -1], meta_info=rows(*PAIRS[:3], (-4.0, -1))),
+        damaged(output_ids=[5, 6, 7, 10**30], meta_info=rows(*PAIRS[:3], (-4.0, 10**30))),
+        damaged(output_ids=[5, 6, 7, 8.5], meta_info=rows(*PAIRS[:3], (-4.0, 8.5))),
+        damaged(meta_info={"weight_version": "default"}),
+        damaged(meta_info={"weight_version": None}),
+        damaged(meta_info={"weight_version": float("inf")}),
+        damaged(meta_info={"weight_versions": 3}),
+        damaged(meta_info={"weight_versions": [{"version": "1", "start": 0, "end": 2}]}),
+        damaged(meta_info={"weight_versions": [{"version": "1", "start": 0, "end": None}]}),
+        damaged(meta_info={"weight_versions": [{"version": "1"}]}),
+    ],
+)
+def test_an_answer_that_no_model_gives_is_an_error_of_the_server(format, damaged):
+    """A number that is not finite would spread to all weights; anything else would end the trainer with a traceback."""
+    with pytest.raises(ServerError):
+        format.parse(damaged)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, names_of
 from megatron_sspo.rollout.agents.parsing import new_call_id, parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled
@@ -64,6 +65,12 @@ class ServedSampler:
         if parsers.tool_calls and tools:
             content = {"text": found.content, "tools": list(tools), "tool_call_parser": parsers.tool_calls}
             answer = await ask("/parse_function_call", content, self._first)
-            calls = [Call(call["name"], call["parameters"], new_call_id()) for call in answer.get("calls") or []]
+            try:
+                calls = [Call(call["name"], call["parameters"], new_call_id()) for call in answer.get("calls") or []]
+            except (LookupError, TypeError) as error:
+                raise UserError(
+                    f"a server answered /parse_function_call in another form ({error!r}): {str(answer)[:200]}; install "
+                    "the release of SGLang that the documentation names"
+                ) from error
             found = replace(found, content=answer.get("normal_text") or "", calls=tuple(calls))
         return found

@@ -20,6 +20,8 @@ from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
 
+_ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialResponse(EqualByArrays):
@@ -137,16 +139,26 @@ class RequestFormat:
             if [row[1] for row in rows] != output_ids:
                 raise ValueError("output_ids and output_token_logprobs differ")
             tokens, log_probs = token_array(output_ids), log_prob_array([row[0] for row in rows])
+            self._check(tokens, log_probs)
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
             # An aborted response needs no routes: those of the whole response come with its last part.
             routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error
         if kind not in ("stop", "length", "abort"):
             raise ServerError(f"a server ended a response with the unknown finish_reason {meta['finish_reason']}")
         return PartialResponse(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
+
+    def _check(self, tokens: np.ndarray, log_probs: np.ndarray) -> None:
+        """Raises ValueError if a response has no token, or one that no model of this vocabulary can have sampled."""
+        if not len(tokens):
+            raise ValueError("there is no token")
+        if tokens.min() < 0 or tokens.max() >= self._vocab_size:
+            raise ValueError(f"a token is not one of the {self._vocab_size} of the vocabulary")
+        if not (log_probs.min() > -np.inf and log_probs.max() <= _ROUNDING):  # NaN fails both
+            raise ValueError("a log-prob is not a finite number of at most 0")
 
     def to_rollout(self, part: PartialResponse) -> Rollout:
         """Converts a complete response to a rollout."""
@@ -192,8 +204,12 @@ def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], .
     """Returns (policy version, number of tokens) for each span of tokens.
 
     Raises:
-        ValueError: the version is not a number: a server without weights of a sync reports "default".
+        ValueError: the version is not a number (a server without weights of a sync reports "default"), or the spans are
+            not those of all tokens.
     """
     found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
     counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]
-    return tuple((int(version), count) for version, count in counts if count > 0)
+    spans = tuple((int(version), count) for version, count in counts if count > 0)
+    if sum(count for _, count in spans) != num_tokens:
+        raise ValueError(f"weight versions are given for {spans}, and there are {num_tokens} tokens")
+    return spans

@@ -224,7 +224,10 @@ class Requests:
         try:
             await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                return self.format.parse(answer.result())
+                more, limit = self.format.parse(answer.result()), content["sampling_params"]["max_new_tokens"]
+                if len(more.tokens) > limit:
+                    raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
+                return more
             raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
             self._abort(id, server)

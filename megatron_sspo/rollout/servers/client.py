@@ -83,7 +83,7 @@ class Client:
             raise ServerError(f"{self.url}{path} answered {status}: {text[:500]}", is_rejected=is_rejected)
         try:
             found = (json.loads(text) if text else None) or {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if path.partition("?")[0] in _PLAIN_TEXT_PATHS:
                 return {}
             raise ServerError(f"{self.url}{path} did not answer with JSON: {text[:200]!r}") from error

@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 60.0  # timeout of its start, and of a change of its servers
 _POLL_SECONDS = 0.2
+_FIELDS = {"url", "id", "is_healthy"}  # of a worker
 
 
 class Router:
@@ -105,7 +106,12 @@ class Router:
         self._process.stop()
 
     async def _workers(self) -> list[dict[str, Any]]:
-        return (await self.client.get("/workers", seconds=10.0))["workers"]
+        workers = (await self.client.get("/workers", seconds=10.0)).get("workers")
+        if not isinstance(workers, list) or not all(
+            isinstance(each, dict) and each.keys() >= _FIELDS for each in workers
+        ):
+            raise ServerError(f"{self.client.url}/workers answered without a list of workers: {str(workers)[:200]}")
+        return workers
 
     async def _delete(self, worker: dict[str, Any]) -> None:
         await self.client.delete(f"/workers/{worker['id']}", seconds=10.0)

@@ -73,8 +73,15 @@ class Checksums:
         """
         answers = session.post("/weights_checker", {"action": "checksum"})
         for key, answer in answers.items():
-            for rank in answer["ranks"]:
-                self._compare(session.servers[key].url, rank["checksums"], rank["parallelism_info"][0])
+            url = session.servers[key].url
+            try:
+                for rank in answer["ranks"]:
+                    self._compare(url, rank["checksums"], rank["parallelism_info"][0])
+            except (LookupError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"the weights of {url} cannot be compared, because it answers in another form ({error!r}): install "
+                    "the release of SGLang that the documentation names, or set rollouts.options.verify_every=0"
+                ) from error
 
     def _compare(self, url: str, theirs: Mapping[str, str], parallelism: Mapping[str, int]) -> None:
         if parallelism["tp_size"] != self._tp_size or parallelism["pp_size"] != 1 or parallelism["dp_size"] != 1:
