@@ -72,7 +72,7 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:  # a path may be no text
+            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:  # paths may be bytes
                 file.write(f"{line}\n")
 
 

@@ -1,4 +1,4 @@
-"""The number of hardware queues of a GPU, which CUDA reads once, when it starts."""
+"""Sets the number of hardware queues of a GPU, which CUDA reads once, when it starts."""
 
 import os
 from collections.abc import Mapping

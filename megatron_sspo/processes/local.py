@@ -45,10 +45,10 @@ def num_threads() -> int:
 
 
 def check_variables() -> None:
-    """Checks the variables that torchrun, a Slurm script or `launch` sets for each process of a job.
+    """Checks the environment variables that torchrun, a Slurm script or `launch` sets for each process of a job.
 
     Raises:
-        UserError: one is missing, or is not such a number.
+        UserError: a variable is missing, or is not a number in its range.
     """
     if "OMP_NUM_THREADS" in os.environ and is_child():
         num_threads()
@@ -81,8 +81,8 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
     process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
 
     Args:
-        forked: makes the processes forks of this one, which call it in place of the command line and exit with its
-            result.
+        forked: a function that the processes call in place of the command line, and whose result is their exit code;
+            the processes are then forks of this one. None: each process has an interpreter of its own.
 
     Raises:
         UserError: there are far more processes than cores.

@@ -178,7 +178,7 @@ class Watchdog:
                 self._end(*kind_and_why)
 
     def _exchange_status(self) -> None:
-        """Sends this rank's progress and reads the others'. It has its own thread, because the store may not status."""
+        """Sends this rank's progress and reads the others'. It has its own thread, because the store may not answer."""
         assert self._store is not None
         rank, neighbour = self._ranks.rank, (self._ranks.rank + 1) % len(self._ranks.pids)
         sent, clock = 0.0, self._clock
