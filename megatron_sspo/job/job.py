@@ -83,7 +83,7 @@ class Job:
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
-            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
+            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
             check_ranks(run, read_model_config(run), self.folder)
             self.is_main = agree.is_main()
             stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))

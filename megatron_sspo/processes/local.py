@@ -185,11 +185,6 @@ def report(message: str, exit_code: int = 2) -> None:
         time.sleep(_REPORT_SECONDS)
 
 
-def report_hang(exit_code: int, message: str) -> None:
-    """Reports a run that hangs; the `report` argument of a `Watchdog`."""
-    report(message, exit_code)
-
-
 def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -> int:
     with selectors.DefaultSelector() as selector:
         selector.register(reports, selectors.EVENT_READ)
