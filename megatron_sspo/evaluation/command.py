@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate` and `table`: evaluates one model on some sets; compares several evaluations."""
+"""`megatron-sspo evaluate` and `table`: evaluate one model on some sets, and compare several evaluations."""
 
 import time
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def evaluate_model(
 
     Args:
         run: the run whose evaluation, reward, engine, sampling and seed are used.
-        path: the model; see `open_model`.
+        path: the folder of the model; see `open_model`.
         names: names of sets, of the run or else of the paper; empty takes all sets of the run.
         samples: k, the number of sampled answers per prompt; None takes the run's.
         output: the folder, see `EvaluationRecord`; None takes one in `evaluations/`, named after the path.
@@ -92,7 +92,7 @@ def evaluate_model(
 
 
 def print_table(folders: Sequence[str]) -> None:
-    """Prints the paper's table of evaluations in Markdown. The others are compared with the first one.
+    """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
 
     Args:
         folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`.

@@ -70,13 +70,13 @@ class SetEvaluation:
         self.store = store
 
     def begin(self) -> None:
-        """Begins all answers, with the weights that the engine has; servers generate them at once."""
+        """Begins all answers, with the weights that the engine has; servers start to generate at once."""
         for kind, size in self._sizes.items():
             if size:
                 self._begin(kind)
 
     def compute_metrics(self, sync: Callable[[], None]) -> dict[str, float]:
-        """Waits for the answers, those that are not begun included, and computes the metrics.
+        """Begins the answers that are not begun yet, waits for all of them, and computes the metrics.
 
         Args:
             sync: collective that sends the weights to the engine again.

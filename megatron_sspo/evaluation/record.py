@@ -70,13 +70,13 @@ class EvaluationRecord:
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "AnswerFiles":
-        """Opens the answers to a set: reads those of earlier attempts, and accepts new ones.
+        """Opens the answers to a set: reads the answers of earlier attempts, and accepts new ones.
 
         Args:
             name: the set's name.
             stream: the set's prompts and dropped rows.
             settings: everything that the answers depend on besides model and prompts.
-            samples: k; 0 takes the k of earlier attempts.
+            samples: k, the number of sampled answers per prompt; 0 takes the k of earlier attempts.
             tokenizer: the tokenizer that decodes prompts.
 
         Raises:
@@ -200,7 +200,7 @@ def read_result(folder: Path) -> Result:
     """Reads the metrics of an evaluation.
 
     Raises:
-        UserError: there are none, or they cannot be read.
+        UserError: the folder has no metrics, or they cannot be read.
     """
     path = folder / _RESULTS
     if not path.exists():

@@ -154,7 +154,7 @@ def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
 
 
 def _environment_key(rollouts: Rollouts, prompts: Prompts) -> str:
-    if rollouts.agent:  # which is opened with the limit on the tokens of a prompt
+    if rollouts.agent:  # an agent is opened with the limit on a prompt's tokens
         return _key(rollouts.agent, {"options": rollouts.agent_options, "max_tokens": prompts.max_tokens})
     return _key(rollouts.environment, rollouts.environment_options)
 
