@@ -46,7 +46,7 @@ class EvaluationInProgress:
         """Begins to answer the sets' prompts with the engine's weights.
 
         Args:
-            held_out, rewards, environments: of each set, by name.
+            held_out, rewards, environments: the prompts, the reward and the environment of each set, by its name.
             tokenizer: the tokenizer that decodes prompts.
         """
         assert run.evaluation is not None

@@ -166,7 +166,7 @@ class InBatchShell(run.Plugin):
         # /nemo_run is the experiment's folder, and `nemo experiment logs` looks for files of this name in it
         log = '"/nemo_run/log-${SLURM_JOB_NAME}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out"'
         lines = [
-            "# The batch shell becomes the job: signals that are for it find no trap in what stands below.",
+            "# The batch shell becomes the job, because the script below has no trap for the job's signals.",
             "set +evx",
             f"cd {shlex.quote(self.project)}",
             *exports,

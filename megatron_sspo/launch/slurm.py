@@ -157,7 +157,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _split(text: str, what: str) -> list[str]:
-    """Splits a text as a shell does. Raises UserError, which begins with `what`, if a quote is not closed."""
+    """Splits a text as a shell does. Raises a UserError that begins with `what` if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -74,7 +74,7 @@ class _Style:
 
 
 def plot_run(folder: Path) -> Path:
-    """Draws one run, also without rows, into its own folder and returns the path of the picture."""
+    """Draws one run, which may have no rows yet, into its own folder, and returns the path of the picture."""
     path = folder / "curves.png"
     _draw_runs({run_label(folder, [folder]): _read(folder)}, path)
     return path
@@ -232,7 +232,7 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Returns the mean over a window around each value, which does not lag as a mean over past values would."""
+    """Returns the mean over a window around each value; unlike a mean over past values, it does not lag."""
     half = math.ceil(len(values) * _WINDOW / 2)
     windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
     return [

@@ -13,7 +13,7 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import sinks
 
-_NO_DIFFERENCE = ("name", "output")  # not compared: they only say where the folder is
+_NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
-    """Returns the layout of a configuration in JSON; a field that it lacks is newer than it, and has its default."""
+    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default."""
     saved = run.get("parallel", {})
     return Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
 
