@@ -58,7 +58,6 @@ class EvaluationRecord:
         except BaseException:
             os.close(self._lock)
             raise
-        self._results: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "EvaluationRecord":
         return self
@@ -126,7 +125,6 @@ class EvaluationRecord:
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
                 f"{self._model['name']}: choose another --output, or remove it"
             )
-        self._model["name"] = self._model["name"] or known["name"]
         return sets
 
 
