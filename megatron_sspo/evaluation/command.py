@@ -9,7 +9,7 @@ from pathlib import Path
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.evaluate import evaluate
+from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
 from megatron_sspo.evaluation.sets import (
@@ -155,17 +155,17 @@ def _generate_answers(
             started = time.monotonic()
             answers = stores[name]
             answers.start_progress(name, len(prompts[name]), display)
-            metrics = evaluate(
+            of_set = SetEvaluation(
                 engine,
                 rewards[name],
                 prompts[name],
                 sampling_of(run, held_out),
-                sync=sync,
                 store=answers,
                 samples=answers.samples,
                 seed=run.seed,
                 environment=environments[name],
             )
+            metrics = of_set.compute_metrics(sync)
             answers.sort(prompts[name])
             record.finish_set(name, held_out.title or name, metrics)
             shown = "  ".join(

@@ -1,4 +1,4 @@
-"""`evaluate`: answers one set greedily and, if wanted, k more times by sampling."""
+"""`SetEvaluation`: answers one set greedily and, if wanted, k more times by sampling."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -116,22 +116,3 @@ class SetEvaluation:
             del self._begun[kind]
             self.store.add(kind, groups)
         return [self.store.by_id(kind)[prompt.id] for prompt in self._prompts]
-
-
-def evaluate(
-    engine: RolloutEngine,
-    reward: Reward,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    *,
-    sync: Callable[[], None],
-    store: AnswerStore,
-    samples: int = 0,
-    seed: int = 0,
-    environment: Environment | Agents | None = None,
-) -> dict[str, float]:
-    """Generates answers with the engine's weights and computes the metrics: see `SetEvaluation`."""
-    found = SetEvaluation(
-        engine, reward, prompts, sampling, store=store, samples=samples, seed=seed, environment=environment
-    )
-    return found.compute_metrics(sync)
