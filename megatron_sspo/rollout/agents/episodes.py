@@ -14,6 +14,7 @@ from megatron_sspo.rollout.agents.groups import Episode, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
+from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 _MOST_UNANSWERED = 16  # episodes at the start of a run
@@ -60,9 +61,7 @@ class AgentEpisodes:
             try:
                 episodes = await asyncio.gather(*tasks)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel(tasks)
         return make_group(prompt, episodes, self._tokenizer, policy_version=policy_version)
 
     @contextlib.asynccontextmanager

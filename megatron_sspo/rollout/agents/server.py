@@ -13,6 +13,7 @@ from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
 from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.tasks import cancel
 
 _MOST_BYTES = 8 << 20  # of the body of a request
 _BODY_SECONDS = 30.0  # in which the body has to arrive
@@ -86,10 +87,7 @@ class EndpointServer:
     async def remove(self, session: Session) -> None:
         """Ends an episode: cancels its requests, and refuses further ones."""
         self._sessions.pop(session.key, None)
-        for task in session.in_progress:
-            task.cancel()
-        if session.in_progress:
-            await asyncio.wait(session.in_progress)
+        await cancel(session.in_progress)
 
     def _session(self, request: web.Request) -> Session:
         headers = request.headers
