@@ -81,11 +81,6 @@ def paper_job(
 # ------------------------------------------------------------------ executors
 
 
-def local_executor() -> run.LocalExecutor:
-    """Returns an executor that runs the task on this machine and waits for its end."""
-    return run.LocalExecutor()
-
-
 def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
     """Returns an executor with the sbatch options of the job's script and of the job.
 
@@ -297,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             variables=variables_from_environment(),
             script=options.script,
         )
-        executor = slurm_executor(job) if options.executor == "slurm" else local_executor()
+        executor = slurm_executor(job) if options.executor == "slurm" else run.LocalExecutor()
         return launch(job, executor, dry_run=options.dry_run, checked=True)
     except UserError as error:
         print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)

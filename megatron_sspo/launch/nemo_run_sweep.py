@@ -18,13 +18,11 @@ from megatron_sspo.launch.nemo_run import (
     InBatchShell,
     check_accounting,
     final_states,
-    local_executor,
     local_script,
     slurm_executor,
 )
-from megatron_sspo.launch.slurm import SlurmJob, split_options, variables_from_environment
+from megatron_sspo.launch.slurm import SWEEP_SCRIPT, SlurmJob, split_options, variables_from_environment
 
-SCRIPT = "slurm/sweep.sbatch"
 _LONGEST_NAME = 48  # characters of a task's name
 
 
@@ -54,7 +52,7 @@ def launch(
     with run.Experiment(Path(job.recipe).name) as experiment:
         ids: list[str] = []
         for place, (number, name) in enumerate(runs.items()):
-            executor = _executor(job, f"{comment} run {number}") if on_slurm else local_executor()
+            executor = _executor(job, f"{comment} run {number}") if on_slurm else run.LocalExecutor()
             added = experiment.add(
                 _task(job, number, name, on_slurm=on_slurm, place=place % at_once, at_once=at_once),
                 executor=executor,
@@ -109,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recipe=options.folder,
             options=split_options(options.sbatch),
             variables=variables_from_environment(),
-            script=SCRIPT,
+            script=SWEEP_SCRIPT,
         )
         return launch(
             job,

@@ -29,6 +29,7 @@ VARIABLES = (
     "PROJECT",
 )
 SCRIPT = "slurm/train.sbatch"
+SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
 _PACKAGE = Path(__file__).parents[1]
 

@@ -53,6 +53,4 @@ def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], second
         try:
             raise error
         finally:
-            del (
-                error
-            )  # or else this frame and the error's traceback would keep each other, and the work's objects, alive
+            del error  # otherwise this frame and the error's traceback would keep each other alive
