@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
@@ -120,7 +120,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _describe_type(hint: Any) -> str:
-    if get_origin(hint) is Annotated:
+    if get_origin(hint) in (Annotated, Literal):
         return describe_hint(hint)
     name = hint.__name__ if isinstance(hint, type) else str(hint)
     return f"a value of the type {name.replace('typing.', '').replace('collections.abc.', '')}"
