@@ -138,7 +138,16 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
         (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
         (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
         (['rollouts.options={"fewest_servers": 2}'], "fewest_servers is 2, and there are 1"),
+        (
+            ['rollouts.options={"server": {"tp_size": 0}}'],
+            "server.tp_size is 0: it must be a whole number of 1 or more",
+        ),
+        (['rollouts.options={"server": {"tp_size": "two"}}'], "server.tp_size is 'two': it must be a whole number"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
+        (
+            ['rollouts.options={"pause": "never"}'],
+            "pause must be one of 'retract', 'abort', 'in_place', but is 'never'",
+        ),
         (['rollouts.options={"urls": ["http://h:1"], "transport": "ipc"}'], "which needs servers that the run starts"),
     ],
 )

@@ -42,8 +42,8 @@ class Options:
 
     @property
     def tp_size(self) -> int:
-        """Tensor-parallel ranks of a server."""
-        return int((self.server or {}).get("tp_size", 1))
+        """The number of tensor-parallel ranks of a server."""
+        return (self.server or {}).get("tp_size", 1)
 
 
 _NO_IPC = (
@@ -67,6 +67,9 @@ def check(options: Options) -> None:
     for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
         if getattr(options, name) < 1:
             raise UserError(f"{what}.{name} is {getattr(options, name)}: it must be 1 or more")
+    tp_size = (options.server or {}).get("tp_size", 1)
+    if not isinstance(tp_size, int) or isinstance(tp_size, bool) or tp_size < 1:
+        raise UserError(f"{what}.server.tp_size is {tp_size!r}: it must be a whole number of 1 or more")
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
