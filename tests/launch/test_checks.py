@@ -15,6 +15,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
+from megatron_sspo.processes.ports import free_port
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
@@ -155,6 +156,16 @@ def test_options_that_contradict_each_other_are_found_before_the_start(assignmen
     engine = [] if assignments[0].startswith("reward") else ["rollouts.engine=sglang"]
     with pytest.raises(UserError, match=message):
         preflight(load_recipe(RECIPE, [*engine, *assignments]), resume=None, elsewhere=True)
+
+
+def test_an_address_of_another_machine() -> None:
+    sets = ["rollouts.engine=sglang", 'rollouts.options={"address": "192.0.2.1"}']
+    message = "'192.0.2.1' is not an address of this machine .*: set rollouts.options.address to one"
+    with pytest.raises(UserError, match=message):
+        preflight(load_recipe(RECIPE, sets), resume=None)
+    preflight(load_recipe(RECIPE, sets), resume=None, elsewhere=True)
+    with pytest.raises(UserError, match=message):
+        free_port("192.0.2.1")
 
 
 @pytest.mark.parametrize(
