@@ -21,7 +21,8 @@ class Episode:
 def make_group(prompt: Prompt, episodes: Sequence[Episode], tokenizer: Any, *, policy_version: int) -> RolloutGroup:
     """Returns the rollouts of the episodes of one prompt, in order.
 
-    The prompt of a group is what all of its conversations begin with; what follows of each own prompt is observed.
+    The prompt of the group is the longest common beginning of its conversations. The rest of each conversation's own
+    prompt becomes observed tokens.
     """
     firsts = [trajectory.prompt for episode in episodes for trajectory in episode.trajectories]
     common = _common_prefix(firsts) if firsts else prompt.tokens

@@ -45,7 +45,7 @@ class EndpointServer:
         """Begins to listen on a free port. A second call does nothing.
 
         Raises:
-            UserError: the address is none of this machine.
+            UserError: the address is not an address of this machine.
         """
         if self._runner is not None:
             return
@@ -60,7 +60,7 @@ class EndpointServer:
             handler_cancellation=True,
             shutdown_timeout=1.0,
             lingering_time=_LINGER_SECONDS,
-            auto_decompress=False,  # no client packs its requests
+            auto_decompress=False,  # no client compresses its requests
         )
         await runner.setup()
         try:

@@ -72,10 +72,10 @@ class Session:
         self.key = secrets.token_urlsafe(32)
         self.tree = Tree()
         self.num_turns = self.num_refused = 0
-        self.refusal: Refusal | None = None  # the last one
+        self.refusal: Refusal | None = None  # the last refusal
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
         self.in_progress: set[asyncio.Task[Any]] = set()
-        self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: what each continues, if it is a branch
+        self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: (turn continued, is a new branch)
         self.last_text = ""
         self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
         self._max_tokens, self._vocab_size = max_tokens, vocab_size
@@ -137,7 +137,7 @@ class Session:
         return Completion(message, sampled.finish_reason, len(prompt), len(sampled.tokens), stop)
 
     def _check_form(self, request: ChatRequest) -> None:
-        """Raises Refusal if the request prescribes a form, and such answers are refused here."""
+        """Raises Refusal if the request prescribes a form that the run or the engine refuses."""
         if request.required_form is None:
             return
         if self._limits.forced_turns == "refuse":

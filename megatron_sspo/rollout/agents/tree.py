@@ -41,7 +41,7 @@ class Turn:
 class Trajectory:
     """A path of the tree, which ends with a turn that is learned from.
 
-    Each turn is learned from in one trajectory alone, and only observed in all others; forced turns in none.
+    Each turn is learned from in one trajectory and is observed in the others; forced turns are observed in all.
     """
 
     prompt: Sequence[int]  # of the path's first turn

@@ -90,7 +90,7 @@ class QueuedSampler:
 
 @contextmanager
 def event_loop() -> "Iterator[Callable[[Coroutine[Any, Any, Any]], concurrent.futures.Future[Any]]]":
-    """Runs an event loop in a thread, and yields the function that starts coroutines there; at the end cancels them."""
+    """Runs an event loop in a thread, and yields the function that starts a coroutine there; cancels all at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="endpoint", daemon=True)
     thread.start()

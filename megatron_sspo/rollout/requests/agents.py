@@ -1,4 +1,4 @@
-"""Turns of agents on SGLang's servers, which also parse the answers, by their own parsers, if these are named."""
+"""Turns of agents on SGLang's servers, and the parsing of answers by the servers' own parsers if these are named."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

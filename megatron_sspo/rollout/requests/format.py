@@ -1,4 +1,4 @@
-"""Converts prompts to SGLang requests, and SGLang's answers to rollouts. It never waits for a server."""
+"""Converts prompts to SGLang's requests, and SGLang's answers to rollouts, without sending anything."""
 
 import base64
 from collections.abc import Mapping
@@ -122,8 +122,9 @@ class RequestFormat:
     def parse(self, answer: Mapping[str, Any]) -> PartialResponse:
         """Converts an answer. The last token of an aborted response is dropped.
 
-        SGLang has not yet checked whether the response ends with that token, by an end token, a stop string or its
-        length. The token is always sampled again: to keep it only in some cases would bias the distribution.
+        SGLang has not checked yet whether the response ends with that token: as an end token, at the end of a stop
+        string, or by its length. The token is always sampled again: keeping it in some cases only would bias the
+        distribution.
 
         Raises:
             ServerError: the answer is malformed, or its weights come from no sync.

@@ -43,9 +43,9 @@ class Requests:
         format: the conversion of requests and answers.
         router: the router that chooses the server of a request; None: this class chooses it.
         max_in_flight: largest number of concurrent requests, over all generations.
-        seconds: timeout of a request. Its server is then told to abort and to return the tokens so far; the rest is
-            requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
-            the partial response is.
+        seconds: timeout of a request. The server is then told to abort it and to return the tokens so far; the rest is
+            requested again, as often as necessary. The time includes waiting in the server's queue, so a timeout is not
+            a failure; a partial response that is not returned is one.
         parsers: the servers' parsers of answers to agents.
         takes_schemas: whether the servers can sample JSON of a schema.
     """

@@ -31,8 +31,8 @@ class Options:
     release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
     max_in_flight: Count = 1024  # largest number of concurrent requests, over all servers
     request_seconds: Positive = 600.0  # timeout after which a server returns a partial response, to be continued
-    tool_call_parser: str = ""  # SGLang's parser of calls in answers to agents, by its name there; "": that of Qwen
-    reasoning_parser: str = ""  # SGLang's parser of reasoning in answers to agents; "": what stands before </think>
+    tool_call_parser: str = ""  # the name of SGLang's parser of calls in answers to agents; "": Qwen's format
+    reasoning_parser: str = ""  # the name of SGLang's parser of reasoning in answers; "": the text before </think>
     health_seconds: Positive = 60.0  # a server that does not generate a token within this time is removed
     fewest_servers: Count = 1  # the run ends if fewer servers are left
     max_restarts: Amount = 5  # restarts of each server that the run owns
@@ -77,7 +77,9 @@ def check(options: Options) -> None:
         raise UserError(_NO_IPC)
     count = len(options.urls) or options.num_servers
     if options.fewest_servers > count:
-        raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
+        raise UserError(
+            f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers: lower it, or add some"
+        )
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
         raise UserError(
             f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '
