@@ -274,7 +274,7 @@ def final_states(experiment: run.Experiment, count: int) -> list[str]:
         time.sleep(2)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Submits the experiment; called by `megatron-sspo launch --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run", description=main.__doc__)
     parser.add_argument("recipe")
@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--script", default=SCRIPT)
     parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
     parser.add_argument("--dry-run", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
         job = SlurmJob(
             recipe=options.recipe,

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import nemo_run as run
@@ -91,7 +91,7 @@ def _task(job: SlurmJob, number: int, name: str, *, on_slurm: bool, place: int, 
     return local_script(job, "megatron_sspo.sweep.task", *arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Submits the experiment; called by `megatron-sspo sweep --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run_sweep", description=main.__doc__)
     parser.add_argument("folder")
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
         job = SlurmJob(
             recipe=options.folder,
