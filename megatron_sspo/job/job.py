@@ -47,7 +47,7 @@ from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
-from megatron_sspo.run_folder.resuming import check_files, differences, has_other_layout
+from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.weights.random import write_random_weights
 
@@ -201,7 +201,7 @@ class Job:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.display.log_to(self.folder / "log.txt")
             if self._newest is not None:
-                for line in differences(read_manifest(self._newest).run, config_to_json(run)):
+                for line in changes_of_resumed(read_manifest(self._newest).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS):

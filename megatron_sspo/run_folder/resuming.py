@@ -13,6 +13,8 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import sinks
 
+_LAYOUT = "the layout is "
+_RESHARDED = "; model and optimizer are resharded, and random states are seeded anew"
 _NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
 
 
@@ -56,7 +58,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
     sinks.read_complete_rows(folder / sinks.EVALUATIONS)
-    return Resumable(extra["prompts"], differences(manifest.run, config_to_json(run)))
+    return Resumable(extra["prompts"], changes_of_resumed(manifest.run, config_to_json(run)))
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
@@ -91,11 +93,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     other = [line for line in lines if not line.startswith("parallel.")]
     if _layout(before) == _layout(now):
         return other
-    return [
-        f"the layout is {_layout(now).describe()}, and was {_layout(before).describe()}; model and optimizer are "
-        "resharded, and random states are seeded anew",
-        *other,
-    ]
+    return [f"{_LAYOUT}{_layout(now).describe()}, and was {_layout(before).describe()}", *other]
+
+
+def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of `differences` for a run that is resumed, with the effect of another layout."""
+    return [line + (_RESHARDED if line.startswith(_LAYOUT) else "") for line in differences(before, now)]
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
