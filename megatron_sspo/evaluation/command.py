@@ -70,7 +70,7 @@ def evaluate_model(
         tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
         prompts = {name: stream.prompts for name, stream in streams.items()}
-        check_held_out(run, prompts)
+        check_held_out(run, streams)
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
             display.log(f"{label}: {', '.join(prompts)}, into {output}")

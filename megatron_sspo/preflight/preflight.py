@@ -12,7 +12,7 @@ from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
+from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
 from megatron_sspo.preflight import resources
 from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import check_open_files
@@ -78,7 +78,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_prompts(build_reward, stream.prompts)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
-    check_held_out(run, held_out_prompts(run, tokenizer))
+    check_held_out(run, held_out_streams(run, tokenizer))
     check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
