@@ -189,7 +189,7 @@ class Run:
     layouts: Annotated[
         Mapping[Count, Parallel],
         Field(description="a dict of layouts by their numbers of processes, {8: Parallel(data=8)}"),
-    ] = field(default_factory=dict)  # for other numbers than that of parallel, if a launcher starts one of them
+    ] = field(default_factory=dict)  # the layouts for other numbers of processes than that of parallel
     rollouts: Rollouts = Rollouts()  # how responses are generated
     reward: Plugin = "math"  # a file of megatron_sspo/reward, or package.module:attribute
     reward_options: Options = field(default_factory=dict)  # the reward's own
@@ -197,8 +197,8 @@ class Run:
     advantage: Plugin = "group_relative"
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
-    # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes those of the engine, which
-    # saves that pass, and ρ then contains the mismatch and the staleness
+    # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes the engine's log-probs,
+    # which saves that pass, and ρ then contains the mismatch and the staleness
     old_policy: Literal["trainer", "rollout"] = "trainer"
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
@@ -217,7 +217,7 @@ class Run:
     check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
-    ddp: Fields = field(default_factory=dict)  # fields of its DistributedDataParallelConfig, likewise
+    ddp: Fields = field(default_factory=dict)  # fields of Megatron's DistributedDataParallelConfig, by their names
 
     @property
     def needs_reference(self) -> bool:

@@ -44,7 +44,7 @@ class Rollout(EqualByArrays):
     rollout_log_probs: np.ndarray  # [n] float32: under the distribution that each token was sampled from
     text: str  # the last turn decoded, for the reward: without end-of-sequence, stop strings cut as the engine did
     finish_reason: FinishReason
-    policy_version: int  # the oldest weights that sampled some of its tokens
+    policy_version: int  # the version of the oldest weights that sampled some of the tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i; the mean of token_advantages if there are any
@@ -61,7 +61,7 @@ class Rollout(EqualByArrays):
     # row; `Policy.share` sets the numbers
     prompt_variant: int = 0
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
-    branches: int = 1  # rollouts of its episode, which are neighbours in the group: see `RolloutGroup.episodes`
+    branches: int = 1  # number of rollouts of its episode, which are next to each other: see `RolloutGroup.episodes`
     # whether another process has the contents, and this one has only stand-ins for the arrays, which take no memory:
     # arrays of the right lengths, with tokens of −1 and log-probs of NaN; the texts are empty
     is_outline: bool = False

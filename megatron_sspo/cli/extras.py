@@ -5,7 +5,7 @@ import importlib.util
 from megatron_sspo.errors import UserError
 
 _SGLANG_CLIENT = {"numpy", "pydantic", "transformers", "safetensors", "rich", "aiohttp"}
-# The modules of each extra. `check_installed` asks for those of an extra that every run uses.
+# The modules of each extra. `check_installed` looks for the modules that every run uses.
 MODULES = {
     "sglang-client": _SGLANG_CLIENT,
     "train": {
@@ -35,7 +35,7 @@ _OF_SOME_RUNS = {
 
 
 def check_installed(command: str, extra: str) -> None:
-    """Checks that what a command always needs is installed, without importing it.
+    """Checks that the modules that a command always needs are installed, without importing them.
 
     Raises:
         UserError: a module is missing; the message has the command of pip that installs it.
@@ -63,7 +63,7 @@ def _is_within(name: str, module: str) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    """Returns whether a module can be imported. A folder of its name without Python files is no module."""
+    """Returns whether a module can be imported. A folder of that name without an __init__.py does not count."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:  # of the package that contains it

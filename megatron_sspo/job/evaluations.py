@@ -1,4 +1,4 @@
-"""`Evaluations`: the evaluations of a run, the one in progress and the rows of those that have ended."""
+"""`Evaluations`: the evaluation of a run in progress, and the rows of the earlier evaluations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -259,7 +259,7 @@ class Job:
         """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""
         return self.state.update < self.run.num_updates and self._is_evaluation_due() and not self._is_evaluated()
 
-    # ------------------------------------------------------------------ what the loop calls
+    # ------------------------------------------------------------------ methods that the loop calls
 
     def sync(self) -> None:
         """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""

@@ -1,4 +1,4 @@
-"""A snapshot of a GPU's memory when it is exhausted: what was allocated, and by which lines."""
+"""A snapshot of a GPU's memory when it is exhausted: the allocations, with the lines that made them."""
 
 import contextlib
 from collections.abc import Iterator

@@ -60,7 +60,7 @@ def paper_job(
         stale: whether μ is 4 instead of 2.
         assignments: overrides as for `--set`.
         options: options of sbatch, added after the setting's number of nodes.
-        variables: variables of slurm/README.md; by default those of the environment.
+        variables: variables of slurm/README.md; by default their values in the environment.
         recipes: the folder with the settings' files: `paper` in a project of `megatron-sspo new`.
 
     Raises:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
-    """Starts the servers of a run's options on one machine, and restarts those that end, until it is stopped.
+    """Starts the servers of a run's options on one machine, and restarts servers that end, until it is stopped.
 
     The servers start without weights; the trainer sends them. A restarted server keeps its URL; the trainer detects
     the restart and sends the weights again. The servers' API key is taken from the environment.
@@ -35,7 +35,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     Args:
         run: the run whose model and `rollouts.options` are used.
         address: the address of this machine to listen on.
-        first_port: port of the first server, followed by those of the others.
+        first_port: the port of the first server; the others have the next ports.
         folder: folder for logs and for the file `urls`, with one URL per line, which is written when all servers
             answer.
 

@@ -80,7 +80,7 @@ class SlurmJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables, and what a job cannot find by itself: the project, and an interpreter if it has none."""
+        """The variables, the project, and an interpreter if the project has none: a job cannot find these itself."""
         found = {**self.variables, "PROJECT": str(self.project)}
         if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
             found.setdefault("PYTHON", sys.executable)

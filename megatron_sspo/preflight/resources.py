@@ -1,4 +1,4 @@
-"""Checks that a machine has what a run needs: memory, disk, a port, servers that answer."""
+"""Checks that a machine has the resources of a run: memory, disk, a port, servers that answer."""
 
 import asyncio
 import os

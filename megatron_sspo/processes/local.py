@@ -76,8 +76,8 @@ def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
-    If a process fails, the others are killed, and the result is its exit code. All processes die with this one. Stop
-    signals are passed on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
+    If a process fails, the others are killed, and the result is its exit code. All processes die with this one, which
+    passes stop signals on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
     process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
 
     Args:

@@ -24,7 +24,7 @@ class Resumable:
 
     Attributes:
         prompts: the state of the prompt stream.
-        differences: a line for each field that differs between the configuration and that of the checkpoint.
+        differences: a line for each field in which the configuration differs from that of the checkpoint.
     """
 
     prompts: Mapping[str, Any]

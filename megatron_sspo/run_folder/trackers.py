@@ -51,7 +51,7 @@ class Tracker(Protocol):
         """Sends the values of a step."""
 
     def finish(self) -> None:
-        """Sends what is still waiting, and ends the tracker's run."""
+        """Sends the values that still wait, and ends the tracker's run."""
 
 
 @dataclass(frozen=True)

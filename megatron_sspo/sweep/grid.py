@@ -19,7 +19,7 @@ class Cell:
     Attributes:
         name: the name of its folder.
         labels: field -> the label of its value.
-        assignments: overrides (`--set`) of this run, without those of all runs.
+        assignments: overrides (`--set`) of this run alone.
         seed: the run's seed.
     """
 

@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. Clients leave out and add what is not listed here."""
+    """A message. Clients may send other fields, which are ignored, and leave out some of these."""
 
     role: str
     content: str = ""

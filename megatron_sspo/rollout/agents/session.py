@@ -1,4 +1,4 @@
-"""An episode's side of the endpoint: its budgets, and the record of its turns."""
+"""An episode as the endpoint sees it: its budgets, and the record of its turns."""
 
 import asyncio
 import secrets
@@ -28,7 +28,7 @@ class Sampler(Protocol):
 
         Args:
             max_tokens: most tokens of the turn.
-            stop: the client's strings that end the turn, beside those of the run.
+            stop: the client's strings that end the turn, in addition to the stop strings of the run.
             number: the number of the turn in its episode, from 0.
             schema: JSON schema that the turn must follow; "": any text.
 
@@ -48,7 +48,7 @@ class Sampler(Protocol):
 
 
 class Session:
-    """One episode as the endpoint sees it.
+    """The endpoint's side of one episode: answers its requests within its budgets, and records its turns.
 
     Args:
         sampler: samples the turns.
@@ -185,7 +185,7 @@ class Session:
 
 
 def _split(text: str, stop: Sequence[str]) -> tuple[str, str]:
-    """Returns the text before the first of the stop strings, and that string; "" if there is none."""
+    """Returns the text before the first stop string, and that string; all of the text and "" if there is none."""
     places = [(place, string) for string in stop if (place := text.find(string)) >= 0]
     place, string = min(places, default=(len(text), ""))
     return text[:place], string

@@ -46,7 +46,7 @@ class TurnQueue:
         self._waiting.put(None)
 
     def take(self) -> list[WaitingTurn]:
-        """Waits for a turn or a call of `wake`, and returns the turns so far, and those that come shortly after.
+        """Waits for a turn or a call of `wake`, and returns the waiting turns and the turns that come shortly after.
 
         Turns whose requests were cancelled are left out.
         """

@@ -234,7 +234,7 @@ class EmbeddedEngine:
     def _episodes(
         self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, agents: Agents
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
-        """Decodes what agents ask for, and yields completed groups, each with the index of its prompt."""
+        """Decodes the turns that agents request, and yields completed groups, each with the index of its prompt."""
         if self._policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         episodes = AgentEpisodes(

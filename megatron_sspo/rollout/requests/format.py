@@ -141,7 +141,7 @@ class RequestFormat:
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
-            # An aborted response needs no routes: those of the whole response come with its last part.
+            # An aborted response needs no routes: the last part has the routes of the whole response.
             routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
         except (KeyError, TypeError, ValueError) as error:
             raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error

@@ -35,7 +35,7 @@ def agree_on_nccl(engine: str, options: Mapping[str, Any]) -> None:
     """Sets NCCL_CUMEM_ENABLE of this process as the servers will have it, unless it is set already.
 
     NCCL's ranks must agree on it within a communicator, and SGLang sets it in its servers: to 0, or to 1 with
-    `enable_symm_mem`. It is set here for servers that get their weights by NCCL, and for those that the run starts on
+    `enable_symm_mem`. It is set here for servers that get their weights by NCCL, and for servers that the run starts on
     its own machine, which inherit the value. Call it before the first communicator, since NCCL reads it only once.
 
     Args:

@@ -20,9 +20,9 @@ class Options:
     """The fields of `rollouts.options` for this engine."""
 
     num_servers: Count = 1  # servers to start on this machine if `urls` is empty; they share its GPUs equally
-    python: str | None = None  # the interpreter of SGLang's environment; None: that of .venv-sglang
+    python: str | None = None  # the interpreter of SGLang's environment; None: the one in .venv-sglang
     server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
-    address: str = "127.0.0.1"  # this machine's address, at which its own servers and those of `urls` reach it
+    address: str = "127.0.0.1"  # this machine's address, at which its own servers and the servers of `urls` reach it
     urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
     router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
     run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it

@@ -68,7 +68,7 @@ def build_servers(
         model_path: folder with config.json and tokenizer.
         python: an interpreter with SGLang installed.
         key: the API key that the servers require.
-        first_port: port of the first server, followed by those of the others; None takes free ports.
+        first_port: the port of the first server; the others have the next ports. None takes free ports.
 
     Raises:
         UserError: the servers need more GPUs than there are.

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_h
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.ports import free_port
 
-# The group's own timeout is longer than those of the work in it: after it, NCCL's watchdog would end this process.
+# The group's own timeout is longer than the timeouts of its work, because after it NCCL's watchdog ends this process.
 _TIMEOUT = timedelta(seconds=300)
 _POLL_SECONDS = 0.002  # between two checks of a broadcast on a GPU
 
