@@ -144,6 +144,8 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
             "server.tp_size is 0: it must be a whole number of 1 or more",
         ),
         (['rollouts.options={"server": {"tp_size": "two"}}'], "server.tp_size is 'two': it must be a whole number"),
+        (['rollouts.options={"server": {"port": 1}}'], "server has 'port', which the run sets itself: leave it out"),
+        (['rollouts.options={"router": {"api-key": "k"}}'], "router has 'api-key', which the run sets itself"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
         (
             ['rollouts.options={"pause": "never"}'],

@@ -46,6 +46,7 @@ class Options:
         return (self.server or {}).get("tp_size", 1)
 
 
+_SET_BY_THE_RUN = ("host", "port", "api_key", "admin_api_key")  # options of servers and of the router
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
 )
@@ -70,6 +71,9 @@ def check(options: Options) -> None:
     tp_size = (options.server or {}).get("tp_size", 1)
     if not isinstance(tp_size, int) or isinstance(tp_size, bool) or tp_size < 1:
         raise UserError(f"{what}.server.tp_size is {tp_size!r}: it must be a whole number of 1 or more")
+    for name in ("server", "router"):
+        if own := [key for key in getattr(options, name) or {} if key.replace("-", "_") in _SET_BY_THE_RUN]:
+            raise UserError(f"{what}.{name} has {own[0]!r}, which the run sets itself: leave it out")
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
