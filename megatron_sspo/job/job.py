@@ -337,7 +337,7 @@ class Job:
         return {f"{kind}/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
-        """Reports dropped prompts, listed in the run's folder, and prompts that are both trained on and evaluated."""
+        """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated."""
         prompts, dropped = self.prompts.prompts, self.prompts.dropped
         if dropped:
             self.display.log(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
