@@ -13,7 +13,6 @@ evaluated on CodeAct's test split. No set is published as DAPO-103K: DAPO-Math-1
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from megatron_sspo.data.template import CODEACT_INSTRUCTION, THINK_ANSWER_INSTRUCTION
 from megatron_sspo.objective import AtanLog, sspo
@@ -81,7 +80,6 @@ def paper(
     environment: str = "",
     max_tokens: int = 512,
     evaluation: Sequence[str],
-    megatron: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """Returns one of the paper's runs.
 
@@ -91,7 +89,6 @@ def paper(
         mu: the number of optimizer steps between refreshes of the sampler.
         max_tokens: the maximum number of response tokens, over all turns.
         evaluation: names of sets in `HELD_OUT`.
-        megatron: fields of Megatron's TransformerConfig, in addition to `RECOMPUTE`.
     """
     return Run(
         name=name if mu == 2 else f"{name}-stale",
@@ -113,7 +110,7 @@ def paper(
         tokens_per_microbatch=16384,
         evaluation=Evaluation(sets={name: HELD_OUT[name] for name in evaluation}, every=40),
         checkpoint_every=40,
-        megatron={**RECOMPUTE, **megatron},
+        megatron=dict(RECOMPUTE),
     )
 
 

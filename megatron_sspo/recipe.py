@@ -45,7 +45,7 @@ def absolute_name(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Returns the file or module, and the function."""
+    """Returns the file or module of a recipe's name, and its function."""
     if name.endswith(".py"):
         return name, "recipe"
     path, _, function = name.rpartition(":")

@@ -98,9 +98,8 @@ class Rollouts:
     # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
     max_staleness: Amount = 0
     refills: Amount = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
-    oversampling: AtLeastOne = (
-        1.0  # prompts started per prompt needed; the slowest are cancelled and started again later
-    )
+    # prompts started per prompt needed; the slowest are cancelled, and started again in a later cycle
+    oversampling: AtLeastOne = 1.0
     overlong_buffer: Amount = 0  # a penalty grows over the last overlong_buffer tokens of max_tokens; 0: no penalty
     overlong_penalty: NotNegative = 1.0  # the penalty at sampling.max_tokens
     sampling: Sampling = field(default_factory=Sampling)  # how tokens are drawn, and how many
@@ -133,7 +132,7 @@ class WarmStart:
     prompts: Prompts  # a set whose rows have demonstrations
     updates: Count  # optimizer steps
     batch_size: Count  # demonstrations of an optimizer step
-    optimizer: Optimizer  # its own, which the run's replaces afterwards
+    optimizer: Optimizer  # of the warm start; Run.optimizer replaces it afterwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +143,9 @@ class HeldOut:
     title: Line = ""  # the title of its column in a table; "": its name
     reward: MaybePlugin = ""  # a file of megatron_sspo/reward, or package.module:attribute; "": the run's
     reward_options: Options = field(default_factory=dict)  # {}: the run's, if the reward is the run's
-    environment: MaybePlugin | None = (
-        None  # a file of megatron_sspo/environment; "": a single turn; None: the environment of the rollouts
-    )
-    environment_options: Options = field(default_factory=dict)  # {}: the rollouts', if the environment is theirs
+    # a file of megatron_sspo/environment, or package.module:attribute; "": a single turn; None: the rollouts' own
+    environment: MaybePlugin | None = None
+    environment_options: Options = field(default_factory=dict)  # {}: the rollouts', if the environment is the rollouts'
     max_tokens: Amount = 0  # response tokens; 0: rollouts.sampling.max_tokens
 
 
@@ -191,17 +189,16 @@ class Run:
     layouts: Annotated[
         Mapping[Count, Parallel],
         Field(description="a dict of layouts by their numbers of processes, {8: Parallel(data=8)}"),
-    ] = field(default_factory=dict)  # for other numbers than that of parallel, if a launcher starts one of them
+    ] = field(default_factory=dict)  # the layouts for other numbers of processes than that of parallel
     rollouts: Rollouts = Rollouts()  # how responses are generated
     reward: Plugin = "math"  # a file of megatron_sspo/reward, or package.module:attribute
     reward_options: Options = field(default_factory=dict)  # the reward's own
-    advantage: Plugin = (
-        "group_relative"  # a function of megatron_sspo.objective.advantages, or package.module:attribute
-    )
+    # a function of megatron_sspo.objective.advantages, or package.module:attribute
+    advantage: Plugin = "group_relative"
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
-    # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes those of the engine, which
-    # saves that pass, and ρ then contains the mismatch and the staleness
+    # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes the engine's log-probs,
+    # which saves that pass, and ρ then contains the mismatch and the staleness
     old_policy: Literal["trainer", "rollout"] = "trainer"
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
@@ -213,14 +210,14 @@ class Run:
     warm_start: WarmStart | None = None  # supervised updates before the first rollout
     evaluation: Evaluation | None = None  # on held-out sets
     checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
-    checkpoints_kept: Count = 2  # the newest so many; older checkpoints are removed
+    checkpoints_kept: Count = 2  # so many of the newest checkpoints are kept; older ones are removed
     checkpoint_in_background: bool = False  # written while training continues, from a copy in the host's memory
     distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
-    ddp: Fields = field(default_factory=dict)  # fields of its DistributedDataParallelConfig, likewise
+    ddp: Fields = field(default_factory=dict)  # fields of Megatron's DistributedDataParallelConfig, by their names
 
     @property
     def needs_reference(self) -> bool:
@@ -298,7 +295,7 @@ def _check_rollouts(run: Run) -> None:
     if rollouts.overlong_buffer > rollouts.sampling.max_tokens:
         raise UserError(
             f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
-            f"{rollouts.sampling.max_tokens}: every response would be punished"
+            f"{rollouts.sampling.max_tokens}: every response would be punished, so lower it"
         )
     if rollouts.environment_options and not rollouts.environment:
         raise UserError(
@@ -402,13 +399,13 @@ def _check_layout(place: str, parallel: Parallel) -> None:
         )
     if parallel.sequence and parallel.tensor == 1:
         raise UserError(
-            f"{place}.sequence is on with {place}.tensor=1: sequence parallelism goes along with tensor ranks, so set "
-            f"it to False or {place}.tensor above 1"
+            f"{place}.sequence is on with {place}.tensor=1: sequence parallelism is over the tensor ranks, so set it "
+            f"to False or {place}.tensor above 1"
         )
     experts = parallel.expert * parallel.expert_tensor
     shared_by = parallel.data * parallel.tensor * parallel.context
     if shared_by % experts:
         raise UserError(
             f"{place}.expert × {place}.expert_tensor = {experts} does not divide data × tensor × context = "
-            f"{shared_by}: experts are shared out among these ranks, so change one of them"
+            f"{shared_by}: experts are sharded over these ranks, so change one of the sizes"
         )

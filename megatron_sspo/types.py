@@ -44,7 +44,7 @@ class Rollout(EqualByArrays):
     rollout_log_probs: np.ndarray  # [n] float32: under the distribution that each token was sampled from
     text: str  # the last turn decoded, for the reward: without end-of-sequence, stop strings cut as the engine did
     finish_reason: FinishReason
-    policy_version: int  # the oldest weights that sampled some of its tokens
+    policy_version: int  # the version of the oldest weights that sampled some of the tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
     reward_parts: Mapping[str, float] = field(default_factory=dict)  # {"answer": 1.0, "format": 0.5}
     advantage: float = 0.0  # Â_i; the mean of token_advantages if there are any
@@ -57,13 +57,13 @@ class Rollout(EqualByArrays):
     routes: np.ndarray | None = None
     # [first, beyond) of the tokens that an environment wrote: observations, and the chat template's text around them
     observed: tuple[tuple[int, int], ...] = ()
-    # rollouts of a group whose prompt took different routes have different numbers, and cannot share it in a row;
-    # `Policy.share` sets them
+    # rollouts of a group whose prompt took different routes have different numbers, and cannot share the prompt in a
+    # row; `Policy.share` sets the numbers
     prompt_variant: int = 0
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
-    branches: int = 1  # rollouts of its episode, which are neighbours in the group: see `RolloutGroup.episodes`
-    # whether another process has the contents, and this one only stand-ins for arrays, which take no memory: they have
-    # the right lengths, tokens of −1 and log-probs of NaN; the texts are empty
+    branches: int = 1  # number of rollouts of its episode, which are next to each other: see `RolloutGroup.episodes`
+    # whether another process has the contents, and this one has only stand-ins for the arrays, which take no memory:
+    # arrays of the right lengths, with tokens of −1 and log-probs of NaN; the texts are empty
     is_outline: bool = False
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class Rollout(EqualByArrays):
         return mask
 
     def staleness(self, policy_version: int) -> float:
-        """Returns by how many updates its weights were older than `policy_version`, as a mean over sampled tokens."""
+        """Returns how many updates behind `policy_version` the sampling weights were: the mean over sampled tokens."""
         spans = self.version_spans or ((self.policy_version, 1),)
         return sum((policy_version - version) * count for version, count in spans) / sum(count for _, count in spans)
 
@@ -179,8 +179,9 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """The endpoint that answers an agent, and the limits of an episode. A conversation has at most
-    `prompts.max_tokens` + `sampling.max_tokens` tokens.
+    """The endpoint that answers an agent, and the limits of an episode.
+
+    A conversation has at most `prompts.max_tokens` + `sampling.max_tokens` tokens.
     """
 
     address: Line = "127.0.0.1"  # the address that the endpoint listens on
@@ -188,6 +189,7 @@ class Endpoint:
     max_turns: Count = 64  # requests of an episode that are answered
     max_branches: Count = 8  # rollouts that an episode may become
     max_concurrent: Count = 8  # requests of an episode in progress at the same time
-    seconds: Positive = 1800.0  # after which an episode is cancelled, waiting for the policy included
-    forced_turns: Literal["refuse", "observe"] = "refuse"  # requests that prescribe the form of their answer
+    seconds: Positive = 1800.0  # after which an episode is cancelled; waiting for the policy counts
+    # what happens to requests that prescribe the form of their answer: refused, or answered and not learned from
+    forced_turns: Literal["refuse", "observe"] = "refuse"
     failure_reward: float = 0.0  # of an episode that is cancelled, or whose agent raises

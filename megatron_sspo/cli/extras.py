@@ -1,11 +1,11 @@
-"""The optional packages: what a command needs, and which extra of `pip install 'megatron-sspo[...]'` has it."""
+"""The optional packages: the modules that a command needs, and the extra of `megatron-sspo` that installs each."""
 
 import importlib.util
 
 from megatron_sspo.errors import UserError
 
 _SGLANG_CLIENT = {"numpy", "pydantic", "transformers", "safetensors", "rich", "aiohttp"}
-# The modules of each extra. `check_installed` asks for those of an extra that every run uses.
+# The modules of each extra. `check_installed` looks for the modules that every run uses.
 MODULES = {
     "sglang-client": _SGLANG_CLIENT,
     "train": {
@@ -35,7 +35,7 @@ _OF_SOME_RUNS = {
 
 
 def check_installed(command: str, extra: str) -> None:
-    """Checks that what a command always needs is installed, without importing it.
+    """Checks that the modules that a command always needs are installed, without importing them.
 
     Raises:
         UserError: a module is missing; the message has the command of pip that installs it.
@@ -49,7 +49,7 @@ def error_of(error: ModuleNotFoundError) -> UserError | None:
     """Returns the error for a module of an extra that was not found; None for any other module."""
     for extra in ("train", "hub"):
         if any(_is_within(error.name or "", module) for module in MODULES[extra]):
-            return _missing("this", error.name or "", extra)
+            return _missing("this command", error.name or "", extra)
     return None
 
 
@@ -58,12 +58,12 @@ def _missing(what: str, module: str, extra: str) -> UserError:
 
 
 def _is_within(name: str, module: str) -> bool:
-    """Returns whether a name is that of the module or of its package: megatron and megatron.core are both missing."""
+    """Returns whether a name is the name of the module or of a package that contains it, such as megatron."""
     return name == module or module.startswith(f"{name}.")
 
 
 def _is_installed(name: str) -> bool:
-    """Returns whether a module can be imported; a folder without Python of that name, as trackers leave, is none."""
+    """Returns whether a module can be imported. A folder of that name without an __init__.py does not count."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:  # of the package that contains it

@@ -55,10 +55,11 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="X",
-        help="choose the experts of the first expert rank X times as often as the others (default: equally)",
+        help="how many times as often the experts of the first expert rank are chosen as the others (default: 1)",
     )
-    add("--prompt-tokens", type=int, default=0, metavar="N", help="of each sequence (default: the most it may have)")
-    add("--response-tokens", type=int, default=0, metavar="N", help="of each sequence (default: the most it may have)")
+    most = "(default: as many as it may have)"
+    add("--prompt-tokens", type=int, default=0, metavar="N", help=f"tokens of each prompt {most}")
+    add("--response-tokens", type=int, default=0, metavar="N", help=f"tokens of each response {most}")
     add(
         "--microbatches",
         type=int,

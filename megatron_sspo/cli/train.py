@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
             run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
         # before the checks, which ask torch for GPUs
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
-        if not local.is_child():  # processes of `launch` are checked by their parent, those of torchrun or srun are not
+        if not local.is_child():  # `launch` has checked its processes; torchrun and srun check nothing
             preflight(run, resume=options.resume)
         starts_others = run.parallel.num_processes > 1 and not local.is_launched()
         if starts_others and may_fork():
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _import_loop() -> None:
-    """Imports the training loop, and with it Megatron: once for all forks."""
+    """Imports the training loop, and with it Megatron, so that forks need not import them."""
     from megatron_sspo.processes.output import ignore_upstream_warnings
 
     ignore_upstream_warnings()

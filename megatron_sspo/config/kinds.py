@@ -155,7 +155,7 @@ def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-# options of a plug-in: they are compared with the parameters of its function when it is resolved
+# options of a plug-in: `check_options` compares them with the parameters of its function
 Options = Annotated[Mapping[str, Any], AfterValidator(_check_options), Field(description="a dict, {option: value}")]
 # fields of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
 Fields = Annotated[Mapping[str, Any], Field(description="a dict, {field: value}")]

@@ -46,7 +46,7 @@ def override(config: T, assignments: Sequence[str]) -> T:
 def config_to_json(value: Any) -> Any:
     """Returns the configuration as JSON values, with classes and functions by name.
 
-    Objects have no memory addresses in it, which differ between processes.
+    The addresses of objects in memory are left out, because they differ between processes.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: config_to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -145,8 +145,8 @@ def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, A
     keys = {str(key): key for key in parts}
     if unknown := [name for name in names if name not in keys]:
         raise UserError(
-            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose of {', '.join(keys)}, with "
-            "commas between them"
+            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose from {', '.join(keys)}, "
+            "with commas between them"
         )
     return {keys[name]: parts[keys[name]] for name in names}
 

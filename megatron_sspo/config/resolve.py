@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
@@ -23,9 +23,12 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def resolve(folder: str, name: str, attribute: str) -> Any:
-    """Finds `attribute` of `megatron_sspo/<folder>/<name>.py`, or what `package.module:attribute` names.
+    """Returns `attribute` of `megatron_sspo/<folder>/<name>.py`, or the object at the place that the name gives.
 
-    All plug-ins use this one rule, so that adding a plug-in is adding a file. `file.py:attribute` works too.
+    All plug-ins use this one rule, so that adding a plug-in is adding a file.
+
+    Args:
+        name: a short name, the name of a file of the folder; or `package.module:attribute` or `file.py:attribute`.
 
     Raises:
         UserError: the file, module or attribute does not exist. The message lists the existing short names.
@@ -75,7 +78,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
 
     Raises:
         UserError: the function does not have an option, an option without a default is missing, or a value does not
-            fit the parameter's annotation, if that is a plain type, or `check_values` refuses it.
+            fit the parameter's annotation, or `check_values` refuses it.
     """
     if not callable(function):
         raise UserError(f"{what} is {describe_value(function)}, and must be a function")
@@ -117,7 +120,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _describe_type(hint: Any) -> str:
-    if get_origin(hint) is Annotated:
+    if get_origin(hint) in (Annotated, Literal):
         return describe_hint(hint)
     name = hint.__name__ if isinstance(hint, type) else str(hint)
     return f"a value of the type {name.replace('typing.', '').replace('collections.abc.', '')}"
@@ -160,7 +163,8 @@ def load_file(path: Path) -> Any:
 
 def _module_name(path: Path) -> str:
     """Returns the name in `sys.modules` of a file loaded by its path; files of the same name get different ones."""
-    digest = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]  # which takes a circle of links, too
+    real = os.path.realpath(path)  # unlike Path.resolve, it accepts a circle of links
+    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
     return f"{FILE_MODULE}{path.stem}_{digest}"
 
 

@@ -89,7 +89,7 @@ def join_path(place: Sequence[Any]) -> str:
 
 
 def _check_no_field_is_lost(given: Any, found: Any, place: list[Any]) -> None:
-    """Checks that no part is of a derived class with fields of its own, which the copy does not have."""
+    """Checks that no part is of a subclass with further fields, which the copy would lack."""
     if given is found:
         return
     if dataclasses.is_dataclass(found):

@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate` and `table`: evaluates one model on some sets; compares several evaluations."""
+"""`megatron-sspo evaluate` and `table`: evaluate one model on some sets, and compare several evaluations."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.evaluate import evaluate
+from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
 from megatron_sspo.evaluation.sets import (
@@ -48,7 +48,7 @@ def evaluate_model(
 
     Args:
         run: the run whose evaluation, reward, engine, sampling and seed are used.
-        path: the model; see `open_model`.
+        path: the folder of the model; see `open_model`.
         names: names of sets, of the run or else of the paper; empty takes all sets of the run.
         samples: k, the number of sampled answers per prompt; None takes the run's.
         output: the folder, see `EvaluationRecord`; None takes one in `evaluations/`, named after the path.
@@ -70,7 +70,7 @@ def evaluate_model(
         tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
         prompts = {name: stream.prompts for name, stream in streams.items()}
-        check_held_out(run, prompts)
+        check_held_out(run, streams)
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
             display.log(f"{label}: {', '.join(prompts)}, into {output}")
@@ -92,7 +92,7 @@ def evaluate_model(
 
 
 def print_table(folders: Sequence[str]) -> None:
-    """Prints the paper's table of evaluations in Markdown. The others are compared with the first one.
+    """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
 
     Args:
         folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`.
@@ -155,17 +155,17 @@ def _generate_answers(
             started = time.monotonic()
             answers = stores[name]
             answers.start_progress(name, len(prompts[name]), display)
-            metrics = evaluate(
+            of_set = SetEvaluation(
                 engine,
                 rewards[name],
                 prompts[name],
                 sampling_of(run, held_out),
-                sync=sync,
                 store=answers,
                 samples=answers.samples,
                 seed=run.seed,
                 environment=environments[name],
             )
+            metrics = of_set.compute_metrics(sync)
             answers.sort(prompts[name])
             record.finish_set(name, held_out.title or name, metrics)
             shown = "  ".join(

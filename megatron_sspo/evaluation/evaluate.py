@@ -1,4 +1,4 @@
-"""`evaluate`: answers one set greedily and, if wanted, k more times by sampling."""
+"""`SetEvaluation`: answers one set greedily and, if wanted, k more times by sampling."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -70,13 +70,13 @@ class SetEvaluation:
         self.store = store
 
     def begin(self) -> None:
-        """Begins all answers, with the weights that the engine has; servers generate them at once."""
+        """Begins all answers, with the weights that the engine has; servers start to generate at once."""
         for kind, size in self._sizes.items():
             if size:
                 self._begin(kind)
 
     def compute_metrics(self, sync: Callable[[], None]) -> dict[str, float]:
-        """Waits for the answers, those that are not begun included, and computes the metrics.
+        """Begins the answers that are not begun yet, waits for all of them, and computes the metrics.
 
         Args:
             sync: collective that sends the weights to the engine again.
@@ -116,22 +116,3 @@ class SetEvaluation:
             del self._begun[kind]
             self.store.add(kind, groups)
         return [self.store.by_id(kind)[prompt.id] for prompt in self._prompts]
-
-
-def evaluate(
-    engine: RolloutEngine,
-    reward: Reward,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    *,
-    sync: Callable[[], None],
-    store: AnswerStore,
-    samples: int = 0,
-    seed: int = 0,
-    environment: Environment | Agents | None = None,
-) -> dict[str, float]:
-    """Generates answers with the engine's weights and computes the metrics: see `SetEvaluation`."""
-    found = SetEvaluation(
-        engine, reward, prompts, sampling, store=store, samples=samples, seed=seed, environment=environment
-    )
-    return found.compute_metrics(sync)

@@ -20,9 +20,9 @@ class WeightsLost(Exception):
 
 @dataclass(frozen=True)
 class EvaluationInProgress:
-    """An evaluation of all sets, whose answers are begun.
+    """An evaluation of all sets, whose answers are being generated.
 
-    No other weights may be loaded into the engine before it ends. So all answers are of one policy.
+    No other weights may be loaded into the engine before the evaluation ends, so that all answers are of one policy.
 
     Attributes:
         update: the update whose weights are evaluated.
@@ -46,7 +46,7 @@ class EvaluationInProgress:
         """Begins to answer the sets' prompts with the engine's weights.
 
         Args:
-            held_out, rewards, environments: of each set, by name.
+            held_out, rewards, environments: the prompts, the reward and the environment of each set, by its name.
             tokenizer: the tokenizer that decodes prompts.
         """
         assert run.evaluation is not None

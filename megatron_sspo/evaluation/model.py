@@ -13,7 +13,7 @@ from megatron_sspo.weights.formats.open_folder import open_folder
 
 @os_errors_as_user_errors()
 def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
-    """Opens the weights at `path`. For a run's folder these are its final model or, without one, its newest checkpoint.
+    """Opens the weights at `path`; for the folder of a run, its final model or else its newest checkpoint.
 
     Args:
         path: the folder.

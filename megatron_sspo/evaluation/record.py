@@ -1,11 +1,11 @@
 """The folder of an evaluation: its settings, and every answer as soon as it is generated."""
 
-import fcntl
 import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from megatron_sspo.evaluation.table import MEASURE, Result
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.processes.console import Display
+from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.types import Prompt, RolloutGroup
 
-_EVALUATION, _RESULTS, _LOCK = "evaluation.json", "results.json", ".lock"
+_EVALUATION, _RESULTS = "evaluation.json", "results.json"
 _MAX_BYTES = 64 * 1024**3  # bytes
 
 
@@ -42,41 +43,34 @@ class EvaluationRecord:
         UserError: the folder holds other files or answers of another model, or another process writes to it.
     """
 
-    @os_errors_as_user_errors()
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:
         self.folder = folder
         self._model = {"name": model, "weights": weights}
-        _check_content(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._sets = self._read_sets()
-        except BlockingIOError:
-            os.close(self._lock)
-            raise UserError(f"another process is writing to {folder}: wait until it ends") from None
-        except BaseException:
-            os.close(self._lock)
-            raise
-        self._results: dict[str, dict[str, Any]] = {}
+        self._sets: dict[str, dict[str, Any]] = {}
 
+    @os_errors_as_user_errors()
     def __enter__(self) -> "EvaluationRecord":
+        _check_content(self.folder)
+        with ExitStack() as stack:
+            stack.enter_context(RunLock(self.folder, what="another evaluation", option="--output"))
+            self._sets = self._read_sets()
+            self._lock = stack.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
     @os_errors_as_user_errors()
     def open_set(
         self, name: str, stream: PromptStream, settings: Mapping[str, Any], *, samples: int, tokenizer: Any
     ) -> "AnswerFiles":
-        """Opens the answers to a set: reads those of earlier attempts, and accepts new ones.
+        """Opens the answers to a set: reads the answers of earlier attempts, and accepts new ones.
 
         Args:
             name: the set's name.
             stream: the set's prompts and dropped rows.
             settings: everything that the answers depend on besides model and prompts.
-            samples: k; 0 takes the k of earlier attempts.
+            samples: k, the number of sampled answers per prompt; 0 takes the k of earlier attempts.
             tokenizer: the tokenizer that decodes prompts.
 
         Raises:
@@ -126,7 +120,6 @@ class EvaluationRecord:
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
                 f"{self._model['name']}: choose another --output, or remove it"
             )
-        self._model["name"] = self._model["name"] or known["name"]
         return sets
 
 
@@ -200,7 +193,7 @@ def read_result(folder: Path) -> Result:
     """Reads the metrics of an evaluation.
 
     Raises:
-        UserError: there are none, or they cannot be read.
+        UserError: the folder has no metrics, or they cannot be read.
     """
     path = folder / _RESULTS
     if not path.exists():
@@ -256,7 +249,9 @@ def _fingerprint(prompts: Sequence[Prompt]) -> str:
 
 
 def _check_content(folder: Path) -> None:
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists()):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    is_other = _EVALUATION not in names and not all(name.startswith(".") for name in names)
+    if folder.is_file() or is_other:
         raise UserError(f"{folder} exists and is not the folder of an evaluation: choose another --output")
 
 

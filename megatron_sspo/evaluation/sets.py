@@ -1,7 +1,7 @@
 """The held-out sets of a run: their prompts, rewards, environments and sampling parameters."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,12 +15,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.protocol import Reward, check_prompts
 from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
-from megatron_sspo.types import Prompt, Sampling
-
-
-def held_out_prompts(run: Run, tokenizer: Any) -> dict[str, list[Prompt]]:
-    """Returns the prompts of each set, in the order of its source. Raises the errors of `held_out_streams`."""
-    return {name: stream.prompts for name, stream in held_out_streams(run, tokenizer).items()}
+from megatron_sspo.types import Sampling
 
 
 def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
@@ -50,12 +45,12 @@ def check_rewards(run: Run) -> None:
         check_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
 
 
-def check_held_out(run: Run, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+def check_held_out(run: Run, streams: Mapping[str, PromptStream]) -> None:
     """Raises UserError if the reward of a set cannot score one of its prompts; the message names both."""
     for set_name, held_out in sets_of(run).items():
         name, _ = _reward_of(run, held_out)
         try:
-            check_prompts(resolve("reward", name, "reward"), prompts[set_name])
+            check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts)
         except UserError as error:
             raise UserError(f"the evaluation set {set_name}: {error}") from error
 
@@ -154,7 +149,7 @@ def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
 
 
 def _environment_key(rollouts: Rollouts, prompts: Prompts) -> str:
-    if rollouts.agent:  # which is opened with the limit on the tokens of a prompt
+    if rollouts.agent:  # an agent is opened with the limit on a prompt's tokens
         return _key(rollouts.agent, {"options": rollouts.agent_options, "max_tokens": prompts.max_tokens})
     return _key(rollouts.environment, rollouts.environment_options)
 

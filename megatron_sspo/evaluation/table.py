@@ -1,4 +1,4 @@
-"""Tables of evaluations: the paper's, with models as rows and sets as columns, and the summary of a run."""
+"""Tables of evaluations: the table of the paper, with models as rows and sets as columns, and a run's summary."""
 
 import re
 from collections.abc import Mapping, Sequence

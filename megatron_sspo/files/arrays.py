@@ -23,11 +23,11 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays in a file; each one's checksum is compared with its content.
+    """Returns the arrays of a file, after their checksums have been compared with their content.
 
     Raises:
         ValueError: the file is damaged, or is of another kind.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     damage = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, MemoryError)
     try:

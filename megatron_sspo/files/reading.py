@@ -24,7 +24,7 @@ def open_file(path: Path | str) -> BinaryIO:
     """Opens a regular file for reading. A pipe could block the reader, and a device may have no end.
 
     Raises:
-        OSError: the file does not exist, must not be read, or is not a regular file.
+        OSError: the file does not exist, cannot be read, or is not a regular file.
     """
     check_regular_file(path)
     return open(open_descriptor(path), "rb")
@@ -42,7 +42,7 @@ def open_descriptor(path: Path | str) -> int:
 
 
 def check_regular_file(path: Path | str) -> None:
-    """Checks, without opening it, that a path is a regular file.
+    """Checks that a path is a regular file, without opening it.
 
     Raises:
         OSError: the file does not exist or is not a regular file.
@@ -51,7 +51,7 @@ def check_regular_file(path: Path | str) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Returns whether a relative path, as read from another file, stays inside the folder that it is relative to."""
+    """Returns whether a relative path that another file contains stays inside the folder that it is relative to."""
     path = PurePath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 

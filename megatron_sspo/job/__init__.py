@@ -1,1 +1,1 @@
-"""The resources that a run holds open while it trains, and the warm start before."""
+"""The resources that a run holds open while it trains, and the warm start before the first rollout."""

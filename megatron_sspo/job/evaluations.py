@@ -1,4 +1,4 @@
-"""`Evaluations`: the evaluations of a run, the one in progress and the rows of those that have ended."""
+"""`Evaluations`: the evaluation of a run in progress, and the rows of the earlier evaluations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,12 +23,12 @@ class Evaluations:
     """The evaluations of a run. Every rank calls `begin` and `finish` at the same places.
 
     Args:
-        held_out, rewards, environments: of each set, by name.
+        held_out, rewards, environments: the prompts, the reward and the environment of each set, by its name.
         tokenizer: the tokenizer that decodes prompts.
         sync: collective that loads the policy's weights into the engine.
         stop: the requests to stop the run.
-        writer: of the rows, on rank 0; None on the other ranks.
-        rows: of the evaluations before a resumption, on rank 0.
+        writer: the writer of the rows on rank 0; None on the other ranks.
+        rows: on rank 0, the rows of the evaluations before a resumption.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Evaluations:
 
     @property
     def newest(self) -> float | None:
-        """The update of the newest row; None without any. Only rank 0 has all rows of a resumed run."""
+        """The update of the newest row; None if there are no rows. Only rank 0 has all rows of a resumed run."""
         return self._rows[-1]["update"] if self._rows else None
 
     def begin(self, update: int, *, may_wait: bool = True) -> None:
@@ -104,7 +104,7 @@ class Evaluations:
         try:
             is_complete = self._finish_sets(current, title, send_again, may_stop)
         except WeightsLost:
-            self._display.log(f"{title} is left out: no server has its weights any more, and nor has the trainer")
+            self._display.log(f"{title} is left out: neither a server nor the trainer has its weights any more")
             is_complete = True
         current.cancel()
         self._current = None

@@ -47,7 +47,7 @@ from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
-from megatron_sspo.run_folder.resuming import check_files, differences, has_other_layout
+from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.weights.random import write_random_weights
 
@@ -83,7 +83,7 @@ class Job:
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         with ExitStack() as stack:  # closes everything already opened if the start fails
             log = self.folder / "log.txt"
-            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report_hang))
+            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
             check_ranks(run, read_model_config(run), self.folder)
             self.is_main = agree.is_main()
             stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
@@ -172,7 +172,7 @@ class Job:
         self._profiler.before(self.state.update + 1)
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns what is beside it."""
+        """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""
 
         def read() -> tuple[State, dict[str, Any]]:
             self.state, extra = read_checkpoint(checkpoint, LOOP_STATE)
@@ -195,13 +195,13 @@ class Job:
         stack.enter_context(RunLock(self.folder))
 
     def _open_records(self, stack: ExitStack) -> None:
-        """Opens what rank 0 writes: configuration, metrics, log. Removes metrics of updates after the checkpoint."""
+        """Opens the files that rank 0 writes: configuration, metrics, log. Removes metrics after the checkpoint."""
         run = self.run
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.display.log_to(self.folder / "log.txt")
             if self._newest is not None:
-                for line in differences(read_manifest(self._newest).run, config_to_json(run)):
+                for line in changes_of_resumed(read_manifest(self._newest).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
             for name in (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS):
@@ -256,14 +256,14 @@ class Job:
         return self._evaluations.newest == self.state.update
 
     def _lacks_evaluation(self) -> bool:
-        """Returns whether the run was interrupted after its newest checkpoint, and before that was evaluated."""
+        """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""
         return self.state.update < self.run.num_updates and self._is_evaluation_due() and not self._is_evaluated()
 
-    # ------------------------------------------------------------------ what the loop calls
+    # ------------------------------------------------------------------ methods that the loop calls
 
     def sync(self) -> None:
         """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""
-        if self._evaluations.in_progress is None:  # one of earlier weights has ended: see `after_update`
+        if self._evaluations.in_progress is None:  # `after_update` has finished an evaluation of earlier weights
             self._load_weights()
 
     @contextmanager
@@ -337,7 +337,7 @@ class Job:
         return {f"{kind}/{name}": value for name, value in metrics.items()}
 
     def _report_prompts(self) -> None:
-        """Reports dropped prompts, and prompts both trained on and evaluated; lists the former in the run's folder."""
+        """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated."""
         prompts, dropped = self.prompts.prompts, self.prompts.dropped
         if dropped:
             self.display.log(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
@@ -391,7 +391,7 @@ class Job:
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
     def _save(self) -> None:
-        """Saves a checkpoint, after which no evaluation of earlier weights is missing; that of these is begun again."""
+        """Saves a checkpoint, after an evaluation of earlier weights, which a resumed run could not begin again."""
         if self._evaluations.in_progress not in (None, self.state.update):
             self._evaluations.finish(self.state.update)
         extra = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}

@@ -1,4 +1,4 @@
-"""A snapshot of a GPU's memory when it is exhausted: what was allocated, and by which lines."""
+"""A snapshot of a GPU's memory when it is exhausted: the allocations, with the lines that made them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ _EVENTS = 100_000  # the newest allocations and releases that are kept
 
 @contextmanager
 def snapshot_on_out_of_memory(device: torch.device, folder: Path, rank: int) -> Iterator[None]:
-    """A context manager that writes a snapshot if torch's allocator finds no memory on a GPU; the error goes on.
+    """A context manager that writes a snapshot if torch's allocator finds no memory on a GPU, and raises the error.
 
-    The error's traceback then names the file. On a CPU nothing is recorded: there the kernel kills the process.
+    The traceback of the error then names the file. On a CPU nothing is recorded: the kernel kills the process there.
 
     Args:
         folder: the run's folder.

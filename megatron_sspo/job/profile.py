@@ -16,7 +16,7 @@ def check_updates(updates: range, done: int, num_updates: int) -> None:
 
     Args:
         done: the number of updates that are done.
-        num_updates: that of the whole run.
+        num_updates: the number of updates of the whole run.
 
     Raises:
         UserError: some of the updates are done already, or are not in the run.
@@ -29,7 +29,7 @@ def check_updates(updates: range, done: int, num_updates: int) -> None:
 
 
 class Profiler:
-    """A profiler of some successive updates, with all that is between them: rollouts, evaluation, checkpoints.
+    """A profiler of some successive updates and of the work between them: rollouts, evaluation, checkpoints.
 
     Args:
         updates: the numbers of the updates; empty: none.
@@ -43,7 +43,7 @@ class Profiler:
         self._running: profile | None = None
 
     def before(self, update: int) -> None:
-        """Starts if this is the first of the updates."""
+        """Starts the trace if this is the first of the updates."""
         if self._updates and update == self._updates[0]:
             on_device = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
             self._running = profile(activities=[ProfilerActivity.CPU, *on_device])
@@ -77,7 +77,7 @@ class Profiler:
 
 
 def largest(finished: profile) -> list[str]:
-    """Returns a line for each of the largest entries, by time on the GPU if there is one, below a line of the sum."""
+    """Returns a line with the sum, and one for each of the largest entries, by time on the GPU if there is one."""
     on_device = torch.cuda.is_available()
     entries = finished.key_averages()
     microseconds = {

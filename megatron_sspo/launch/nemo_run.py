@@ -60,7 +60,7 @@ def paper_job(
         stale: whether μ is 4 instead of 2.
         assignments: overrides as for `--set`.
         options: options of sbatch, added after the setting's number of nodes.
-        variables: variables of slurm/README.md; by default those of the environment.
+        variables: variables of slurm/README.md; by default their values in the environment.
         recipes: the folder with the settings' files: `paper` in a project of `megatron-sspo new`.
 
     Raises:
@@ -79,11 +79,6 @@ def paper_job(
 
 
 # ------------------------------------------------------------------ executors
-
-
-def local_executor() -> run.LocalExecutor:
-    """Returns an executor that runs the task on this machine and waits for its end."""
-    return run.LocalExecutor()
 
 
 def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
@@ -166,7 +161,7 @@ class InBatchShell(run.Plugin):
         # /nemo_run is the experiment's folder, and `nemo experiment logs` looks for files of this name in it
         log = '"/nemo_run/log-${SLURM_JOB_NAME}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out"'
         lines = [
-            "# The batch shell becomes the job: signals that are for it find no trap in what stands below.",
+            "# The batch shell becomes the job, because the script below has no trap for the job's signals.",
             "set +evx",
             f"cd {shlex.quote(self.project)}",
             *exports,
@@ -279,7 +274,7 @@ def final_states(experiment: run.Experiment, count: int) -> list[str]:
         time.sleep(2)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Submits the experiment; called by `megatron-sspo launch --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run", description=main.__doc__)
     parser.add_argument("recipe")
@@ -288,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--script", default=SCRIPT)
     parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
     parser.add_argument("--dry-run", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
         job = SlurmJob(
             recipe=options.recipe,
@@ -297,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             variables=variables_from_environment(),
             script=options.script,
         )
-        executor = slurm_executor(job) if options.executor == "slurm" else local_executor()
+        executor = slurm_executor(job) if options.executor == "slurm" else run.LocalExecutor()
         return launch(job, executor, dry_run=options.dry_run, checked=True)
     except UserError as error:
         print(f"megatron-sspo: {error}", file=sys.stderr, flush=True)

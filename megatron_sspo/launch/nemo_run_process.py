@@ -1,4 +1,4 @@
-"""Starts this package's part for NeMo-Run in the interpreter that has NeMo-Run, which needs none of the trainer's."""
+"""Starts a module of this package in the interpreter that has NeMo-Run, without the trainer's packages."""
 
 import os
 import shlex
@@ -17,9 +17,9 @@ def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, ex
     """Runs `main` of a module under NeMo-Run's interpreter, and returns its exit code.
 
     Args:
-        module: the full name; it is not started by `-m`, because experiments store classes by their module's name.
-        arguments: the words before the options that all modules share.
-        job: gives the project, the options of sbatch and the environment.
+        module: the full name of the module; `-m` does not start it, because experiments store classes by their module.
+        arguments: the arguments before the options that all modules share.
+        job: the job with the project, the options of sbatch and the environment.
 
     Raises:
         UserError: there is no such interpreter.

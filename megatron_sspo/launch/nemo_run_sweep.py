@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import nemo_run as run
@@ -18,13 +18,11 @@ from megatron_sspo.launch.nemo_run import (
     InBatchShell,
     check_accounting,
     final_states,
-    local_executor,
     local_script,
     slurm_executor,
 )
-from megatron_sspo.launch.slurm import SlurmJob, split_options, variables_from_environment
+from megatron_sspo.launch.slurm import SWEEP_SCRIPT, SlurmJob, split_options, variables_from_environment
 
-SCRIPT = "slurm/sweep.sbatch"
 _LONGEST_NAME = 48  # characters of a task's name
 
 
@@ -54,7 +52,7 @@ def launch(
     with run.Experiment(Path(job.recipe).name) as experiment:
         ids: list[str] = []
         for place, (number, name) in enumerate(runs.items()):
-            executor = _executor(job, f"{comment} run {number}") if on_slurm else local_executor()
+            executor = _executor(job, f"{comment} run {number}") if on_slurm else run.LocalExecutor()
             added = experiment.add(
                 _task(job, number, name, on_slurm=on_slurm, place=place % at_once, at_once=at_once),
                 executor=executor,
@@ -93,7 +91,7 @@ def _task(job: SlurmJob, number: int, name: str, *, on_slurm: bool, place: int, 
     return local_script(job, "megatron_sspo.sweep.task", *arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Submits the experiment; called by `megatron-sspo sweep --on nemo-run` after its checks."""
     parser = argparse.ArgumentParser(prog="megatron_sspo.launch.nemo_run_sweep", description=main.__doc__)
     parser.add_argument("folder")
@@ -103,13 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--executor", choices=("slurm", "local"), default="slurm")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
         job = SlurmJob(
             recipe=options.folder,
             options=split_options(options.sbatch),
             variables=variables_from_environment(),
-            script=SCRIPT,
+            script=SWEEP_SCRIPT,
         )
         return launch(
             job,

@@ -10,7 +10,7 @@ from megatron_sspo.config.resolve import check_options
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import write_atomically
-from megatron_sspo.processes.console import Display
+from megatron_sspo.processes.console import Display, pluralize
 from megatron_sspo.processes.ports import check_free
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.servers import server_program
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
-    """Starts the servers of a run's options on one machine, and restarts those that end, until it is stopped.
+    """Starts the servers of a run's options on one machine, and restarts servers that end, until it is stopped.
 
     The servers start without weights; the trainer sends them. A restarted server keeps its URL; the trainer detects
     the restart and sends the weights again. The servers' API key is taken from the environment.
@@ -35,12 +35,13 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     Args:
         run: the run whose model and `rollouts.options` are used.
         address: the address of this machine to listen on.
-        first_port: port of the first server, followed by those of the others.
+        first_port: the port of the first server; the others have the next ports.
         folder: folder for logs and for the file `urls`, with one URL per line, which is written when all servers
             answer.
 
     Raises:
-        UserError: there is no key or no model, a server does not start, or one ends more than `max_restarts` times.
+        UserError: there is no key or no model, an address or port cannot be used, a server does not start, or a server
+            ends more than `max_restarts` times.
     """
     key = os.environ.get(server_program.KEY, "")
     if not key:
@@ -50,6 +51,11 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     options = replace(
         given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
     )
+    last_port = 65_536 - options.num_servers
+    if not 0 < first_port <= last_port:
+        raise UserError(
+            f"--port is {first_port}: with {pluralize(options.num_servers, 'server')} it must be 1 to {last_port:,}"
+        )
     servers = build_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")

@@ -29,6 +29,7 @@ VARIABLES = (
     "PROJECT",
 )
 SCRIPT = "slurm/train.sbatch"
+SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
 _PACKAGE = Path(__file__).parents[1]
 
@@ -79,7 +80,7 @@ class SlurmJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables, and what a job cannot find by itself: the project, and an interpreter if it has none."""
+        """The variables, the project, and an interpreter if the project has none: a job cannot find these itself."""
         found = {**self.variables, "PROJECT": str(self.project)}
         if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
             found.setdefault("PYTHON", sys.executable)
@@ -157,7 +158,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _split(text: str, what: str) -> list[str]:
-    """Splits a text as a shell does. Raises UserError, which begins with `what`, if a quote is not closed."""
+    """Splits a text as a shell does. Raises a UserError that begins with `what` if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

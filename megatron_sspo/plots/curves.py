@@ -11,7 +11,7 @@ from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.run_folder import sinks
 
-INK, FAINT = "#333333", "#dddddd"
+INK = "#333333"
 _WINDOW = 0.08  # the smoothing window, as a share of the run; the raw curve stays visible behind the smoothed one
 _WIDE = 30.0  # an axis may become logarithmic if the largest value is more than this times the smallest
 
@@ -74,7 +74,7 @@ class _Style:
 
 
 def plot_run(folder: Path) -> Path:
-    """Draws one run, also without rows, into its own folder and returns the path of the picture."""
+    """Draws one run, which may have no rows yet, into its own folder, and returns the path of the picture."""
     path = folder / "curves.png"
     _draw_runs({run_label(folder, [folder]): _read(folder)}, path)
     return path
@@ -97,11 +97,12 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
 
 def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> None:
     import_matplotlib()
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     styles = dict(zip(runs, _styles(len(runs)), strict=True))
-    figure, axes = pyplot.subplots(3, 3, figsize=(13, 9), layout="constrained")
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    axes = figure.subplots(3, 3)
     layout: Any = figure.get_layout_engine()
     layout.set(h_pad=0.1, w_pad=0.12)
     sets = list(dict.fromkeys(name for _, evaluations in runs.values() for row in evaluations for name in _sets(row)))
@@ -126,10 +127,7 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
     size = 12 if len(runs) <= 8 else 8
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
-    try:
-        write_picture(figure, path, dpi=120)
-    finally:
-        pyplot.close(figure)
+    write_picture(figure, path, dpi=120)
 
 
 def _styles(count: int) -> list[_Style]:
@@ -204,15 +202,20 @@ def _sets(row: Row) -> list[str]:
     return [key.removesuffix(_PASS).rstrip("/") for key in row if key.endswith(_PASS)]
 
 
+def draw_frame(axis: Any) -> None:
+    """Draws the left and bottom edges of an axis, its ticks and its grid, in the colours of all figures of runs."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#999999")
+    axis.tick_params(colors=INK, labelsize=9, length=3)
+    axis.grid(color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
 def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     axis.set_title(panel.title, fontsize=11, loc="left", color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=INK, labelsize=9, length=3)
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.set_axisbelow(True)
+    draw_frame(axis)
     if not values:
         axis.set(xticks=[], yticks=[])
         text = "every update is on-policy" if panel.off_policy else "no values"
@@ -232,7 +235,7 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
-    """Returns the mean over a window around each value, which does not lag as a mean over past values would."""
+    """Returns the mean over a window around each value; unlike a mean over past values, it does not lag."""
     half = math.ceil(len(values) * _WINDOW / 2)
     windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
     return [

@@ -32,7 +32,6 @@ def plot_gates(path: Path) -> None:
     Raises:
         UserError: `path` cannot be written.
     """
-    path = Path(path)
     check_output(path)
     matplotlib = import_matplotlib()
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.plots.curves import FAINT, INK, escape_dollars
+from megatron_sspo.plots.curves import INK, draw_frame, escape_dollars
 from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.processes.console import pluralize
@@ -26,13 +26,13 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     check_output(path)
     results = read_results(folder, measure=measure, compare=compare)
     import_matplotlib()
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     panels = len(results.settings)
     columns = 2 if panels in (1, 2, 4) else _COLUMNS
     rows = math.ceil(panels / columns)
-    figure = pyplot.figure(figsize=(4.6 * columns, 3.4 * (rows + 1)), layout="constrained")
+    figure = Figure(figsize=(4.6 * columns, 3.4 * (rows + 1)), layout="constrained")
     grid = figure.add_gridspec(rows + 1, columns)
     first = None
     for place, setting in enumerate(results.settings):
@@ -49,10 +49,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     if results.field:
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
-    try:
-        write_picture(figure, path, dpi=120)
-    finally:
-        pyplot.close(figure)
+    write_picture(figure, path, dpi=120)
 
 
 def _draw_curves(axis: Any, results: Results, setting: str) -> None:
@@ -72,7 +69,7 @@ def _draw_curves(axis: Any, results: Results, setting: str) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axis.set_xlabel("update", color=INK)
     axis.set_ylabel(escape_dollars(results.measure), color=INK)
-    _style_axis(axis)
+    draw_frame(axis)
 
 
 def _draw_means(axis: Any, results: Results, scores: Any, setting: str, title: str) -> None:
@@ -92,7 +89,7 @@ def _draw_means(axis: Any, results: Results, scores: Any, setting: str, title: s
         loc="left",
         color=INK,
     )
-    _style_axis(axis)
+    draw_frame(axis)
 
 
 def _draw_matrix(axis: Any, results: Results, scores: Any, setting: str) -> None:
@@ -129,14 +126,6 @@ def _footnote(results: Results, scores: Any, setting: str) -> str:
         f"   Not finished, and left out: {pluralize(len(results.unfinished), 'run')}." if results.unfinished else ""
     )
     return f"Interquartile means over {seeds}; 95 % intervals by stratified bootstrap.{left_out}"
-
-
-def _style_axis(axis: Any) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=INK, labelsize=9, length=3)
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.set_axisbelow(True)
 
 
 def _colour(place: int) -> str:

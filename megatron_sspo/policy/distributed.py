@@ -24,7 +24,7 @@ _LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ende
 
 
 @contextmanager
-def process_group(run: Run, log: Path, report: Callable[[int, str], None]) -> Iterator[tuple[torch.device, Watchdog]]:
+def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> Iterator[tuple[torch.device, Watchdog]]:
     """Joins a run's process group and watches it: `initialize`, a watchdog, `shutdown` after a clean end. A collective.
 
     Args:

@@ -12,8 +12,9 @@ from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_prompts
+from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
 from megatron_sspo.preflight import resources
+from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
@@ -30,8 +31,8 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     """Checks a run before it starts: its configuration, folders, data, plug-ins, and the machine.
 
     The configuration includes Megatron's fields. Every row of the data is read, and checked by its reward. On the
-    machine, the disk, the rendezvous port, the limit on open files and the recipe's servers are checked; on ranks that
-    torchrun or srun has started, only rank 0 does this. `preflight_ranks` checks the memory on the ranks.
+    machine, the disk, the rendezvous port, the limit on open files, and the address and URLs of servers are checked; on
+    ranks that torchrun or srun has started, only rank 0 does this. `check_ranks` checks the memory of the ranks.
 
     Args:
         resume: the folder of the run to resume; None for a new run.
@@ -77,7 +78,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_prompts(build_reward, stream.prompts)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
-    check_held_out(run, held_out_prompts(run, tokenizer))
+    check_held_out(run, held_out_streams(run, tokenizer))
     check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
@@ -86,6 +87,8 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
         check_open_files()
+        if run.rollouts.engine == "sglang" and not elsewhere:
+            check_address(run.rollouts.options.get("address", "127.0.0.1"))
         server = run.rollouts.options.get("server")
         tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
         resources.check_servers(run.rollouts.options.get("urls", ()), tp_size)

@@ -1,4 +1,4 @@
-"""Checks that a machine has what a run needs: memory, disk, a port, servers that answer."""
+"""Checks that a machine has the resources of a run: memory, disk, a port, servers that answer."""
 
 import asyncio
 import os
@@ -96,7 +96,7 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     while not place.exists():
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-        why = "is not a folder" if not place.is_dir() else "must not be written by this user"
+        why = "is not a folder" if not place.is_dir() else "cannot be written by this user"
         raise UserError(f"cannot write into {folder}: {place} {why}; choose another place with --set output=...")
     needed = checkpoint_bytes(run, config) + model_bytes(run, config)
     free = shutil.disk_usage(place).free
@@ -126,7 +126,7 @@ def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
     """Checks that all rollout servers that the recipe names answer, and have as many ranks as weights are sent to.
 
     Args:
-        tp_size: tensor-parallel ranks of a server, as the recipe says.
+        tp_size: the number of tensor-parallel ranks of a server in the recipe.
 
     Raises:
         UserError: a server does not answer, or has another number of ranks; the message names the first such server.
@@ -147,7 +147,7 @@ def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
 
 
 async def _probe_servers(clients: Sequence[Client]) -> list[int | ServerError]:
-    """Returns the tensor-parallel ranks of each server, or why it does not answer."""
+    """Returns the number of tensor-parallel ranks of each server, or the error if it does not answer."""
 
     async def probe(client: Client) -> int | ServerError:
         try:

@@ -40,7 +40,7 @@ def control_group() -> Any:
 
 
 def is_main() -> bool:
-    """Returns whether this is rank 0. Here and below, a process without a process group is the only rank."""
+    """Returns whether this is rank 0. In this module, a process without a process group is the only rank."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 

@@ -67,7 +67,7 @@ class ControlStore:
         return _within(_REPLY_SECONDS, claim, otherwise=True)  # without a store each rank acts as the first
 
     def request_dumps(self) -> None:
-        """Requests that every rank writes its stacks."""
+        """Asks every rank to write its stacks."""
         _within(_REPLY_SECONDS, lambda: self._ending.add("dump_requests", 1), otherwise=0)
 
     def count_dump(self) -> None:

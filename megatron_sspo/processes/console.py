@@ -72,7 +72,8 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:  # a path may be no text
+            # a path in the line may have bytes that are not UTF-8
+            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{line}\n")
 
 

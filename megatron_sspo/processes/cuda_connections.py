@@ -1,4 +1,4 @@
-"""The number of hardware queues of a GPU, which CUDA reads once, when it starts."""
+"""Sets the number of hardware queues of a GPU, which CUDA reads once, when it starts."""
 
 import os
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ def order_kernels(*, tensor: int, context: int, megatron: Mapping[str, Any]) -> 
     which would occupy the whole GPU. Call this before anything asks torch for a GPU.
 
     Args:
-        megatron: the user's fields of Megatron's configuration. The overlap of experts' all-to-all needs several
-            queues, so nothing is set with it.
+        megatron: the user's fields of Megatron's configuration. If they ask for the overlap of experts' all-to-all,
+            which needs several queues, nothing is set.
     """
     if max(tensor, context) > 1 and not megatron.get("overlap_moe_expert_parallel_comm"):
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")

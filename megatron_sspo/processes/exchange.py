@@ -1,4 +1,4 @@
-"""Sends Python objects between ranks, to those alone that need them."""
+"""Sends Python objects between ranks, each object only to the ranks that need it."""
 
 import io
 import pickle
@@ -17,34 +17,37 @@ _PROTOCOL = 5  # arrays are written without a copy in between
 def exchange(outgoing: Iterable[tuple[Sequence[int], Any]], incoming: Sequence[int]) -> list[Any]:
     """Sends objects, and returns those that other ranks send to this one.
 
-    Every pair of ranks exchanges at most one object in a call, and both know that it does.
+    A call sends at most one object from one rank to another, and both ranks know that it does.
 
     Args:
-        outgoing: the ranks that an object is for, without this one, and the object. It is sent before the next one is
-            drawn, so at most one is in memory a second time. A rank that also receives has at most one to send.
-        incoming: the ranks from which an object comes, without this one.
+        outgoing: pairs of the ranks that get an object, without this one, and the object. An object is pickled when
+            the one before it has been sent, so that one pickled copy is in memory. A rank that also receives sends at
+            most one object.
+        incoming: the ranks, without this one, that send it an object.
 
     Returns:
         The objects, in the order of `incoming`.
     """
-    group, sending, buffer = agree.control_group(), [], None
+    group, sending = agree.control_group(), []
     for ranks, value in outgoing:
         _wait(sending)
-        buffer = _pickled(value) if ranks else None
-        sending = []
-        for rank in ranks:
-            assert buffer is not None
-            sending.append(dist.isend(torch.tensor([len(buffer)]), rank, group=group, tag=_SIZE))
-            sending.append(dist.isend(buffer, rank, group=group, tag=_CONTENT))
+        sending = []  # frees the pickled copy
+        sending = _send(value, ranks, group)
     received = [_receive(rank, group) for rank in incoming]
     _wait(sending)
     return received
 
 
-def _pickled(value: Any) -> torch.Tensor:
+def _send(value: Any, ranks: Sequence[int], group: Any) -> list[Any]:
+    """Begins to send an object to some ranks, and returns the work to wait for."""
+    if not ranks:
+        return []
     content = io.BytesIO()
     pickle.dump(value, content, protocol=_PROTOCOL)
-    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    buffer = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    size = torch.tensor([len(buffer)])
+    messages = ((size, _SIZE), (buffer, _CONTENT))
+    return [dist.isend(message, rank, group=group, tag=tag) for rank in ranks for message, tag in messages]
 
 
 def _receive(rank: int, group: Any) -> Any:

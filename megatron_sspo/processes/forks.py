@@ -17,7 +17,7 @@ _PR_SET_NAME = 15  # linux/prctl.h
 def without_threads() -> Iterator[None]:
     """Keeps torch and the tokenizers from starting threads, so that this process can be forked.
 
-    A fork has none of its parent's threads: its next parallel loop would wait for them for ever.
+    A fork has none of its parent's threads, so its next parallel loop would wait for them forever.
     """
     import torch
 

@@ -45,10 +45,10 @@ def num_threads() -> int:
 
 
 def check_variables() -> None:
-    """Checks the variables that torchrun, a Slurm script or `launch` sets for each process of a job.
+    """Checks the environment variables that torchrun, a Slurm script or `launch` sets for each process of a job.
 
     Raises:
-        UserError: one is missing, or is not such a number.
+        UserError: a variable is missing, or is not a number in its range.
     """
     if "OMP_NUM_THREADS" in os.environ and is_child():
         num_threads()
@@ -76,13 +76,13 @@ def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
-    If a process fails, the others are killed, and the result is its exit code. All processes die with this one. Stop
-    signals are passed on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
+    If a process fails, the others are killed, and the result is its exit code. All processes die with this one, which
+    passes stop signals on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
     process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
 
     Args:
-        forked: makes the processes forks of this one, which call it in place of the command line and exit with its
-            result.
+        forked: a function that the processes call in place of the command line, and whose result is their exit code;
+            the processes are then forks of this one. None: each process has an interpreter of its own.
 
     Raises:
         UserError: there are far more processes than cores.
@@ -183,11 +183,6 @@ def report(message: str, exit_code: int = 2) -> None:
     if is_child():
         os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode(errors="surrogateescape"))
         time.sleep(_REPORT_SECONDS)
-
-
-def report_hang(exit_code: int, message: str) -> None:
-    """Reports a run that hangs; the `report` argument of a `Watchdog`."""
-    report(message, exit_code)
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -> int:

@@ -15,9 +15,9 @@ _CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
 def survive_closed_output() -> None:
     """Makes this process survive a closed standard output or error, as behind `| head -1` or a closed terminal.
 
-    Later output is discarded there; a run's log file still has it. If descriptors 0 to 2 were closed at the start, they
-    are opened on /dev/null, because the next file opened would otherwise get their number. Characters that a terminal
-    or file cannot encode are written with backslashes.
+    Later output to that stream is discarded; a run's log file still has it. If descriptors 0 to 2 were closed at the
+    start, they are opened on /dev/null, because the next file opened would otherwise get their number. Characters that
+    a terminal or file cannot encode are written with backslashes.
     """
     for descriptor in (0, 1, 2):
         try:

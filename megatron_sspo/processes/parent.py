@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them, and how they ended."""
+"""Ends a process together with its parent, and describes how a process has ended."""
 
 import ctypes
 import os
@@ -13,8 +13,10 @@ def exit_with_parent(parent: int) -> None:
 
     The kernel watches the thread that started this process, so that thread has to live as long as the parent.
 
+    If the parent has already ended, this process exits.
+
     Args:
-        parent: the parent's pid as the parent passed it. If the parent has already ended, this process exits.
+        parent: the parent's pid as the parent passed it.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Free ports of this machine."""
+"""Addresses and free ports of this machine."""
 
 import contextlib
 import random
@@ -15,10 +15,9 @@ def free_port(address: str = "127.0.0.1") -> int:
     """Returns a port on which a server can listen at `address`.
 
     Raises:
-        OSError: `address` is not an address of this machine.
+        UserError: see `check_address`.
     """
-    with socket.socket() as probe:
-        probe.bind((address, 0))
+    check_address(address)
     while True:
         port = random.SystemRandom().randint(_FIRST, _LAST)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -26,11 +25,27 @@ def free_port(address: str = "127.0.0.1") -> int:
             return port
 
 
+def check_address(address: str) -> None:
+    """Checks that a server of a run can listen at an address.
+
+    Raises:
+        UserError: `address` is not an address of this machine.
+    """
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            raise UserError(
+                f"{address!r} is not an address of this machine ({error.strerror}): set rollouts.options.address to one"
+            ) from error
+
+
 def check_free(address: str, port: int, remedy: str) -> None:
     """Checks that a server can listen on a port.
 
     Args:
         address: the address of this machine to listen on; "" for all of them.
+        port: a number from 1 to 65,535.
         remedy: how the user chooses another port, for the message.
 
     Raises:

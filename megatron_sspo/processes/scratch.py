@@ -1,4 +1,4 @@
-"""Temporary folders that are locked while they are used, so that those of killed processes can be told and removed."""
+"""Temporary folders, locked while they are used, so that the folders of killed processes are recognized and removed."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ class ScratchFolder:
 
     Args:
         prefix: the beginning of the folder's name.
-        parent: the folder it is made in; "": the system's temporary folder.
+        parent: the folder that it is made in; "": the system's temporary folder.
         mode: the permissions of the folder.
     """
 

@@ -99,7 +99,7 @@ class Watchdog:
         timeout: the seconds without progress after which the run ends.
         stop_timeout: the seconds from a stop signal to the end of a run that hangs.
         signals: the stop signals. Python handlers must be installed for them.
-        report: a function called with the exit code and the reason when all stacks are written, on the rank that ends
+        report: a function called with the reason and the exit code when all stacks are written, on the rank that ends
             the run.
     """
 
@@ -112,7 +112,7 @@ class Watchdog:
         timeout: float,
         stop_timeout: float,
         signals: tuple[signal.Signals, ...],
-        report: Callable[[int, str], None],
+        report: Callable[[str, int], None],
     ) -> None:
         self._ranks, self._store, self._log = ranks, store, log
         self._timeout, self._stop_timeout, self._signals, self._report = timeout, stop_timeout, signals, report
@@ -178,7 +178,7 @@ class Watchdog:
                 self._end(*kind_and_why)
 
     def _exchange_status(self) -> None:
-        """Sends this rank's progress and reads the others'. It has its own thread, because the store may not status."""
+        """Sends this rank's progress and reads the others'. It has its own thread, because the store may not answer."""
         assert self._store is not None
         rank, neighbour = self._ranks.rank, (self._ranks.rank + 1) % len(self._ranks.pids)
         sent, clock = 0.0, self._clock
@@ -302,7 +302,7 @@ class Watchdog:
             self._store.await_dumps(len(self._ranks.pids), _SHUTDOWN_SECONDS / 2 + self._interval)
         message = f"the run hangs: {why}; {self._describe_position()}; the stacks of all ranks are in {self._log}"
         self._log_line(message)
-        self._report(HUNG, message)  # does not return if a launcher ends all ranks now
+        self._report(message, HUNG)  # does not return if a launcher ends all ranks now
         if self._store is not None:  # the first rank ends last: the other ranks wait for it in `await_release`
             self._store.release()
             time.sleep(1.0)

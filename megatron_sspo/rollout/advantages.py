@@ -32,8 +32,8 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
         estimator: name of a function of `megatron_sspo.objective.advantages`, or `package.module:attribute`. The
             function maps the rewards [G] of a group to its advantages: [G], or a sequence of G tensors with one number
             for each token of a response. If it has a parameter `rollouts`, it is given the group's rollouts too, one
-            for each reward. Its attribute `batch_step`, if there is one, maps all advantages of the cycle [N] to those
-            that are used [N].
+            for each reward. Its attribute `batch_step`, if there is one, maps all advantages of the cycle [N] to the
+            advantages that are used [N].
     """
     function = resolve_advantage(estimator)
     if not _takes_rollouts(function):  # rewards are known to every rank
@@ -81,7 +81,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup]) -> V
 
 
 def _of_rollouts(group: RolloutGroup, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the value of its episode for each rollout."""
+    """Returns a value for each rollout: the value of its episode."""
     return [value for value, rollouts in zip(values, group.episodes, strict=True) for _ in rollouts]
 
 
@@ -130,8 +130,8 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> 
         may_branch: whether an episode may have several rollouts.
 
     Raises:
-        UserError: there is no such function, it raises, or it does not return one finite number per reward or token; or
-            it needs a rollout for each reward, and episodes may have several.
+        UserError: there is no such function, it raises, it does not return one finite number per reward or token, or
+            it needs one rollout for each reward and episodes may have several.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):

@@ -41,8 +41,8 @@ def start_generation(
 ) -> PendingGeneration:
     """Begins `group_size` responses to each prompt. Without an environment a response is a single turn.
 
-    A replicated engine answers the share of its process; servers are driven by rank 0. The seed and the prompt alone
-    determine a response of a replicated engine, so the split into shares does not matter.
+    A replicated engine answers its process's share of the prompts; servers are driven by rank 0. The seed and the
+    prompt alone determine a response of a replicated engine, so the split into shares does not matter.
     """
     rank, world_size = _rank_and_world_size()
     if not engine.replicated and rank != 0:
@@ -63,7 +63,7 @@ def gather_groups(
 ) -> list[RolloutGroup | None]:
     """Waits for the groups and returns them scored, in the order of the prompts.
 
-    Rank 0 has them whole, and all other processes have their outlines.
+    Rank 0 has whole groups, and all other processes have their outlines.
 
     Args:
         pending: the generation that `start_generation` returned.
@@ -130,7 +130,7 @@ def collect(
 def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | None = None) -> list[RolloutGroup]:
     """Returns the groups with the parts of each reward filled in; rewards that an agent gave are kept.
 
-    An episode is scored once, by the text of its first rollout, which is that of the episode's last turn.
+    An episode is scored once, by the text of its first rollout; all of its rollouts have the text of its last turn.
 
     Args:
         overlong: penalty for overlong responses, to be added; None adds none.

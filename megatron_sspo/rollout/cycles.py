@@ -23,9 +23,9 @@ from megatron_sspo.types import Prompt, RolloutGroup
 class RolloutCycles:
     """A source of groups, one cycle at a time. Every process makes the same calls and gets the same groups.
 
-    Generation of the cycles begins in order, and runs ahead of training by as many cycles as `max_staleness` allows. A
-    cycle that is begun k cycles early has tokens sampled by weights up to k·μ updates old, and none older. With a
-    staleness of 0, generation of a cycle begins in `next`.
+    Generation of the cycles begins in order, and runs ahead of training by as many cycles as `max_staleness` allows.
+    The tokens of a cycle that is begun k cycles early are sampled by weights at most k·μ updates old. With a
+    `max_staleness` of 0, generation of a cycle begins in `next`.
 
     Args:
         sync: collective that sends the policy's weights to the engine again.

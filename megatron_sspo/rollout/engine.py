@@ -77,11 +77,10 @@ class RolloutEngine(Protocol):
         ...
 
     def release_memory(self) -> None:
-        """Releases memory for training, if possible: not while responses are being generated.
+        """Releases memory for training, unless responses are being generated.
 
-        No generation starts before the next `load_weights`.
-
-        Every process calls it at the same place, as it does `load_weights`.
+        No generation starts before the next `load_weights`. Like `load_weights`, it is called by every process at the
+        same place.
         """
         ...
 

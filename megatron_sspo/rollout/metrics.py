@@ -10,7 +10,7 @@ from megatron_sspo.types import RolloutGroup
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
     """Returns means over the responses, and the share of groups with equal rewards, which give no gradient.
 
-    Means of rewards are over episodes: a rollout that has branches counts once.
+    Means of rewards are over episodes: an episode with several branches counts once.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]

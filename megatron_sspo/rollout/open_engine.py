@@ -61,7 +61,7 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
         folder: the run's folder, for engines that write files.
 
     Raises:
-        UserError: see `check_engine`, and the errors of the engine itself.
+        UserError: the engine fails a check of `check_engine`, or raises an error of its own.
     """
     build = _builder(run)
     known = inspect.signature(build).parameters

@@ -47,7 +47,7 @@ class StopStrings:
         return any(string in tail for string in self._stop)
 
     def _can_end_stop_string(self, token: int) -> bool:
-        """Returns False if the token's own text excludes that it ends a stop string, which avoids decoding the tail."""
+        """Returns False if the text of the token alone shows that it ends no stop string, so no tail is decoded."""
         if token not in self._can_end:
             text = self._decode([token])
             self._can_end[token] = "\ufffd" in text or any(  # a character's last byte does not decode alone

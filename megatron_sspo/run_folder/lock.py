@@ -92,7 +92,7 @@ class RunLock:
         if self._holder_file is not None and _read(self._holder_file).get("token") == self._token:
             self._holder_file.unlink(missing_ok=True)
         elif self._descriptor >= 0:
-            # emptied, not removed: otherwise two processes could each lock a different file of this name
+            # the file is emptied, not removed: otherwise two processes could each lock another file of this name
             os.ftruncate(self._descriptor, 0)
         self._close()
 

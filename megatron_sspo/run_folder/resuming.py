@@ -13,7 +13,9 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import sinks
 
-_NO_DIFFERENCE = ("name", "output")  # not compared: they only say where the folder is
+_LAYOUT = "the layout is "
+_RESHARDED = "; model and optimizer are resharded, and random states are seeded anew"
+_NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Resumable:
 
     Attributes:
         prompts: the state of the prompt stream.
-        differences: a line for each field that differs between the configuration and that of the checkpoint.
+        differences: a line for each field in which the configuration differs from that of the checkpoint.
     """
 
     prompts: Mapping[str, Any]
@@ -56,7 +58,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
     sinks.read_complete_rows(folder / sinks.EVALUATIONS)
-    return Resumable(extra["prompts"], differences(manifest.run, config_to_json(run)))
+    return Resumable(extra["prompts"], changes_of_resumed(manifest.run, config_to_json(run)))
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
@@ -91,15 +93,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     other = [line for line in lines if not line.startswith("parallel.")]
     if _layout(before) == _layout(now):
         return other
-    return [
-        f"the layout is {_layout(now).describe()}, and was {_layout(before).describe()}; model and optimizer are "
-        "resharded, and random states are seeded anew",
-        *other,
-    ]
+    return [f"{_LAYOUT}{_layout(now).describe()}, and was {_layout(before).describe()}", *other]
+
+
+def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of `differences` for a run that is resumed, with the effect of another layout."""
+    return [line + (_RESHARDED if line.startswith(_LAYOUT) else "") for line in differences(before, now)]
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
-    """Returns the layout of a configuration in JSON; a field that it lacks is newer than it, and has its default."""
+    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default."""
     saved = run.get("parallel", {})
     return Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
 

@@ -81,7 +81,7 @@ def _pieces(tokens: Sequence[int], weights: Sequence[float | None], tokenizer: A
     """Yields the text that each token adds to the tokens before it.
 
     A token is decoded together with the piece before it, because some tokenizers drop a space at the beginning. Tokens
-    that end within a character wait for the rest of it, and the smallest of their weights stands for all.
+    that end within a character wait for its other tokens, and the piece has the smallest of their weights.
     """
     before, start = 0, 0  # the piece before is tokens[before:start]
     for end in range(1, len(tokens) + 1):

@@ -53,7 +53,7 @@ class MetricsWriter:
             self.release()
 
     def hold(self) -> None:
-        """Makes trackers wait for rows, because one of an earlier update is to come: they take steps in order."""
+        """Holds rows back from the trackers, which take steps in order, until a row of an earlier update is written."""
         self._is_held = True
 
     def release(self) -> None:
@@ -67,7 +67,7 @@ class MetricsWriter:
         step = int(row["update"])
         values = {key: value for key, value in row.items() if key != "update"}
         for tracker in list(self._trackers):
-            # a tracker's server must not end a run, whose own files have every row; nor delay each further update
+            # a tracker that fails must neither end the run, whose own files have every row, nor delay later updates
             with self._without_on_error(tracker, f"from update {step} on"):
                 tracker.log(values, step)
 

@@ -1,7 +1,7 @@
 """Trackers, which receive the metrics besides metrics.jsonl: TensorBoard, W&B, MLflow, SwanLab, Trackio.
 
-A tracker is started with what it has to know of the run (`About`), gets the values of a step, and is finished. All
-attempts at a run are one run of the tracker: its number there is in the run's folder.
+A tracker is started with the facts of a run (`About`), gets the values of each step, and is finished. All attempts at a
+run are one run of the tracker, whose id is in a file of the run's folder.
 """
 
 import importlib.util
@@ -51,7 +51,7 @@ class Tracker(Protocol):
         """Sends the values of a step."""
 
     def finish(self) -> None:
-        """Sends what is still waiting, and ends the tracker's run."""
+        """Sends the values that still wait, and ends the tracker's run."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Kind:
 
     Attributes:
         module: the module that has to be installed.
-        start: starts it; the import is inside, so that a run without it does not need it.
+        start: a function that starts the tracker. It imports the module, which other runs do not need.
     """
 
     module: str
@@ -157,7 +157,7 @@ class SwanLab:
 
 
 class Trackio:
-    """A run of Trackio, whose name ends with its number: Trackio knows runs by name."""
+    """A run of Trackio, whose name ends with its id, because Trackio identifies runs by name."""
 
     def __init__(self, about: About) -> None:
         import trackio  # pyright: ignore[reportMissingImports]
@@ -224,7 +224,7 @@ def _asked(tracking: "Tracking") -> Iterator[tuple[str, Kind, str | bool]]:
 
 
 def _id(folder: Path, name: str) -> str:
-    """Returns the run's number in a tracker, from a file that the first attempt writes."""
+    """Returns the run's id in a tracker, from a file that the first attempt writes."""
     path = folder / name
     if not path.exists():
         write_atomically(path, secrets.token_hex(8))

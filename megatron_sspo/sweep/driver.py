@@ -79,7 +79,7 @@ class Driver:
                     if self._parent not in (None, os.getppid()):
                         return 1  # the runs are killed below
                     self._start_some()
-                    for attempt in [one for one in self._running if one.process.poll() is not None]:
+                    for attempt in [a for a in self._running if a.process.poll() is not None]:
                         self._running.remove(attempt)
                         self._handle_exit(attempt)
                     self._progress.update({attempt.cell.name for attempt in self._running})

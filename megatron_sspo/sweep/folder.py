@@ -58,7 +58,7 @@ def read_sweep(folder: Path) -> Sweep:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}): restore the file") from error
     if not is_whole:
-        raise UserError(f"{path} lists other runs than those of its values and seeds: restore the file")
+        raise UserError(f"{path} lists runs that do not follow from its values and seeds: restore the file")
     return sweep
 
 

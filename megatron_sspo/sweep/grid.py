@@ -19,7 +19,7 @@ class Cell:
     Attributes:
         name: the name of its folder.
         labels: field -> the label of its value.
-        assignments: overrides (`--set`) of this run, without those of all runs.
+        assignments: overrides (`--set`) of this run alone.
         seed: the run's seed.
     """
 
@@ -55,7 +55,7 @@ class Sweep:
         return [*shared, *cell.assignments]
 
     def cells(self) -> list[Cell]:
-        """Returns all runs in their order; runs without a place in it come last, all first seeds first."""
+        """Returns all runs in `order`; the runs that are not in it come last, sorted by seed."""
         found = {}
         for seed in range(self.seeds):
             for values in itertools.product(*self.vary.values()):

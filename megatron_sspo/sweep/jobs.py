@@ -15,7 +15,6 @@ from megatron_sspo.sweep.folder import LOGS
 from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.prepare import Prepared
 
-SCRIPT = "slurm/sweep.sbatch"
 _ARRAY = "array"  # folder in the sweep's folder: the name and arguments of each run, for a script without Python
 
 
@@ -113,7 +112,9 @@ def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace
         log = f"--output={prepared.folder / LOGS}/%x-%A_%a.out"
         of_sweep = [f"--array={format_ranges(numbers)}%{options.at_once}", f"--comment={_comment(prepared.folder)}"]
         given = [log, *given]
-    return slurm.SlurmJob(recipe=str(prepared.folder), options=[*given, *of_sweep], variables=variables, script=SCRIPT)
+    return slurm.SlurmJob(
+        recipe=str(prepared.folder), options=[*given, *of_sweep], variables=variables, script=slurm.SWEEP_SCRIPT
+    )
 
 
 def _check_sizes(job: slurm.SlurmJob, prepared: Prepared, options: argparse.Namespace) -> None:

@@ -118,7 +118,7 @@ def _checked_runs(folder: Path, sweep: Sweep) -> dict[str, Run]:
         other = seen.setdefault(json.dumps(described, sort_keys=True), cell)
         if other is not cell:
             raise UserError(
-                f"the runs {other.name} and {cell.name} are the same: leave one of the values out that make no "
-                "difference"
+                f"the runs {other.name} and {cell.name} are the same: leave out one of the values in which their "
+                "names differ"
             )
     return runs

@@ -65,7 +65,9 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
     sweep = read_sweep(folder)
     field = compare or next(iter(sweep.vary), "")
     if field and field not in sweep.vary:
-        raise UserError(f"--compare {field} is not varied in {folder}: choose of {', '.join(sweep.vary) or 'nothing'}")
+        raise UserError(
+            f"--compare {field} is not varied in {folder}: choose from {', '.join(sweep.vary) or 'nothing'}"
+        )
     cells = sweep.cells()
     finished = [cell for cell in cells if status(folder / cell.name).state == "finished"]
     if not finished:
@@ -102,7 +104,7 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
             words = measure if keys == [measure] else f"{measure} of {', '.join(_sets(keys, measure))}"
             return words, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
         known += [key for key in last if key != "update" and not key.endswith(("/low", "/high"))]
-    raise UserError(f"{folder} has no number {short_repr(measure)}: choose of {', '.join(known)}")
+    raise UserError(f"{folder} has no number {short_repr(measure)}: choose from {', '.join(known)}")
 
 
 def area(curve: Curve) -> float:

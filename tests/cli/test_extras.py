@@ -84,7 +84,7 @@ def test_what_is_missing_is_named(tmp_path: Path, blocked, arguments, code, mess
 def test_a_module_that_only_some_runs_import_is_named_too() -> None:
     error = extras.error_of(ModuleNotFoundError("No module named 'scipy'", name="scipy"))
     assert isinstance(error, UserError)
-    assert str(error) == "this needs scipy, which is not installed: pip install 'megatron-sspo[train]'"
+    assert str(error) == "this command needs scipy, which is not installed: pip install 'megatron-sspo[train]'"
     assert "megatron-sspo[hub]" in str(extras.error_of(ModuleNotFoundError("", name="datasets")))
     assert extras.error_of(ModuleNotFoundError("", name="megatron")) is not None
     assert extras.error_of(ModuleNotFoundError("", name="a_module_of_the_user")) is None

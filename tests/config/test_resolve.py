@@ -121,5 +121,6 @@ def test_values_of_the_parameters_types_are_taken(options) -> None:
     ],
 )
 def test_a_value_of_another_type_is_refused_by_name(name, value) -> None:
-    with pytest.raises(UserError, match=f"the engine 'x': the option {name} must be a value of the type .*, but is .*"):
+    expected = "one of 'a', 'b'" if name == "how" else "a value of the type .*"
+    with pytest.raises(UserError, match=f"the engine 'x': the option {name} must be {expected}, but is .*"):
         check_options(typed, {name: value}, "the engine 'x'")

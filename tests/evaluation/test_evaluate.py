@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation, evaluate
+from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.rollout.engine import SingleBatchGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
@@ -66,7 +66,8 @@ def no_sync() -> None:
 
 def answer(engine: Script, reward: Reward, **options) -> tuple[dict[str, float], AnswerStore]:
     store = options.pop("store", None) or AnswerStore(Words())
-    return evaluate(engine, reward, PROMPTS, SAMPLING, sync=no_sync, store=store, **options), store  # type: ignore[arg-type]
+    found = SetEvaluation(engine, reward, PROMPTS, SAMPLING, store=store, **options)  # type: ignore[arg-type]
+    return found.compute_metrics(no_sync), store
 
 
 def test_metrics_are_shares_of_the_prompts() -> None:

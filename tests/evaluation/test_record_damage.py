@@ -82,7 +82,7 @@ def test_results_that_are_not_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        (".lock", "a folder"),
+        (".run.lock", "a folder"),
         *itertools.product(("evaluation.json", "set/greedy.jsonl"), ("a pipe", "a folder", "a device")),
     ],
 )
@@ -95,6 +95,19 @@ def test_records_that_are_not_a_file(tmp_path: Path, kind: str, name: str) -> No
     with pytest.raises(UserError) as raised, EvaluationRecord(tmp_path / "a", model="m", weights="w"):
         AnswerFiles(tmp_path / "a" / "set", [], None, 0)
     assert_one_sentence(str(raised.value))
+
+
+def test_a_folder_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    folder, other = tmp_path / "a", tmp_path / "b"
+    record = EvaluationRecord(folder, model="m", weights="w")
+    with record, pytest.raises(UserError, match=f"in use by another evaluation, process {os.getpid()} on"), record:
+        pass
+    with record:  # the lock is released, and its empty file is not taken for something else
+        pass
+    placed(other / "config.json", b"{}")
+    with pytest.raises(UserError, match="is not the folder of an evaluation"):
+        EvaluationRecord(other, model="m", weights="w").__enter__()
+    assert [path.name for path in other.iterdir()] == ["config.json"]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +123,12 @@ def test_records_that_are_not_a_file(tmp_path: Path, kind: str, name: str) -> No
 )
 def test_damaged_settings(tmp_path: Path, content: bytes) -> None:
     placed(tmp_path / "a" / "evaluation.json", content)
-    (tmp_path / "a" / ".lock").touch()
     for _ in range(2):  # the lock is released after an error
-        with pytest.raises(UserError, match=r"evaluation\.json") as raised:
-            EvaluationRecord(tmp_path / "a", model="m", weights="w")
+        with (
+            pytest.raises(UserError, match=r"evaluation\.json") as raised,
+            EvaluationRecord(tmp_path / "a", model="m", weights="w"),
+        ):
+            pass
         assert_one_sentence(str(raised.value))
 
 

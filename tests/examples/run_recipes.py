@@ -16,7 +16,7 @@ import torch
 from megatron_sspo.__main__ import main
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.environment.turns import TurnTemplate
-from megatron_sspo.evaluation.sets import held_out_prompts
+from megatron_sspo.evaluation.sets import held_out_streams
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.types import Prompt
 from tests.examples import tiny_paper_models
@@ -49,8 +49,8 @@ def model_for(recipe: str, folder: Path) -> Path:
         tokenizer = tiny_paper_models.build(family_of(recipe), path)
         settings = load_recipe(str(EXAMPLES / f"{recipe}.py"))
         stream = prompt_stream(settings.prompts, tokenizer, seed=0, shuffle=False)
-        held_out = held_out_prompts(settings, tokenizer).values()
-        prompts = [*stream.prompts, *(prompt for prompts in held_out for prompt in prompts)]
+        streams = [stream, *held_out_streams(settings, tokenizer).values()]
+        prompts = [prompt for stream in streams for prompt in stream.prompts]
         lesson = [pair for prompt in prompts for pair in turns(prompt, task, tokenizer)]
         loss = tiny_paper_models.teach(path, lesson)
         print(f"{path.name}: loss {loss:.3f}", flush=True)

@@ -16,6 +16,7 @@ from megatron_sspo.objective import Penalties
 from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
+from megatron_sspo.processes.ports import free_port
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
@@ -156,7 +157,18 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
         (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
         (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
         (['rollouts.options={"fewest_servers": 2}'], "fewest_servers is 2, and there are 1"),
+        (
+            ['rollouts.options={"server": {"tp_size": 0}}'],
+            "server.tp_size is 0: it must be a whole number of 1 or more",
+        ),
+        (['rollouts.options={"server": {"tp_size": "two"}}'], "server.tp_size is 'two': it must be a whole number"),
+        (['rollouts.options={"server": {"port": 1}}'], "server has 'port', which the run sets itself: leave it out"),
+        (['rollouts.options={"router": {"api-key": "k"}}'], "router has 'api-key', which the run sets itself"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
+        (
+            ['rollouts.options={"pause": "never"}'],
+            "pause must be one of 'retract', 'abort', 'in_place', but is 'never'",
+        ),
         (['rollouts.options={"urls": ["http://h:1"], "transport": "ipc"}'], "which needs servers that the run starts"),
     ],
 )
@@ -164,6 +176,16 @@ def test_options_that_contradict_each_other_are_found_before_the_start(assignmen
     engine = [] if assignments[0].startswith("reward") else ["rollouts.engine=sglang"]
     with pytest.raises(UserError, match=message):
         preflight(load_recipe(RECIPE, [*engine, *assignments]), resume=None, elsewhere=True)
+
+
+def test_an_address_of_another_machine() -> None:
+    sets = ["rollouts.engine=sglang", 'rollouts.options={"address": "192.0.2.1"}']
+    message = "'192.0.2.1' is not an address of this machine .*: set rollouts.options.address to one"
+    with pytest.raises(UserError, match=message):
+        preflight(load_recipe(RECIPE, sets), resume=None)
+    preflight(load_recipe(RECIPE, sets), resume=None, elsewhere=True)
+    with pytest.raises(UserError, match=message):
+        free_port("192.0.2.1")
 
 
 @pytest.mark.parametrize(

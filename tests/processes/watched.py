@@ -71,7 +71,7 @@ watchdog = Watchdog(
     timeout=timeout,
     stop_timeout=stop_timeout,
     signals=(signal.SIGTERM, signal.SIGUSR1),
-    report=lambda code, why: print(f"REPORT {code} {why}", flush=True),
+    report=lambda why, code: print(f"REPORT {code} {why}", flush=True),
 )
 with watchdog:
     print("ready", flush=True)

@@ -53,6 +53,11 @@ def test_another_recipe_is_refused(tmp_path) -> None:
     other = replace(sweep, run={**run, "optimizer": {"class": "Optimizer", "lr": 2e-6}})
     with pytest.raises(UserError, match=r"optimizer\.lr was 1e-06, and is 2e-06 here: choose another --output"):
         load_existing_or_new(tmp_path, other)
+    layouts = [{"parallel": {"data": size}} for size in (1, 2)]
+    write_sweep(tmp_path, replace(sweep, run=layouts[0]))
+    message = "in which the layout was one process, and is data 2 here: choose another"
+    with pytest.raises(UserError, match=message):
+        load_existing_or_new(tmp_path, replace(sweep, run=layouts[1]))
 
 
 def test_the_folder_of_a_run_is_refused(tmp_path) -> None:

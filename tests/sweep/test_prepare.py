@@ -47,7 +47,7 @@ def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path) -> None:
         ([], VARY, 0, "--seeds is 0: a sweep has one seed or more"),
         (["seed=3"], VARY, 1, "--set seed is given, but each run of a sweep has its own seed"),
         ([], [*VARY, VARY[0]], 1, "--vary objective is given twice"),
-        ([], ["objective=[sspo(), sspo( )]"], 1, "are the same: leave one of the values out"),
+        ([], ["objective=[sspo(), sspo( )]"], 1, "are the same: leave out one of the values"),
         ([], ["objective=[sspo(), sppo()]"], 1, "objective=sppo() cannot be read"),
         ([], ["updates_per_sync=[2, 0]"], 1, "updates_per_sync is 0"),
         ([], ["updates_per_synk=[2]"], 1, "did you mean 'updates_per_sync'?"),

@@ -67,7 +67,7 @@ def test_another_measure(sweep) -> None:
     )
     assert read_results(sweep, measure="short/avg@4").finals("ours")["updates_per_sync=2"] == [0.9, 0.7, 0.5]
     assert read_results(sweep, measure="reward/mean").finals("ours")["updates_per_sync=2"] == [0.2] * 3
-    with pytest.raises(UserError, match=r"has no number 'pass@2': choose of sums/pass@1, .*, reward/mean"):
+    with pytest.raises(UserError, match=r"has no number 'pass@2': choose from sums/pass@1, .*, reward/mean"):
         read_results(sweep, measure="pass@2")
     with pytest.raises(UserError, match="--compare seed is not varied"):
         read_results(sweep, compare="seed")

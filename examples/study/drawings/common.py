@@ -9,7 +9,7 @@ import numpy as np
 from examples.study.comparisons import NOT_RUN
 from examples.study.data import Cell, Curve, Result, Study
 from examples.study.statistics import mean, mean_curve
-from megatron_sspo.plots.curves import FAINT, INK
+from megatron_sspo.plots.curves import INK, draw_frame
 from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 
@@ -57,11 +57,7 @@ def style(axis: Any, title: str = "", *, x: str = "", y: str = "") -> None:
     axis.set_title(title, fontsize=10.5, loc="left", color=INK)
     axis.set_xlabel(x, fontsize=9.5, color=INK)
     axis.set_ylabel(y, fontsize=9.5, color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=INK, labelsize=9, length=3)
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.set_axisbelow(True)
+    draw_frame(axis)
 
 
 def say_not_run(axis: Any) -> None:

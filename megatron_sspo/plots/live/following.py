@@ -11,7 +11,7 @@ from megatron_sspo.files.reading import open_file
 
 _MOST_BYTES = 1 << 20  # of one part, some 700 rows of metrics
 _LONGEST_LINE = 1 << 22
-_MARK = 64  # bytes before a position, which tell whether they are still those that were read
+_MARK = 64  # bytes before a position, whose checksum tells whether the rows before it have changed
 _MOST_UPDATES = 10**15
 
 
@@ -85,7 +85,7 @@ def _is_row(row: dict[str, Any]) -> bool:
 
 
 def _position(file: BinaryIO, cursor: str) -> int:
-    """Returns the position of a cursor, or 0 if the bytes before it are not those that were read."""
+    """Returns the position of a cursor, or 0 if the bytes before it have changed."""
     end, _, mark = cursor.partition("-")
     if not end.isdecimal() or len(end) > 18:
         return 0
@@ -93,7 +93,7 @@ def _position(file: BinaryIO, cursor: str) -> int:
 
 
 def _checksum(file: BinaryIO, end: int) -> str:
-    """Returns a checksum of the last bytes before `end`; "" if the file ends before."""
+    """Returns a checksum of the last bytes before `end`; "" if the file ends before `end`."""
     first = max(0, end - _MARK)
     file.seek(first)
     content = file.read(end - first)

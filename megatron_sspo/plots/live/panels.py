@@ -14,8 +14,8 @@ class Panel:
     """One plot of all runs.
 
     Attributes:
-        keys: the numbers of metrics.jsonl; the first is a line, others are dashed. None of them: pass@1 of each set.
-        names: what the keys are called on the page.
+        keys: the numbers of metrics.jsonl; the first is a line, others are dashed. Without keys: pass@1 of each set.
+        names: the names of the keys on the page.
         off_policy: leaves out on-policy updates, whose ratios are 1 by construction.
     """
 

@@ -59,7 +59,9 @@ def _read(path: Path, seen: str, form: Callable[[Row], Row]) -> Row:
     try:
         return {"version": version, "rows": [form(row) for row in rows]}
     except (LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} has not the form that a run writes: was it written by another program?") from error
+        raise UserError(
+            f"{path} does not have the form that a run writes: was it written by another program?"
+        ) from error
 
 
 def _answer(row: Row) -> Row:

@@ -45,7 +45,7 @@ def serve(folders: Sequence[Path], port: int) -> None:
         port: the port of 127.0.0.1; 0 takes a free one.
 
     Raises:
-        UserError: a folder is not the folder of a run, or the port cannot be had.
+        UserError: a folder is not the folder of a run, or the port is not free.
         KeyboardInterrupt: Ctrl-C.
     """
     check_folders(folders)
@@ -57,7 +57,7 @@ def check_folders(folders: Sequence[Path]) -> None:
     """Checks that each folder is the folder of a run, which may have no metrics yet.
 
     Raises:
-        UserError: it is not.
+        UserError: a folder does not exist, or is not the folder of a run.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -120,7 +120,7 @@ def _listen(port: int) -> socket.socket:
     """Returns a socket that listens on this machine alone.
 
     Raises:
-        UserError: the port is not a number of a port, is in use, or is not for this user.
+        UserError: the port is out of range, is in use, or is reserved for the administrator.
     """
     if not 0 <= port < 1 << 16:
         raise UserError(f"--port is {port}: choose a number up to 65,535, or 0 for a free port")
@@ -139,7 +139,7 @@ def _listen(port: int) -> socket.socket:
 
 @web.middleware
 async def _check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
-    # The port may be another one, because a tunnel may begin at another one.
+    # The port is not compared, because a tunnel may begin at another port.
     if request.headers.get("Host", "").partition(":")[0].lower() not in _HOSTS:
         raise web.HTTPForbidden(text="this page is served under the names 127.0.0.1 and localhost only")
     return await handler(request)

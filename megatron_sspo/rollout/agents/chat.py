@@ -1,4 +1,4 @@
-"""A request for the policy's next turn and its answer, in no client's form; and the forms that clients speak."""
+"""A request for the policy's next turn, its answer, and the forms of the APIs that clients use."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ class Completion:
     finish_reason: FinishReason
     prompt_tokens: int
     completion_tokens: int
-    stop: str = ""  # the client's string that ended it
+    stop: str = ""  # the client's stop string that ended the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Form:
 
 
 def read_model(given: Any) -> str:
-    """Reads the name of a model, which responses repeat. Raises Refusal if it is none."""
+    """Reads the name of a model, which responses repeat. Raises Refusal if it is not text."""
     if not isinstance(given or "", str):
         raise Refusal("model must be text")
     return check_text(given or "policy", "model")[:256]
 
 
 def read_max_tokens(given: Any) -> int | None:
-    """Reads the most tokens of an answer. Raises Refusal if it is no number of tokens."""
+    """Reads the largest number of tokens of an answer. Raises Refusal if it is not a whole number of 1 or more."""
     if given is None:
         return None
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:

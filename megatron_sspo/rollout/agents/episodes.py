@@ -14,6 +14,7 @@ from megatron_sspo.rollout.agents.groups import Episode, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
+from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 _MOST_UNANSWERED = 16  # episodes at the start of a run
@@ -52,7 +53,7 @@ class AgentEpisodes:
             policy_version: the version of an episode in which nothing was sampled.
 
         Raises:
-            UserError: the engine failed, the agent did before its first turn, or all requests of the first episodes
+            UserError: the engine failed, the agent failed before its first turn, or all requests of the first episodes
                 were refused.
         """
         async with self._listening():
@@ -60,9 +61,7 @@ class AgentEpisodes:
             try:
                 episodes = await asyncio.gather(*tasks)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel(tasks)
         return make_group(prompt, episodes, self._tokenizer, policy_version=policy_version)
 
     @contextlib.asynccontextmanager
@@ -113,7 +112,7 @@ class AgentEpisodes:
         return Episode(trajectories, failed if reward is None else reward, session.last_text)
 
     def _check_answered(self, session: Session) -> None:
-        """Raises UserError if the policy answered in none of the first episodes, so that settings are to blame."""
+        """Raises UserError if the policy answered in none of the first episodes: then the settings are to blame."""
         self._was_answered |= session.num_turns > 0
         if self._was_answered or session.refusal is None:
             return
@@ -129,8 +128,8 @@ def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] 
     """Returns the reward of an agent that has ended; None if it raised.
 
     Raises:
-        UserError: it raised before the policy had answered or refused anything, so that the policy is not to blame; or
-            it returned no reward.
+        UserError: the agent raised before the policy had answered or refused a request, so the policy is not to blame;
+            or the agent did not return a reward.
     """
     error = asyncio.CancelledError("the agent was cancelled") if agent.cancelled() else agent.exception()
     if error is None:

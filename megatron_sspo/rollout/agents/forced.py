@@ -20,7 +20,7 @@ class RequiredForm:
 
     @property
     def json_schema(self) -> str:
-        """The schema as text, as engines take it. The order of properties is that of the answer."""
+        """The schema as text, as engines take it. An answer has the properties in the order of the schema."""
         return json.dumps(self.schema, ensure_ascii=False)
 
     def message(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Message:

@@ -21,7 +21,8 @@ class Episode:
 def make_group(prompt: Prompt, episodes: Sequence[Episode], tokenizer: Any, *, policy_version: int) -> RolloutGroup:
     """Returns the rollouts of the episodes of one prompt, in order.
 
-    The prompt of a group is what all of its conversations begin with; what follows of each own prompt is observed.
+    The prompt of the group is the longest common beginning of its conversations. The rest of each conversation's own
+    prompt becomes observed tokens.
     """
     firsts = [trajectory.prompt for episode in episodes for trajectory in episode.trajectories]
     common = _common_prefix(firsts) if firsts else prompt.tokens
@@ -49,7 +50,7 @@ def make_group(prompt: Prompt, episodes: Sequence[Episode], tokenizer: Any, *, p
 
 
 def _joined(trajectory: Trajectory, num_shared: int) -> Trajectory:
-    """Returns the trajectory with all of its prompt but the first `num_shared` tokens among the observed tokens."""
+    """Returns the trajectory with its prompt after the first `num_shared` tokens moved to the observed tokens."""
     own = list(trajectory.prompt[num_shared:])
     observed = [(first + len(own), beyond + len(own)) for first, beyond in trajectory.observed]
     if own and observed and observed[0][0] == len(own):  # the path begins with a turn of another branch

@@ -33,7 +33,7 @@ class Call:
 
     @property
     def normal(self) -> tuple[str, str]:
-        """The call without the ways in which clients write the same JSON."""
+        """The call with its arguments in one form of JSON, since clients write the same JSON differently."""
         try:
             return self.name, json.dumps(read_json(self.arguments), sort_keys=True)
         except ValueError:
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. Clients leave out and add what is not listed here."""
+    """A message. Clients may send other fields, which are ignored, and leave out some of these."""
 
     role: str
     content: str = ""

@@ -15,7 +15,7 @@ _NAME, _ARGUMENTS, _REASONING_END = "name", "arguments", "</think>"
 def parse_answer(text: str, tools: Collection[str]) -> Message:
     """Returns the message of an answer.
 
-    What stands before `</think>` is its reasoning. `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` is a
+    The text before `</think>` is the reasoning. `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` is a
     call; one that is malformed or names no tool stays in the content.
 
     Args:

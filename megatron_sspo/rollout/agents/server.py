@@ -13,6 +13,7 @@ from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
 from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.tasks import cancel
 
 _MOST_BYTES = 8 << 20  # of the body of a request
 _BODY_SECONDS = 30.0  # in which the body has to arrive
@@ -44,7 +45,7 @@ class EndpointServer:
         """Begins to listen on a free port. A second call does nothing.
 
         Raises:
-            UserError: the address is none of this machine.
+            UserError: the address is not an address of this machine.
         """
         if self._runner is not None:
             return
@@ -59,7 +60,7 @@ class EndpointServer:
             handler_cancellation=True,
             shutdown_timeout=1.0,
             lingering_time=_LINGER_SECONDS,
-            auto_decompress=False,  # no client packs its requests
+            auto_decompress=False,  # no client compresses its requests
         )
         await runner.setup()
         try:
@@ -86,10 +87,7 @@ class EndpointServer:
     async def remove(self, session: Session) -> None:
         """Ends an episode: cancels its requests, and refuses further ones."""
         self._sessions.pop(session.key, None)
-        for task in session.in_progress:
-            task.cancel()
-        if session.in_progress:
-            await asyncio.wait(session.in_progress)
+        await cancel(session.in_progress)
 
     def _session(self, request: web.Request) -> Session:
         headers = request.headers

@@ -1,4 +1,4 @@
-"""An episode's side of the endpoint: its budgets, and the record of its turns."""
+"""An episode as the endpoint sees it: its budgets, and the record of its turns."""
 
 import asyncio
 import secrets
@@ -28,7 +28,7 @@ class Sampler(Protocol):
 
         Args:
             max_tokens: most tokens of the turn.
-            stop: the client's strings that end the turn, beside those of the run.
+            stop: the client's strings that end the turn, in addition to the stop strings of the run.
             number: the number of the turn in its episode, from 0.
             schema: JSON schema that the turn must follow; "": any text.
 
@@ -48,7 +48,7 @@ class Sampler(Protocol):
 
 
 class Session:
-    """One episode as the endpoint sees it.
+    """The endpoint's side of one episode: answers its requests within its budgets, and records its turns.
 
     Args:
         sampler: samples the turns.
@@ -72,10 +72,10 @@ class Session:
         self.key = secrets.token_urlsafe(32)
         self.tree = Tree()
         self.num_turns = self.num_refused = 0
-        self.refusal: Refusal | None = None  # the last one
+        self.refusal: Refusal | None = None  # the last refusal
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
         self.in_progress: set[asyncio.Task[Any]] = set()
-        self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: what each continues, if it is a branch
+        self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: (turn continued, is a new branch)
         self.last_text = ""
         self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
         self._max_tokens, self._vocab_size = max_tokens, vocab_size
@@ -137,7 +137,7 @@ class Session:
         return Completion(message, sampled.finish_reason, len(prompt), len(sampled.tokens), stop)
 
     def _check_form(self, request: ChatRequest) -> None:
-        """Raises Refusal if the request prescribes a form, and such answers are refused here."""
+        """Raises Refusal if the request prescribes a form that the run or the engine refuses."""
         if request.required_form is None:
             return
         if self._limits.forced_turns == "refuse":
@@ -185,7 +185,7 @@ class Session:
 
 
 def _split(text: str, stop: Sequence[str]) -> tuple[str, str]:
-    """Returns the text before the first of the stop strings, and that string; "" if there is none."""
+    """Returns the text before the first stop string, and that string; all of the text and "" if there is none."""
     places = [(place, string) for string in stop if (place := text.find(string)) >= 0]
     place, string = min(places, default=(len(text), ""))
     return text[:place], string

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-_DEEPEST = 64  # far from Python's limit of recursion, so that what was read can be written and rendered
+_DEEPEST = 64  # far from Python's limit of recursion, so that the values can be written and rendered
 
 
 def read_json(text: str | bytes) -> Any:

@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.messages import Message, Refusal
 
-_MOST_CHARACTERS = 64  # of a text, for each token that is allowed: what is longer is refused before it is encoded
+_MOST_CHARACTERS = 64  # of a text for each token that is allowed; longer texts are refused before they are encoded
 _TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError)
 
 
@@ -36,8 +36,8 @@ class ChatTemplate:
         """Returns the tokens of a conversation, with the beginning of the next answer.
 
         Raises:
-            Refusal: there are more than `max_tokens` of them; or the template rejects the conversation, or begins it
-                with another token than all others.
+            Refusal: there are more than `max_tokens` tokens, or the template rejects the conversation, or begins it
+                with another token than all other conversations.
         """
         marks = _Marks(self._special)
         try:
@@ -60,8 +60,8 @@ class ChatTemplate:
     ) -> list[int] | None:
         """Returns the tokens between an answer of the policy and its next one.
 
-        The answer is rendered as a stand-in, and what the template writes behind it is taken: an answer that is
-        rendered again need not be what was sampled.
+        A stand-in for the answer is rendered, and the text that the template writes after it is encoded. The answer
+        itself is not rendered, because its rendered text may differ from the sampled tokens.
 
         Args:
             num_before: the number of messages up to the answer, which is the last of them.
@@ -123,9 +123,9 @@ class ChatTemplate:
 
 
 class _Marks:
-    """Marks that stand for the special tokens which texts spell while these texts are rendered.
+    """Marks that replace special tokens in the texts of clients while these texts are rendered.
 
-    A mark is random, so that no text can contain it by intention.
+    A mark is random, so that no client can write one.
     """
 
     def __init__(self, special: "re.Pattern[str]") -> None:

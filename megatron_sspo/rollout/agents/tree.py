@@ -26,7 +26,7 @@ class Turn:
 
     tools: str  # the tools that the prompt shows, as JSON
     messages: Sequence[Message]  # the conversation, with the answer of this turn at the end
-    prompt: Sequence[int]  # tokens: those of the parent and its prompt, and what came after
+    prompt: Sequence[int]  # the tokens of the parent with its prompt, and the tokens after them
     sampled: Sampled
     parent: "Turn | None"  # the turn that this one continues; None if it begins a branch
     is_forced: bool = False  # whether it was sampled under a grammar, and is only observed
@@ -41,7 +41,7 @@ class Turn:
 class Trajectory:
     """A path of the tree, which ends with a turn that is learned from.
 
-    Each turn is learned from in one trajectory alone, and only observed in all others; forced turns in none.
+    Each turn is learned from in one trajectory and is observed in the others; forced turns are observed in all.
     """
 
     prompt: Sequence[int]  # of the path's first turn
@@ -89,7 +89,7 @@ class Tree:
 
     @property
     def num_branches(self) -> int:
-        """The number of branches so far, those that end with a forced turn included."""
+        """The number of branches so far, including branches that end with a forced turn."""
         return sum(1 for _ in _leaves(self.turns))
 
     def is_leaf(self, turn: Turn) -> bool:
@@ -97,7 +97,7 @@ class Tree:
         return all(other.parent is not turn for other in self.turns)
 
     def trajectories(self) -> list[Trajectory]:
-        """Returns a trajectory for each leaf, after the forced turns that end branches have been left out."""
+        """Returns a trajectory for each leaf of the tree without the forced turns that end branches."""
         learned: set[int] = set()
         return [self._trajectory(leaf, learned) for leaf in _leaves(self._without_forced_ends())]
 

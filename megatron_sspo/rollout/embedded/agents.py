@@ -14,6 +14,7 @@ from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.agents.messages import Message, names_of
 from megatron_sspo.rollout.agents.parsing import parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled
+from megatron_sspo.rollout.tasks import cancel_all_others
 
 _POLL_SECONDS = 0.5
 _GATHER_SECONDS = 0.01  # in which another turn joins the batch
@@ -45,7 +46,7 @@ class TurnQueue:
         self._waiting.put(None)
 
     def take(self) -> list[WaitingTurn]:
-        """Waits for a turn or a call of `wake`, and returns the turns so far, and those that come shortly after.
+        """Waits for a turn or a call of `wake`, and returns the waiting turns and the turns that come shortly after.
 
         Turns whose requests were cancelled are left out.
         """
@@ -89,21 +90,14 @@ class QueuedSampler:
 
 @contextmanager
 def event_loop() -> "Iterator[Callable[[Coroutine[Any, Any, Any]], concurrent.futures.Future[Any]]]":
-    """Runs an event loop in a thread, and yields the function that starts coroutines there; at the end cancels them."""
+    """Runs an event loop in a thread, and yields the function that starts a coroutine there; cancels all at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="endpoint", daemon=True)
     thread.start()
     try:
         yield lambda work: asyncio.run_coroutine_threadsafe(work, loop)
     finally:
-        asyncio.run_coroutine_threadsafe(_end_all_tasks(), loop).result()
+        asyncio.run_coroutine_threadsafe(cancel_all_others(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-async def _end_all_tasks() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -93,8 +93,8 @@ class EmbeddedEngine:
     """Decodes left-padded batches with a key-value cache.
 
     A row's random numbers depend only on the seed, the prompt's id and the index in the group, not on the rest of the
-    batch. Its logits depend on the batch by rounding: a matrix product over 7 rows and one over 128 may differ in the
-    last bit. A draw at the border between two tokens, or a router's choice between two equal experts, may then change.
+    batch. Its logits depend on the batch by rounding: the products of a matrix with 7 rows and with 128 rows may differ
+    in the last bit. A draw at the border between two tokens, or the choice between two equal experts, may then change.
 
     `rollout_log_probs` are float32, under the distribution that was sampled from: after temperature and top-p,
     normalized. Under greedy decoding they are the model's own, at temperature 1.
@@ -164,8 +164,8 @@ class EmbeddedEngine:
     ) -> list[RolloutGroup]:
         """Generates `group_size` responses to each prompt, in the order of the prompts.
 
-        It is for programs outside of the training loop, such as examples/study/mechanism.py, which want all groups at
-        once. A response that reaches the model's last position ends there with finish reason "length".
+        This method is for programs outside of the training loop, such as examples/study/mechanism.py, which want all
+        groups at once. A response that reaches the model's last position ends there with finish reason "length".
 
         Raises:
             UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
@@ -234,7 +234,7 @@ class EmbeddedEngine:
     def _episodes(
         self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, agents: Agents
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
-        """Decodes what agents ask for, and yields completed groups, each with the index of its prompt."""
+        """Decodes the turns that agents request, and yields completed groups, each with the index of its prompt."""
         if self._policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         episodes = AgentEpisodes(

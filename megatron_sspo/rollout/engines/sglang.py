@@ -31,6 +31,7 @@ from megatron_sspo.rollout.servers.own import build_router, build_servers, has_g
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router
+from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
@@ -219,7 +220,7 @@ class SGLangEngine:
             return
         if not self._thread.is_alive():
             return
-        self._run(_end_all_tasks())
+        self._run(cancel_all_others())
         others = {server: server.client for server in self.pool.up() if server.process is None}
         self._resume_memory(SyncSession(others, self._submit))
         self._transport.close()
@@ -337,14 +338,6 @@ class SGLangEngine:
             self._submit(failed.close())
         if self._router is not None and self._router.restart():
             self._run(self._router.set_servers(self.pool.urls))
-
-
-async def _end_all_tasks() -> None:
-    """Cancels all other tasks of the current event loop, and waits for their end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

@@ -1,4 +1,4 @@
-"""Turns of agents on SGLang's servers, which also parse the answers, by their own parsers, if these are named."""
+"""Turns of agents on SGLang's servers, and the parsing of answers by the servers' own parsers if these are named."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class ServedSampler:
     def __init__(self, requests: "Requests", prompt_id: str, sampling: Sampling, first: int) -> None:
         self._requests, self._prompt_id, self._sampling, self._first = requests, prompt_id, sampling, first
         self.takes_schemas = requests.takes_schemas
-        # formats of calls other than that of `parse_answer` are often written in special tokens
+        # calls in other formats than that of `parse_answer` are often written in special tokens
         self.reads_special_tokens = bool(requests.parsers.tool_calls)
 
     async def sample(

@@ -1,4 +1,4 @@
-"""Converts prompts to SGLang requests, and SGLang's answers to rollouts. It never waits for a server."""
+"""Converts prompts to SGLang's requests, and SGLang's answers to rollouts, without sending anything."""
 
 import base64
 from collections.abc import Mapping
@@ -124,8 +124,9 @@ class RequestFormat:
     def parse(self, answer: Mapping[str, Any]) -> PartialResponse:
         """Converts an answer. The last token of an aborted response is dropped.
 
-        SGLang has not yet checked whether the response ends with that token, by an end token, a stop string or its
-        length. The token is always sampled again: to keep it only in some cases would bias the distribution.
+        SGLang has not checked yet whether the response ends with that token: as an end token, at the end of a stop
+        string, or by its length. The token is always sampled again: keeping it in some cases only would bias the
+        distribution.
 
         Raises:
             ServerError: the answer is malformed, or its weights come from no sync.
@@ -143,7 +144,7 @@ class RequestFormat:
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
             spans = _spans(meta, len(tokens))
-            # An aborted response needs no routes: those of the whole response come with its last part.
+            # An aborted response needs no routes: the last part has the routes of the whole response.
             routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error

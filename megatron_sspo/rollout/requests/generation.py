@@ -23,6 +23,7 @@ from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
+from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
@@ -30,7 +31,6 @@ _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
 _ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
-
 
 _NOTHING, _NO_PARSERS = PartialResponse(), Parsers()
 
@@ -43,9 +43,9 @@ class Requests:
         format: the conversion of requests and answers.
         router: the router that chooses the server of a request; None: this class chooses it.
         max_in_flight: largest number of concurrent requests, over all generations.
-        seconds: timeout of a request. Its server is then told to abort and to return the tokens so far; the rest is
-            requested again, as often as necessary. Queue time counts, so a timeout is not a failure; failing to return
-            the partial response is.
+        seconds: timeout of a request. The server is then told to abort it and to return the tokens so far; the rest is
+            requested again, as often as necessary. The time includes waiting in the server's queue, so a timeout is not
+            a failure; a partial response that is not returned is one.
         parsers: the servers' parsers of answers to agents.
         takes_schemas: whether the servers can sample JSON of a schema.
     """
@@ -330,7 +330,7 @@ class ServedGeneration:
         except Exception as error:
             self._finished.put(error)
         finally:
-            await _end(tasks)
+            await cancel(tasks)
 
     async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
         response, episodes = self._requests.generate_response, self._episodes
@@ -344,11 +344,5 @@ class ServedGeneration:
         try:
             rollouts = await asyncio.gather(*tasks)
         finally:
-            await _end(tasks)
+            await cancel(tasks)
         self._finished.put((number, RolloutGroup(prompt=prompt, rollouts=rollouts)))
-
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Environment variables on which the trainer and its servers have to agree, and those that are the trainer's alone."""
+"""Environment variables that the trainer and its servers must share, and variables of the trainer alone."""
 
 import os
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ import torch
 
 from megatron_sspo.rollout.servers.options import Options
 
-# What torchrun, srun scripts and users set for the trainer's ranks. A server would take the trainer's ranks and
-# addresses for its own. The allocator's settings are for training: servers that release their memory, and CUDA IPC,
-# do not work with expandable segments.
+# Variables that torchrun, srun scripts and users set for the trainer's ranks. A server would take the trainer's ranks
+# and addresses for its own. The allocator's settings are for training: servers that release their memory, and CUDA
+# IPC, do not work with expandable segments.
 _TRAINER_ONLY = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -35,7 +35,7 @@ def agree_on_nccl(engine: str, options: Mapping[str, Any]) -> None:
     """Sets NCCL_CUMEM_ENABLE of this process as the servers will have it, unless it is set already.
 
     NCCL's ranks must agree on it within a communicator, and SGLang sets it in its servers: to 0, or to 1 with
-    `enable_symm_mem`. It is set here for servers that get their weights by NCCL, and for those that the run starts on
+    `enable_symm_mem`. It is set here for servers that get their weights by NCCL, and for servers that the run starts on
     its own machine, which inherit the value. Call it before the first communicator, since NCCL reads it only once.
 
     Args:

@@ -10,8 +10,8 @@ from megatron_sspo.processes import agree
 def give_back_cached_memory() -> None:
     """Returns this process's unused GPU memory to the driver.
 
-    torch keeps the memory of freed tensors for later ones. Servers on the same GPU could not take it: after a training
-    step that is all memory of the activations.
+    torch keeps the memory of freed tensors for later tensors, so servers on the same GPU could not use it: after a
+    training step, all memory of the activations.
     """
     if torch.cuda.is_available():
         gc.collect()  # tensors in reference cycles

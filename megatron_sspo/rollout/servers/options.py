@@ -20,9 +20,9 @@ class Options:
     """The fields of `rollouts.options` for this engine."""
 
     num_servers: Count = 1  # servers to start on this machine if `urls` is empty; they share its GPUs equally
-    python: str | None = None  # the interpreter of SGLang's environment; None: that of .venv-sglang
+    python: str | None = None  # the interpreter of SGLang's environment; None: the one in .venv-sglang
     server: Mapping[str, Any] | None = None  # options of SGLang's server by their own names: {"tp_size": 2}
-    address: str = "127.0.0.1"  # this machine's address, at which its own servers and those of `urls` reach it
+    address: str = "127.0.0.1"  # this machine's address, at which its own servers and the servers of `urls` reach it
     urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
     router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
     run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it
@@ -31,8 +31,8 @@ class Options:
     release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
     max_in_flight: Count = 1024  # largest number of concurrent requests, over all servers
     request_seconds: Positive = 600.0  # timeout after which a server returns a partial response, to be continued
-    tool_call_parser: str = ""  # SGLang's parser of calls in answers to agents, by its name there; "": that of Qwen
-    reasoning_parser: str = ""  # SGLang's parser of reasoning in answers to agents; "": what stands before </think>
+    tool_call_parser: str = ""  # the name of SGLang's parser of calls in answers to agents; "": Qwen's format
+    reasoning_parser: str = ""  # the name of SGLang's parser of reasoning in answers; "": the text before </think>
     health_seconds: Positive = 60.0  # a server that does not generate a token within this time is removed
     fewest_servers: Count = 1  # the run ends if fewer servers are left
     max_restarts: Amount = 5  # restarts of each server that the run owns
@@ -42,10 +42,11 @@ class Options:
 
     @property
     def tp_size(self) -> int:
-        """Tensor-parallel ranks of a server."""
-        return int((self.server or {}).get("tp_size", 1))
+        """The number of tensor-parallel ranks of a server."""
+        return (self.server or {}).get("tp_size", 1)
 
 
+_SET_BY_THE_RUN = ("host", "port", "api_key", "admin_api_key")  # options of servers and of the router
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
 )
@@ -67,6 +68,12 @@ def check(options: Options) -> None:
     for name in ("num_servers", "max_in_flight", "fewest_servers", "bucket_bytes"):
         if getattr(options, name) < 1:
             raise UserError(f"{what}.{name} is {getattr(options, name)}: it must be 1 or more")
+    tp_size = (options.server or {}).get("tp_size", 1)
+    if not isinstance(tp_size, int) or isinstance(tp_size, bool) or tp_size < 1:
+        raise UserError(f"{what}.server.tp_size is {tp_size!r}: it must be a whole number of 1 or more")
+    for name in ("server", "router"):
+        if own := [key for key in getattr(options, name) or {} if key.replace("-", "_") in _SET_BY_THE_RUN]:
+            raise UserError(f"{what}.{name} has {own[0]!r}, which the run sets itself: leave it out")
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
@@ -74,7 +81,9 @@ def check(options: Options) -> None:
         raise UserError(_NO_IPC)
     count = len(options.urls) or options.num_servers
     if options.fewest_servers > count:
-        raise UserError(f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers")
+        raise UserError(
+            f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers: lower it, or add some"
+        )
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
         raise UserError(
             f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '

@@ -44,7 +44,7 @@ def has_grammars(options: Options) -> bool:
 
 
 def build_router(options: Options, python: Path, key: str) -> ServerProcess:
-    """Returns sglang-router without servers. It keeps its port when it is restarted, since requests are sent there."""
+    """Returns a router without servers. It keeps its port when it is restarted, because requests are sent there."""
     arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
     return _process(
         options,
@@ -68,7 +68,7 @@ def build_servers(
         model_path: folder with config.json and tokenizer.
         python: an interpreter with SGLang installed.
         key: the API key that the servers require.
-        first_port: port of the first server, followed by those of the others; None takes free ports.
+        first_port: the port of the first server; the others have the next ports. None takes free ports.
 
     Raises:
         UserError: the servers need more GPUs than there are.
@@ -108,7 +108,7 @@ def build_servers(
 
 
 def visible_gpus() -> list[str]:
-    """Returns the visible GPUs as entries for a child's CUDA_VISIBLE_DEVICES: those of this process's, or indices."""
+    """Returns the visible GPUs as a child's CUDA_VISIBLE_DEVICES names them: by this process's names, or by index."""
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]

@@ -13,7 +13,7 @@ from megatron_sspo.rollout.servers.process import ServerProcess
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 60.0  # timeout of its start, and of a change of its servers
+_TIMEOUT_SECONDS = 60.0  # timeout of the router's start, and of a change of its servers
 _POLL_SECONDS = 0.2
 _FIELDS = {"url", "id", "is_healthy"}  # of a worker
 

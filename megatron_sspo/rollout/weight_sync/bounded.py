@@ -1,4 +1,4 @@
-"""Work that needs other processes, and that ends also if one of them has ended."""
+"""Runs work that needs other processes, and stops waiting for it if one of them has failed."""
 
 import queue
 import threading
@@ -8,26 +8,26 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_POLL_SECONDS = 0.1  # between two looks at the other processes; the end of the work is noticed at once
+_POLL_SECONDS = 0.1  # between two checks of the other processes; the end of the work is noticed at once
 
 
 class AbandonedWork(Exception):
-    """Raised for work that was left before its end: another process has failed, or the time is over."""
+    """Raised for work that is not waited for any more: another process has failed, or the time is over."""
 
 
 def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], seconds: float) -> T:
-    """Runs `work` in a thread of its own and returns its result, or leaves it.
+    """Runs `work` in a thread of its own and returns its result, or abandons it.
 
-    A collective of NCCL does not notice that a process has ended, and a thread that is inside cannot be interrupted.
-    So the caller has to wait elsewhere. Work that is left ends when its process group is aborted, or else stays behind
-    in its thread, which does not keep this process alive.
+    A collective of NCCL does not notice that another process has ended, and a thread inside of it cannot be
+    interrupted, so the caller waits in another thread. Abandoned work ends when its process group is aborted;
+    otherwise it stays in its thread, which does not keep this process alive.
 
     Args:
-        has_failed: returns whether another process has failed; it is called again and again.
-        seconds: the time after which the work is left.
+        has_failed: a function that returns whether another process has failed; it is called repeatedly.
+        seconds: the time after which the work is abandoned.
 
     Raises:
-        AbandonedWork: the work was left.
+        AbandonedWork: the work was abandoned.
     """
     results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -53,6 +53,4 @@ def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], second
         try:
             raise error
         finally:
-            del (
-                error
-            )  # or else this frame and the error's traceback would keep each other, and the work's objects, alive
+            del error  # otherwise this frame and the error's traceback would keep each other alive

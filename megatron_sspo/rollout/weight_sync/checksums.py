@@ -32,7 +32,7 @@ _SHOWN = 3  # names in a message
 
 
 class Checksums:
-    """Computes checksums of a stream of Hugging Face-named tensors, and compares them with those of servers.
+    """Computes checksums of a stream of tensors with Hugging Face names, and compares them with those of servers.
 
     Args:
         config: the content of config.json, for the numbers of experts and key-value heads.

@@ -1,4 +1,4 @@
-"""Weight sync through a folder that trainer and servers both see: slow, but with no other requirement."""
+"""Weight sync through a folder that the trainer and the servers both see: slow, and without other requirements."""
 
 import shutil
 from collections.abc import Iterable

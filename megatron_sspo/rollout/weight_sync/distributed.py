@@ -26,7 +26,7 @@ from megatron_sspo.weights.gather import Entry, Gather, Part
 
 _JOIN_SECONDS = 200.0  # for all ranks of all servers to join a group
 _ANSWER_SECONDS = 30.0  # for the other servers to notice that a group is lost; then they are restarted
-_POLL_SECONDS = 0.1  # between two looks at failures; the end of all requests is noticed at once
+_POLL_SECONDS = 0.1  # between two checks for failures; the end of all requests is noticed at once
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class _Plan:
 
     Attributes:
         turns, stops: the values of `Signals` when the sync began.
-        name: the part of the groups' names that they share; it changes when they are made anew.
-        ports: of the stores of new groups, one for each sender; empty if the groups of the last sync are used.
+        name: the common part of the groups' names; new groups have a new one.
+        ports: the ports of the stores of new groups, one for each sender; empty if the last sync's groups are used.
         size: the number of members of a group.
-        has_servers: whether there is anyone to send to.
+        has_servers: whether there is a server to send to.
         observes: whether all weights are also gathered on rank 0 afterwards.
     """
 
@@ -187,7 +187,7 @@ class DistributedTransport(Transport):
         return self._agree(signals, is_sending and is_sent)
 
     def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
-        """Yields the parts of a plan. Of a stream, rank 0 has all parts, and the others yield nothing. A collective."""
+        """Yields the parts of a plan. A stream has all its parts on rank 0, and none on other ranks. A collective."""
         if isinstance(tensors, Gather):
             yield from tensors.parts(bucket_bytes=self._bucket_bytes)
         elif agree.is_main():

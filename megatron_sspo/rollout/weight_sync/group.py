@@ -14,9 +14,9 @@ from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_h
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.ports import free_port
 
-# The group's own timeout is longer than those of the work in it: after it, NCCL's watchdog would end this process.
+# The group's own timeout is longer than the timeouts of its work, because after it NCCL's watchdog ends this process.
 _TIMEOUT = timedelta(seconds=300)
-_POLL_SECONDS = 0.002  # between two looks at a broadcast on a GPU
+_POLL_SECONDS = 0.002  # between two checks of a broadcast on a GPU
 
 
 def backend() -> str:
@@ -42,10 +42,10 @@ def join(address: str, port: int, size: int, name: str) -> Any:
     torch.distributed has no public function for a group with processes outside of the default one.
 
     Args:
-        address, port: of the store, which the trainer's rank 0 has opened.
+        address, port: the address and port of the store, which the trainer's rank 0 has opened.
         size: the number of members.
     """
-    # a rank on another machine knows rank 0's as all ranks do, which servers may not
+    # other ranks reach the machine of rank 0 at MASTER_ADDR, which servers may not be able to reach
     host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
     store = dist.TCPStore(host, port, size, is_master=False, timeout=_TIMEOUT)  # pyright: ignore[reportPrivateImportUsage]
     make: Callable[..., Any] = _new_process_group_helper
@@ -76,8 +76,8 @@ def broadcast(flat: torch.Tensor, ready: Any, group: Any) -> None:
 def abort(group: Any) -> None:
     """Ends a group's collectives, although other members may be dead, and forgets the group.
 
-    Only NCCL can do this. A collective of gloo ends by itself, with the connection or at the group's timeout, and gloo
-    does not wait for it here. A torch without the function leaves NCCL's to the timeout, too.
+    Only NCCL can do this. A collective of gloo ends by itself, with the connection or at the group's timeout, and
+    destroying the group does not wait for it. Without torch's private function, NCCL's end at the timeout, too.
     """
     end = getattr(distributed_c10d, "_abort_process_group", None)
     if backend() != "nccl":

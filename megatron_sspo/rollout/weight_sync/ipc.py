@@ -29,7 +29,7 @@ class IpcTransport(Transport):
     def send(
         self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
     ) -> None:
-        """Replaces all weights of the session's servers, whose keys in the session have the GPU ids of their ranks.
+        """Replaces all weights of the session's servers, whose keys in the session have a list of GPU ids, `devices`.
 
         Raises:
             UserError: no trainer process is on a server's GPU.

@@ -13,14 +13,14 @@ from megatron_sspo.rollout.weight_sync.bounded import AbandonedWork, run_bounded
 from megatron_sspo.rollout.weight_sync.session import NamedTensor
 from megatron_sspo.rollout.weight_sync.signals import Signals
 
-_TURN_SECONDS = 900.0  # for the turn to come: longer than rank 0 waits for the servers' answer to another bucket
-_BROADCAST_SECONDS = 120.0  # for a bucket; the first one also connects the GPUs
+_TURN_SECONDS = 900.0  # limit on the wait for a turn: longer than rank 0 waits for the answers to another bucket
+_BROADCAST_SECONDS = 120.0  # limit for one bucket; the first one also connects the GPUs
 
 
 class Outbox:
     """Broadcasts buckets in a thread of its own, each at its turn, so that the next one can be gathered meanwhile.
 
-    If a broadcast fails or the sync is stopped, it stops the sync, and lets the remaining buckets go.
+    If a broadcast fails or the sync is stopped, the outbox stops the sync on all ranks and drops the other buckets.
 
     Args:
         group: the process group with the servers.
@@ -44,7 +44,7 @@ class Outbox:
         self._buckets.put((turn, flat, ready))
 
     def close(self) -> bool:
-        """Waits until all buckets are sent or let go, and returns whether all were sent.
+        """Waits until all buckets are sent or dropped, and returns whether all were sent.
 
         Raises:
             BaseException: a broadcast failed for another reason than a lost connection.

@@ -10,7 +10,7 @@ from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.weights.gather import Gather, NamedTensor
 
 Observe = Callable[[Iterable[NamedTensor]], Iterable[NamedTensor]]
-"""Yields a stream unchanged, and learns something from it."""
+"""A function that yields a stream unchanged and reads it on the way, for example to compute checksums."""
 
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 """Starts a coroutine in the thread of the engine's requests."""
@@ -159,7 +159,7 @@ class Requests:
         _, late = wait(self._pending.values(), timeout=seconds)
         for request in late:
             request.cancel()
-        error = ServerError(f"it did not answer within the {seconds} s after the process group of the weights was lost")
+        error = ServerError(f"a server did not answer within {seconds} s of the loss of the weights' process group")
         return {key: error if request in late else request.result() for key, request in self._pending.items()}
 
 

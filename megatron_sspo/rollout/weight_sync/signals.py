@@ -17,7 +17,7 @@ class Signals:
     Both are counters of a store that all ranks see and that outlives a sync, so a sync begins with their values.
 
     Args:
-        turns, stops: their values when the sync began, which all ranks have agreed on; by default those of now.
+        turns, stops: the values when the sync began, which all ranks have agreed on; by default the present values.
     """
 
     def __init__(self, turns: int | None = None, stops: int | None = None) -> None:

@@ -30,10 +30,10 @@ class TensorTransport(Transport):
         request = None
         for bucket in buckets(at_rank_0(tensors, observe), self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-            # SGLang 0.5.23 has no other way in: its HTTP endpoint takes a JSON body, whose field
-            # `serialized_named_tensors` it decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for
-            # callers in the server's own process. Every rank reads its own entry of the list (`deserialize_own_rank` in
-            # managers/tp_worker.py), so there is a copy for each.
+            # The HTTP endpoint of SGLang 0.5.23 takes only a JSON body, whose field `serialized_named_tensors` it
+            # decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for callers in the server's own
+            # process. Every rank reads its own entry of the list (`deserialize_own_rank` in managers/tp_worker.py), so
+            # there is a copy for each rank.
             text = base64.b64encode(serialize(bucket)).decode()
             content = {
                 "serialized_named_tensors": [text] * self._tp_size,
