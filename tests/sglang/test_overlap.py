@@ -135,13 +135,13 @@ def test_the_cache_is_flushed_despite_requests_of_other_clients(attach):
 
 def test_memory_is_released_and_resumed(attach, folders, monkeypatch):
     """Checks the steps of releasing memory; on a CPU SGLang releases none."""
-    end = sglang_generation._end
+    end = sglang_generation.cancel
 
     async def end_late(tasks):
         await asyncio.sleep(0.1)
         await end(tasks)
 
-    monkeypatch.setattr(sglang_generation, "_end", end_late)  # `release_memory` may follow the last group at once
+    monkeypatch.setattr(sglang_generation, "cancel", end_late)  # `release_memory` may follow the last group at once
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.release_memory()
