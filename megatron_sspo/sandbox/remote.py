@@ -37,10 +37,7 @@ class RemoteSandbox:
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
             raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
-        if max(self._key) > "\xff" or set("\r\n") & set(self._key):
-            raise UserError(
-                f"the key of the sandbox at {url} has characters that an HTTP header cannot hold: change {KEY}"
-            )
+        check_key(self._key)
         self._request_seconds = request_seconds
         try:
             about = self.request("GET", "/about", None)
@@ -123,6 +120,12 @@ def check_url(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
+
+
+def check_key(key: str) -> None:
+    """Raises UserError if a key, which is not empty, cannot be sent in an HTTP header."""
+    if max(key) > "\xff" or set("\r\n") & set(key):
+        raise UserError(f"the sandbox's key has characters that an HTTP header cannot hold: change {KEY}")
 
 
 class RemoteSession:
