@@ -314,7 +314,13 @@ def test_an_unusable_option_is_named(options, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("wall_seconds", 0), ("memory_bytes", -1), ("processes", 1.5), ("open_files", "9")]
+    ("name", "value"),
+    [
+        *(("wall_seconds", value) for value in (0, float("nan"), float("inf"), 10**7)),
+        *(("memory_bytes", value) for value in (-1, 10**30)),
+        *(("processes", value) for value in (1.5, 10**7)),
+        ("open_files", "9"),
+    ],
 )
 def test_an_invalid_limit_is_refused(name: str, value) -> None:
     with pytest.raises(UserError, match=name):
