@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         size = self.headers.get("Content-Length", "0")
-        if not size.isdigit() or int(size) > _LONGEST_BODY:
+        if not re.fullmatch("[0-9]{1,12}", size) or int(size) > _LONGEST_BODY:
             raise BadRequest(f"a request needs a Content-Length of at most {_LONGEST_BODY} bytes")
         try:
             found = json.loads(self.rfile.read(int(size)) or b"{}")

@@ -121,6 +121,15 @@ def test_a_malformed_request_is_refused(remote: RemoteSandbox, method: str, path
     assert remote.run("print(1)").stdout == "1\n"
 
 
+@pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "1.5", str(1 << 40)])
+def test_a_malformed_length_is_refused(url: str, length: str) -> None:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.request("POST", "/run", None, {"Authorization": f"Bearer {THE_KEY}", "Content-Length": length})
+    answer = connection.getresponse()
+    assert answer.status == 400 and b"Content-Length" in answer.read()
+    connection.close()
+
+
 def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbox) -> None:
     session = remote.session()
     session.execute("x = 0")
