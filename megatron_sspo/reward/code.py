@@ -150,8 +150,9 @@ def read_checks(prompt: Prompt) -> Checks:
             raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: it must be Python source")
         try:
             statements = ast.parse(text).body
-        except (SyntaxError, ValueError) as error:
-            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): fix or remove the row") from error
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
+            reason = str(error) or type(error).__name__
+            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({reason}): fix or remove the row") from error
         if not statements:
             raise UserError(f"prompt {prompt.id!r}: a test is empty, so every program would pass it: remove the test")
         can_fail = can_fail or any(map(_can_fail, statements))
