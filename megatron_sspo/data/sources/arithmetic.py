@@ -7,6 +7,7 @@ import random
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
 
+_LARGEST_OPERAND = 10**9  # a pair is drawn by its number, which has to fit into 64 bits
 _HELD_OUT_SHARE = {"train": 9, "held_out": 1}  # number of pairs in ten
 
 
@@ -33,8 +34,10 @@ def rows(
         raise UserError(f"arithmetic has no split {split!r}: choose train or held_out")
     if not isinstance(size, int) or size < 1:
         raise UserError(f"arithmetic's size is {size!r}: it must be an integer of 1 or more")
-    if not isinstance(max_operand, int) or max_operand < 1:
-        raise UserError(f"arithmetic's max_operand is {max_operand!r}: it must be an integer of 1 or more")
+    if not isinstance(max_operand, int) or not 1 <= max_operand <= _LARGEST_OPERAND:
+        raise UserError(
+            f"arithmetic's max_operand is {max_operand!r}: it must be an integer from 1 to {_LARGEST_OPERAND:,}"
+        )
     if not 0 <= wrong_fraction <= 1:
         raise UserError(f"arithmetic's wrong_fraction is {wrong_fraction!r}: it must be between 0 and 1")
     draw = random.Random(seed)

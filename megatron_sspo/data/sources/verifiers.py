@@ -17,8 +17,10 @@ def rows(environment: Mapping[str, Any], python: str = "", folder: str = "", siz
     Raises:
         UserError: the interpreter has no verifiers or no such environment, or it has no end.
     """
-    name = str((environment.get("taskset") or {}).get("id", "verifiers"))
+    found = chats(environment, python, folder, size)  # which refuses an environment of another form
+    taskset = environment.get("taskset")
+    name = taskset.get("id", "verifiers") if isinstance(taskset, Mapping) else "verifiers"
     return [
         Row(id=f"{name}:{number}", question=chat, answer="", metadata={TASK: number})
-        for number, chat in enumerate(chats(environment, python, folder, size))
+        for number, chat in enumerate(found)
     ]
