@@ -27,7 +27,8 @@ START_SECONDS = 60.0  # for bubblewrap and Python to start on a busy machine
 STARTED = b"+"  # the first byte in the channel: the program and its clock start here
 
 # Joins the cgroups before any process of the sandbox exists. Ignores the signals that Slurm sends to all processes of a
-# job, since they are meant for the trainer: they would fail the program, and the policy would learn from that.
+# job, since they are meant for the trainer: a program that they end would count as wrong, and the policy would learn
+# from that.
 _JOIN_CGROUPS = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 _START_PROGRAM = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
@@ -138,11 +139,11 @@ class SandboxProcess:
         return reading, writing
 
     def kill(self) -> None:
-        """Sends SIGKILL, without waiting. Any thread may call it while it is not closed.
+        """Sends SIGKILL, without waiting. Any thread may call it until `close`.
 
         The first process of the sandbox is its init: all others die with it, and bubblewrap, its parent, reaps it and
-        ends. Before its pid is known, it waits for a message from bubblewrap. It is then in bubblewrap's process group,
-        so killing that group ends it too.
+        ends. As long as its pid is not known, it waits for a message from bubblewrap and is in bubblewrap's process
+        group, so killing that group ends it too.
         """
         with self._lock:
             if self._has_ended:
@@ -222,7 +223,7 @@ class SandboxProcess:
         self._started = time.monotonic()
 
     def read_status(self) -> bool:
-        """Reads bubblewrap's status, and opens a pidfd of the first process while it lives; False at the end."""
+        """Reads bubblewrap's status, and opens a pidfd of the first process; returns False if bubblewrap has ended."""
         while True:
             try:
                 piece = os.read(self.status, 4096)
@@ -263,7 +264,7 @@ class LimitedPipe:
 def read_until_end(
     process: SandboxProcess, pipes: Sequence[LimitedPipe], channel: LimitedPipe, wall_seconds: float
 ) -> Literal["time", "output"] | None:
-    """Reads until bubblewrap ends, or returns the limit that was reached before. It kills nothing."""
+    """Reads until bubblewrap ends or a limit is reached; returns the limit, or None. It kills nothing."""
     deadline, has_started = time.monotonic() + START_SECONDS, False
     poller = select.poll()
     by_descriptor = {pipe.descriptor: pipe for pipe in pipes}

@@ -1,7 +1,7 @@
 """Containers that both processes hold: each side has a copy, and applies the other side's changes to it.
 
-A container gets a number when it is first passed. Before every message, each side finds its copies that have changed
-since the last one, and sends their new content along. A copy that only this table still references is dropped. So an
+A container gets a number when it is first passed. With every message, each side sends the new content of those of its
+copies that have changed since the message before. A copy that only this table still references is dropped. So an
 argument that the program changes in place also changes in the tests, and `f() is f()` holds for a list that the program
 keeps. A list that the test appends to is longer for the program too.
 """
