@@ -36,6 +36,7 @@ LONG = (
     *("tokens_per_microbatch=8192", "prompts.max_tokens=256", "rollouts.sampling.max_tokens=3840"),
     "megatron={}",
 )
+_NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,6 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
 
 def _peak(stage: Mapping[str, Any]) -> int:
     return max(sum(peak.values()) for peak in stage["peaks"].values())
-
-
-_NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}
 
 
 def _line(cells: Sequence[str]) -> str:
