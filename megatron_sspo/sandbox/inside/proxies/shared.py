@@ -61,7 +61,7 @@ class SharedContainers:
         parity: int,
         encode: values.Convert,
         decode: values.Convert,
-        on_change: Callable[[Any, str, list[Any]], None] | None = None,
+        on_change: Callable[[Any, str, list[Any]], None],
     ) -> None:
         self._next = parity
         self._encode = encode
@@ -150,7 +150,7 @@ class SharedContainers:
         for number, content in changes:
             if (entry := self._entries.get(number)) is None:
                 continue  # this side has dropped it meanwhile
-            if self._on_change is not None and number & 1 == self._parity:
+            if number & 1 == self._parity:
                 self._on_change(entry.container, entry.tag, items_of(entry.container, entry.tag))
             self._fill(entry.container, entry.tag, content)
             entry.synced_items = None
