@@ -41,20 +41,12 @@ class RemoteSandbox:
         self._request_seconds = request_seconds
         try:
             about = self.request("GET", "/about", None)
-            self._limits = Limits(**about["limits"])
-            self._has_total_memory_limit = bool(about["has_total_memory_limit"])
+            self.limits = Limits(**about["limits"])
+            self.has_total_memory_limit = bool(about["has_total_memory_limit"])
         except (SandboxBroken, KeyError, TypeError) as error:
             raise UserError(
                 f"no sandbox can be used at {url}: {error}; check that the server runs and that {KEY} is its key"
             ) from error
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def has_total_memory_limit(self) -> bool:
-        return self._has_total_memory_limit
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
