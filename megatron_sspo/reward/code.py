@@ -105,8 +105,7 @@ class CodeReward:
         with self._lock:
             reasons, self._reasons = self._reasons, Counter()
         shares = {f"code/{reason}": number / reasons.total() for reason, number in sorted(reasons.items())}
-        pool = self._pool.metrics()
-        return {**shares, **{f"code/{name}": pool[name] for name in ("seconds/median", "seconds/p95") if name in pool}}
+        return {**shares, **{f"code/{name}": value for name, value in self._pool.metrics().items()}}
 
     def close(self) -> None:
         """Ends the sandboxes."""
