@@ -101,12 +101,12 @@ class SandboxProcess:
         self._seconds = 0.0
         self._started = time.monotonic()
         self._kills_before = cgroup.num_memory_kills()
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as if_it_fails:
             stdin_file = stack.enter_context(_closing(_memory_file(stdin or "")))
             job_file = stack.enter_context(_closing(_memory_file(json.dumps(job))))
             seccomp_file = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
-            self.status, status = self._pipe(stack)
-            self.channel, channel = self._pipe(stack)
+            self.status, status = self._pipe(stack, if_it_fails)
+            self.channel, channel = self._pipe(stack, if_it_fails)
             command = [
                 *["/bin/sh", "-c", _JOIN_CGROUPS, "sh", *cgroup.procs_files, "--"],
                 *user.setpriv_command,
@@ -125,6 +125,7 @@ class SandboxProcess:
                 start_new_session=True,
                 bufsize=0,
             )
+            if_it_fails.pop_all()
         assert self._popen.stdout and self._popen.stderr
         self.stdin = self._popen.stdin
         self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
@@ -132,10 +133,11 @@ class SandboxProcess:
             os.set_blocking(descriptor, False)
 
     @staticmethod
-    def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-        """Returns the two ends of a pipe; the stack closes the writing end."""
+    def _pipe(stack: contextlib.ExitStack, if_it_fails: contextlib.ExitStack) -> tuple[int, int]:
+        """Returns the two ends of a pipe; `stack` closes the writing end, and `if_it_fails` the reading end."""
         reading, writing = os.pipe()
         stack.callback(os.close, writing)
+        if_it_fails.callback(os.close, reading)
         return reading, writing
 
     def kill(self) -> None:

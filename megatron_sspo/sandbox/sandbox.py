@@ -226,7 +226,10 @@ class Sandbox:
     def _start_process(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[SandboxProcess]:
         with self._slot() as slot:
             parts = (self._bubblewrap, self._image, slot.user, slot.cgroup, self.limits)
-            process = SandboxProcess(*parts, mode, job, stdin)
+            try:
+                process = SandboxProcess(*parts, mode, job, stdin)
+            except OSError as error:  # no process or file descriptor is left on a busy machine
+                raise SandboxBroken(f"the sandbox could not be made: {error}") from error
             try:
                 with self._lock:
                     self._running.add(process)
