@@ -30,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from side_by_side import kilobytes
+
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {"ours": sys.executable, "trl": str(ROOT / ".venv-trl" / "bin" / "python")}
 LEARNING_RATE = 1e-5
@@ -183,7 +185,7 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
 def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
     """Returns CPU seconds of each part, and memory in MB.
 
-    Seconds are the median of three, after a first that is not counted; of generation, a token.
+    Seconds are the median of three calls, after one that is not counted; those of generation are per token.
     """
     import torch
 
@@ -199,11 +201,10 @@ def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
     norm = parts["update"]()
     parts["log π_old"]()
     found = {part: statistics.median(seconds(part) for _ in range(3)) for part in ("update", "log π_old")}
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    kilobytes = int(status.split("VmHWM:")[1].split()[0])
+    memory = kilobytes("VmHWM") / 1000
     tokens = parts["generation"]()
     generation = statistics.median(seconds("generation") for _ in range(3)) / tokens
-    return {**found, "generation": generation, "memory": kilobytes / 1000, "norm": norm}
+    return {**found, "generation": generation, "memory": memory, "norm": norm}
 
 
 def profile(folder: Path) -> str:
@@ -246,19 +247,8 @@ def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
 
 def _run(side: str, folder: Path, microbatch: int, *more: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [
-        PYTHONS[side],
-        "-W",
-        "ignore",
-        __file__,
-        "--side",
-        side,
-        "--folder",
-        str(folder),
-        "--microbatch",
-        str(microbatch),
-        *more,
-    ]
+    command = [PYTHONS[side], "-W", "ignore", __file__, "--side", side, "--folder", str(folder)]
+    command += ["--microbatch", str(microbatch), *more]
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")

@@ -3,10 +3,10 @@
     make install-sglang .venv-verifiers/installed && python benchmarks/agents.py
 
 Each episode is a loop of 3 to 6 turns with a tool in OpenAI's client, which is in the environment of verifiers; every
-second one is streamed. The model is small and random, and each of its answers is given a call. It counts the episodes
-that are lost or counted twice, the turns whose tokens or log-probs in the rollouts are not those that the engine gave,
-the tokens whose log-probs are not those of the weights that the rollout names, and the turns whose conversation would
-have other tokens if its text were tokenized again.
+second one is streamed. The model is small and random, and a call is added to each of its answers. Counted are the
+episodes that are lost or counted twice, the turns whose tokens or log-probs in the rollouts are not those that the
+engine gave, the tokens whose log-probs are not those of the weights that the rollout names, and the turns whose
+conversation would have other tokens if its text were tokenized again.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def sync_and_kill(engine: Any, folder: Path, loop: Loop, num_episodes: int) -> N
 
 
 def spy() -> dict[tuple[int, ...], list[tuple[list[int], list[float]]]]:
-    """Makes the sampler keep what the engine gives it, and returns that: for each prompt, tokens and log-probs."""
+    """Makes the sampler record the engine's answers; returns the record: prompt -> tokens and log-probs of answers."""
     seen: dict[tuple[int, ...], list[tuple[list[int], list[float]]]] = {}
     sample = ServedSampler.sample
 
@@ -145,7 +145,7 @@ def spy() -> dict[tuple[int, ...], list[tuple[list[int], list[float]]]]:
 
 
 def give_calls() -> None:
-    """Makes a call of every answer, because a random model writes none."""
+    """Adds a call of the tool to every answer, because a random model writes none."""
     parse = ServedSampler.parse
 
     async def with_call(self: Any, text: str, tools: Any) -> Any:

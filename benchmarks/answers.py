@@ -10,8 +10,8 @@ accepted. math-verify, of the version that this project installs, reads the gold
 
 Speeds are answers per second of processor time in one process, a new one for each round and variant, so that no cache
 helps. "GSM8K" are numbers in the forms in which models state them. "hard" are formulas of benchmarks/math_reward.py and
-the pairs of the files that are not decided by comparing numbers, words and lists. What is printed are medians of the
-rounds, also of the slowest single comparison.
+the pairs of the files that are not decided by comparing numbers, words and lists. The printed numbers are medians of
+the rounds, also that of the slowest single comparison.
 """
 
 import argparse

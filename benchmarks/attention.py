@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/attention.py
 
 A cell is milliseconds of a forward and backward pass over eight sequences whose lengths fall evenly from the longest to
-five twelfths of it, in float32 on one thread, as the median of --passes in turn. The error is the larger one of both,
-of the gradients of queries, keys and values against float64, relative to their norm. The second table has rows with
-shared prompts, 8 responses to each of 16 prompts of so many tokens, whose lengths fall in the same way; padding is in
-multiplications with a query, a piece.
+five twelfths of it, in float32 on one thread, as the median of --passes in turn. The error is that of the
+gradients of queries, keys and values against float64, relative to their norm; it is the largest of both ways and all
+passes. The second table has rows with shared prompts, 8 responses to each of 16 prompts of so many tokens, whose
+lengths fall in the same way; padding is the number of multiplications with a query that it adds to a piece.
 """
 
 import argparse

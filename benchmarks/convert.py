@@ -174,7 +174,7 @@ def _remove(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Conversion next to cp.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_convert"), help="default: %(default)s")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)

@@ -8,7 +8,7 @@ measured in alternation, as CPU time; the smallest of nine counts. The state is 
 that of a clock.
 
 The processes measure the resident memory of ranks that do not generate. Every rank computes the same number of tokens,
-so the batch grows with the number of ranks. Of tuples every rank gets all, of arrays it gets what it computes.
+so the batch grows with the number of ranks. Every rank gets all tuples, but only the arrays that it computes with.
 """
 
 import argparse

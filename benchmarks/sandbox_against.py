@@ -51,7 +51,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             encoding="utf-8",
         )
-        self._line()  # the sandbox is probed before
+        self._line()  # "ready": the sandbox has passed its probe
 
     def measure(self, expression: str, count: int) -> float:
         """Returns the calls a second, two at a time."""

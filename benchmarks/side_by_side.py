@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -40,11 +39,12 @@ def run_all(
             print(f"round {number + 1}/{rounds}  {variant}", end="\x1b[K\r", flush=True, file=sys.stderr)
             command = [sys.executable, "-W", "ignore", script, "--variant", variant, *arguments]
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=900, check=False
+                command, env=environment, capture_output=True, encoding="utf-8", timeout=900, check=False
             )
             if done.returncode:
                 if number == 0:
-                    print(f"{variant}: left out ({done.stderr.strip().splitlines()[-1]})\x1b[K")
+                    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                    print(f"{variant}: left out ({reason})\x1b[K")
                 continue
             found.setdefault(variant, []).append(json.loads(done.stdout.splitlines()[-1]))
     print("\x1b[K", end="", file=sys.stderr)
@@ -67,7 +67,5 @@ def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline
 
 def kilobytes(name: str) -> int:
     """Returns a number of /proc/self/status, such as VmRSS or VmHWM."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split(f"{name}:")[1].split()[0])

@@ -165,7 +165,7 @@ def main() -> None:
             print(f"{'':26}{'seconds':>10}{'µs a tensor':>14}{'MB/s':>8}{'of baseline':>14}")
             baseline = 0.0
             if options.from_several_alone:
-                variants = {name: variants[name] for name in ("a request a tensor",)}
+                variants = {"a request a tensor": variants["a request a tensor"]}
             for name, (some, given) in variants.items():
                 seconds = median_seconds(folder, urls, some, options.rounds, **given)
                 baseline = baseline or seconds / len(some)

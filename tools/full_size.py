@@ -36,6 +36,7 @@ LONG = (
     *("tokens_per_microbatch=8192", "prompts.max_tokens=256", "rollouts.sampling.max_tokens=3840"),
     "megatron={}",
 )
+_NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +155,6 @@ def _peak(stage: Mapping[str, Any]) -> int:
 def _on_host(stage: Mapping[str, Any]) -> int:
     """Returns the bytes of a checkpoint that a rank has on its host until they are written."""
     return max(stage["checkpoint"].values())
-
-
-_NOT_TERMS = {"update", "old_log_probs", "gather", "tokens_per_second_and_gpu", "model_flops_utilisation"}
 
 
 def _line(cells: Sequence[str]) -> str:

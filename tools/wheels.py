@@ -67,13 +67,13 @@ def unpack(path: Path, wheel: Wheel) -> Path:
 
 
 def run_tool(make: Callable[[Path], None], what: str, default: Path, arguments: Sequence[str] | None) -> int:
-    """Runs the command line of a tool that makes something of wheels, and returns the exit code.
+    """Runs the command line of a tool that makes files from wheels, and returns the exit code.
 
     Args:
-        make: makes it in the folder of the option `--output`.
-        what: describes what is made.
-        default: the folder without the option.
-        arguments: the command line; None: that of the process.
+        make: a function that makes the files in the folder of the option `--output`.
+        what: a description of the files, for `--help`.
+        default: the default of `--output`.
+        arguments: the command line; None takes that of the process.
     """
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--output", type=Path, default=default, help="the folder to write (default: %(default)s)")

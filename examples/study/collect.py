@@ -5,8 +5,8 @@
     results/metrics.csv.gz    a row an update: run, update, and the numbers of `METRICS`
 
 Runs of an earlier collection that are no longer in the folder are kept, so that partial results add up. Objectives are
-compared in pairs of one seed, which have to begin at the same warm start. A processor's rounding changes it, so an
-earlier run of a seed is left out if a run that is found began at another pass@1.
+compared in pairs of runs of one seed, which have to begin at the same warm start. The warm start depends on the
+processor's rounding, so an earlier run is left out if a run in the folder with its seed began at another pass@1.
 """
 
 import csv

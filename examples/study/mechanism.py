@@ -4,7 +4,7 @@
         --set checkpoints_kept=97 --set model.path=... --set model.init=pretrained --set name=mechanism-0
     python -m examples.study.mechanism runs/mechanism-0
 
-At the begin of a cycle of the run the policy θ_0 generates G responses to each prompt. k updates later, at θ_k, each
+At the start of a cycle of the run the policy θ_0 generates G responses to each prompt. k updates later, at θ_k, each
 objective's gradient on them is compared with the policy gradient on as many fresh responses of θ_k to the same prompts.
 The ceiling is the cosine between the on-policy gradients of two halves of twice as many fresh responses. Rows are added
 to results/cosines.csv.

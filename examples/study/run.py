@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = [name.strip() for name in options.only.split(",")] if options.only else list(SWEEPS)
     if unknown := [name for name in names if name not in SWEEPS]:
-        parser.error(f"there is no sweep {unknown[0]!r}: choose of {', '.join(SWEEPS)}")
+        parser.error(f"there is no sweep {unknown[0]!r}: choose from {', '.join(SWEEPS)}")
     most = max(min(SWEEPS[name].seeds, options.seeds) for name in names)
     rounds = range(1, most + 1) if options.seed_by_seed else [options.seeds]
     try:

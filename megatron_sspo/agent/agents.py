@@ -14,7 +14,7 @@ _CLOSE_SECONDS = 10.0
 
 
 class Agents:
-    """An agent and its limits. An agent that blocks its thread delays other episodes, and never the engine.
+    """An agent and its limits. An agent that blocks its thread delays other episodes, but never the engine.
 
     Args:
         agent: the agent.
@@ -58,7 +58,8 @@ class Agents:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS) if tasks else None
+            if tasks:
+                await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
             if close := getattr(self._agent, "close", None):
                 await close()
 

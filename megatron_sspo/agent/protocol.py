@@ -15,8 +15,8 @@ Reward = float | Mapping[str, float] | None
 class Agent(Protocol):
     """A program that calls the policy as often and with whatever messages it likes.
 
-    `megatron_sspo/agent/<name>.py` defines `agent(**options)`, which builds one; a class with such an `__init__` does
-    too. If it has an `async def close(self)`, that is called at the end.
+    `megatron_sspo/agent/<name>.py` defines `agent(**options)`, a function or a class that makes an agent. If the agent
+    has an `async def close(self)`, this is called at the end.
     """
 
     async def run(self, base_url: str, prompt: Prompt) -> Reward:
@@ -26,7 +26,7 @@ class Agent(Protocol):
         `Endpoint` an episode is cancelled.
 
         Args:
-            base_url: what a client of OpenAI's API is given. Its path contains the episode's key.
+            base_url: the address for a client of OpenAI's API. Its path contains the episode's key.
             prompt: the question: `messages` is the chat that the prompts' source renders, `answer` the gold answer.
 
         Returns:
@@ -37,10 +37,10 @@ class Agent(Protocol):
 
 
 def reward_parts(found: Any) -> dict[str, float]:
-    """Returns the parts of a reward as an agent returns it; without parts it has one part, "agent".
+    """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts.
 
     Raises:
-        UserError: it is neither None, nor a finite number, nor some by name.
+        UserError: the reward is neither None, nor a finite number, nor a mapping of names to finite numbers.
     """
     if found is None:
         return {}

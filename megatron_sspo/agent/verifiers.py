@@ -33,7 +33,7 @@ def agent(environment: Mapping[str, Any], python: str = "", folder: str = "") ->
 
 
 class Verifiers:
-    """The worker process, and the episodes that wait for it. See `agent`."""
+    """The worker process, and the episodes that wait for its answers. See `agent`."""
 
     def __init__(self, environment: Mapping[str, Any], python: str = "", folder: str = "") -> None:
         self._environment, self._python, self._folder = environment, python, folder
@@ -56,7 +56,10 @@ class Verifiers:
                 "verifiers in prompts.source"
             )
         async with self._starting:
-            process = self._process or await self._start()
+            if self._reading is None or self._reading.done():  # there is no process, or it has ended
+                self._process = await self._start()
+        process = self._process
+        assert process is not None
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
@@ -99,7 +102,6 @@ class Verifiers:
         assert process.stdin is not None and process.stdout is not None
         _send(process, self._environment)
         _check_first(await process.stdout.readline(), self._python)
-        self._process = process
         self._reading = asyncio.create_task(self._read(process))
         return process
 
@@ -121,11 +123,11 @@ def chats(
     """Returns the chats that the tasks of an environment begin with, in the order of their numbers.
 
     Args:
-        environment: see `agent`, as are `python` and `folder`.
+        environment, python, folder: see `agent`.
         size: the number of tasks, from the first one; None is all.
 
     Raises:
-        UserError: the interpreter has no verifiers or no such environment, or it has no end.
+        UserError: the interpreter has no verifiers or no such environment, or its tasks have no end and `size` is None.
     """
     sent = "".join(f"{json.dumps(line)}\n" for line in (environment, {"number": 0, "rows": size}))
     try:
@@ -143,7 +145,11 @@ def chats(
 
 
 def _command(python: str) -> list[str]:
-    return [python or sys.executable, "-P", str(_WORKER)]  # -P: this file is no replacement for verifiers
+    return [
+        python or sys.executable,
+        "-P",
+        str(_WORKER),
+    ]  # -P: `verifiers.py` beside the worker must not shadow the package
 
 
 def _variables(folder: str) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Worker:
 
     Args:
         config: the environment's configuration.
-        answers: where the answers go.
+        answers: the file to which answers are written.
     """
 
     def __init__(self, config: Any, answers: TextIO) -> None:
@@ -82,7 +82,7 @@ class Worker:
         self._in_progress: dict[int, asyncio.Task[None]] = {}
 
     async def commands(self, reader: asyncio.StreamReader) -> None:
-        """Runs commands until there are no more."""
+        """Runs commands until the end of their file."""
         while line := await reader.readline():
             command = json.loads(line)
             number = command["number"]
@@ -158,7 +158,7 @@ def write(answers: TextIO, content: Any) -> None:
 
 async def main() -> None:
     """Opens the environment, and runs commands until the other process has none left or has ended."""
-    # what the environment prints, and what its processes read, is not the protocol
+    # the protocol gets its own descriptors: the environment prints to stdout, and its processes read stdin
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

@@ -141,7 +141,7 @@ class CodeAct:
         raise AssertionError
 
     def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
-        """Runs a cell and returns its observation; None if it is no longer needed when a slot is free.
+        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free.
 
         Raises:
             UserError: the sandbox is broken.
@@ -181,7 +181,7 @@ class CodeAct:
 
     @contextlib.contextmanager
     def _slot(self, is_needed: Callable[[], bool]) -> Iterator[bool]:
-        """Acquires one of the slots for cells while it is needed; yields whether a slot was acquired."""
+        """Waits for one of the slots for cells while the caller needs one; yields whether it has one."""
         has_slot = False
         while is_needed() and not (has_slot := self._slots.acquire(timeout=_POLL_SECONDS)):
             pass

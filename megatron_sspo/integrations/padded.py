@@ -14,7 +14,8 @@ def check_objective(objective: Objective) -> None:
     """Checks that padded matrices hold all that an objective asks for.
 
     Raises:
-        UserError: it is a function or class that was not called, or it needs inputs besides log-probs and advantages.
+        UserError: the objective is a function or class that was not called, or needs other inputs than log-probs and
+            advantages.
     """
     if not takes(objective, "log_probs", "old_log_probs", "advantages", "segments"):
         raise UserError(f"the objective is {objective!r}: pass an object such as sspo() or grpo(eps_high=0.28)")

@@ -11,19 +11,14 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import (
-    check_objective,
-    counts_tokens,
-    padded_sums,
-    segments_of,
-)
+from megatron_sspo.integrations.padded import check_objective, counts_tokens, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, Penalties, Sums, sspo
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.correction import scale_gradient
 
 _RELEASE = "1.16."
-# Options of the losses that the objective takes the place of. They must have their defaults.
+# Options of the losses that the objective replaces. They must have their defaults.
 _REPLACED = (
     "loss_type",
     "importance_sampling_level",
@@ -77,8 +72,8 @@ class SSPOTrainer(GRPOTrainer):
         **options: the arguments of GRPOTrainer.
 
     Raises:
-        UserError: an option of `args` belongs to a loss that the objective takes the place of, TRL is another release,
-            or the objective cannot be computed here.
+        UserError: an option of `args` belongs to a loss that the objective replaces, TRL is another release, or the
+            objective cannot be computed here.
     """
 
     _tag_names = ["trl", "sspo"]  # noqa: RUF012 (TRL's)
@@ -100,7 +95,7 @@ class SSPOTrainer(GRPOTrainer):
         check_objective(objective)
         if not trl.__version__.startswith(_RELEASE):
             raise UserError(
-                f"TRL is {trl.__version__}, and SSPOTrainer takes the place of private methods of TRL {_RELEASE}0: "
+                f"TRL is {trl.__version__}, and SSPOTrainer overrides private methods of TRL {_RELEASE}0: "
                 "pip install trl==1.16.0"
             )
         args = options.get("args") or next((value for value in positional if isinstance(value, GRPOConfig)), None)
@@ -178,7 +173,7 @@ class SSPOTrainer(GRPOTrainer):
 
 
 def _loss_mask(inputs: dict[str, Any]) -> Tensor:
-    """Returns which tokens of the responses the model wrote, and not a tool: [B, L]."""
+    """Returns the mask of the response tokens that the model wrote, and not a tool: [B, L]."""
     mask = inputs["completion_mask"]
     return (mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]).bool()
 
@@ -188,8 +183,8 @@ def _check_config(args: GRPOConfig, objective: Objective) -> None:
     for name in _REPLACED:
         if (value := getattr(args, name)) != defaults[name]:
             raise UserError(
-                f"GRPOConfig.{name} is {value!r}, but it belongs to TRL's own losses, which the objective takes the "
-                "place of: leave it out, and write the objective's parameters as in objective=grpo(0.2, 0.28)"
+                f"GRPOConfig.{name} is {value!r}, but it belongs to TRL's own losses, which the objective replaces: "
+                "leave it out, and write the objective's parameters as in objective=grpo(0.2, 0.28)"
             )
     reuse = args.steps_per_generation * args.num_iterations
     if counts_tokens(objective) and reuse % args.gradient_accumulation_steps:

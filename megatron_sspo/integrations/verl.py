@@ -18,12 +18,7 @@ from verl.workers.config import PolicyLossConfig
 
 from megatron_sspo.config.expression import read_objective
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import (
-    check_objective,
-    counts_tokens,
-    padded_sums,
-    segments_of,
-)
+from megatron_sspo.integrations.padded import check_objective, counts_tokens, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, OverLength
 from megatron_sspo.objective.average import average_of
@@ -99,7 +94,7 @@ def policy_loss(
     corrected = log_prob if rollout_is_weights is None else scale_gradient(log_prob, rollout_is_weights)
     sums = padded_sums(objective, corrected, old_log_prob, advantages, mask, segments)
 
-    info = config.global_batch_info  # of the whole batch; what is None was not split
+    info = config.global_batch_info  # numbers of the whole batch; None if the batch was not split
     processes = info.get("dp_size") or 1
     num_sequences = _of_batch(info, "global_batch_size", segments.num_sequences, processes)
     num_tokens = _of_batch(info, "batch_num_tokens", segments.num_tokens, processes)
@@ -111,7 +106,7 @@ def policy_loss(
     shares.add_sums(sums)
     means = shares.means(shares.stack())
     metrics = {f"actor/{name}": mean for name, mean in means.items()}
-    # what verl's dashboards show: the share of tokens without gradient, and an estimate of KL(π_old ‖ π_θ)
+    # the names of verl's dashboards: the share of tokens without gradient, and an estimate of KL(π_old ‖ π_θ)
     metrics["actor/pg_clipfrac"] = means.get("token_weight/zero", 0.0)
     metrics["actor/ppo_kl"] = -means["log_ratio/mean"]
     return loss, metrics

@@ -105,8 +105,7 @@ class CodeReward:
         with self._lock:
             reasons, self._reasons = self._reasons, Counter()
         shares = {f"code/{reason}": number / reasons.total() for reason, number in sorted(reasons.items())}
-        pool = self._pool.metrics()
-        return {**shares, **{f"code/{name}": pool[name] for name in ("seconds/median", "seconds/p95") if name in pool}}
+        return {**shares, **{f"code/{name}": value for name, value in self._pool.metrics().items()}}
 
     def close(self) -> None:
         """Ends the sandboxes."""
@@ -150,8 +149,9 @@ def read_checks(prompt: Prompt) -> Checks:
             raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: it must be Python source")
         try:
             statements = ast.parse(text).body
-        except (SyntaxError, ValueError) as error:
-            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({error}): fix or remove the row") from error
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
+            reason = str(error) or type(error).__name__
+            raise UserError(f"prompt {prompt.id!r}: a test is not Python ({reason}): fix or remove the row") from error
         if not statements:
             raise UserError(f"prompt {prompt.id!r}: a test is empty, so every program would pass it: remove the test")
         can_fail = can_fail or any(map(_can_fail, statements))

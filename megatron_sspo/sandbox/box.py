@@ -27,7 +27,8 @@ START_SECONDS = 60.0  # for bubblewrap and Python to start on a busy machine
 STARTED = b"+"  # the first byte in the channel: the program and its clock start here
 
 # Joins the cgroups before any process of the sandbox exists. Ignores the signals that Slurm sends to all processes of a
-# job, since they are meant for the trainer: they would fail the program, and the policy would learn from that.
+# job, since they are meant for the trainer: a program that they end would count as wrong, and the policy would learn
+# from that.
 _JOIN_CGROUPS = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 _START_PROGRAM = "import sys; sys.path.append('/sandbox'); from megatron_sspo.sandbox.inside.start import main; main()"
@@ -100,12 +101,12 @@ class SandboxProcess:
         self._seconds = 0.0
         self._started = time.monotonic()
         self._kills_before = cgroup.num_memory_kills()
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as if_it_fails:
             stdin_file = stack.enter_context(_closing(_memory_file(stdin or "")))
             job_file = stack.enter_context(_closing(_memory_file(json.dumps(job))))
             seccomp_file = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
-            self.status, status = self._pipe(stack)
-            self.channel, channel = self._pipe(stack)
+            self.status, status = self._pipe(stack, if_it_fails)
+            self.channel, channel = self._pipe(stack, if_it_fails)
             command = [
                 *["/bin/sh", "-c", _JOIN_CGROUPS, "sh", *cgroup.procs_files, "--"],
                 *user.setpriv_command,
@@ -124,6 +125,7 @@ class SandboxProcess:
                 start_new_session=True,
                 bufsize=0,
             )
+            if_it_fails.pop_all()
         assert self._popen.stdout and self._popen.stderr
         self.stdin = self._popen.stdin
         self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
@@ -131,18 +133,19 @@ class SandboxProcess:
             os.set_blocking(descriptor, False)
 
     @staticmethod
-    def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-        """Returns the two ends of a pipe; the stack closes the writing end."""
+    def _pipe(stack: contextlib.ExitStack, if_it_fails: contextlib.ExitStack) -> tuple[int, int]:
+        """Returns the two ends of a pipe; `stack` closes the writing end, and `if_it_fails` the reading end."""
         reading, writing = os.pipe()
         stack.callback(os.close, writing)
+        if_it_fails.callback(os.close, reading)
         return reading, writing
 
     def kill(self) -> None:
-        """Sends SIGKILL, without waiting. Any thread may call it while it is not closed.
+        """Sends SIGKILL, without waiting. Any thread may call it until `close`.
 
         The first process of the sandbox is its init: all others die with it, and bubblewrap, its parent, reaps it and
-        ends. Before its pid is known, it waits for a message from bubblewrap. It is then in bubblewrap's process group,
-        so killing that group ends it too.
+        ends. As long as its pid is not known, it waits for a message from bubblewrap and is in bubblewrap's process
+        group, so killing that group ends it too.
         """
         with self._lock:
             if self._has_ended:
@@ -222,7 +225,7 @@ class SandboxProcess:
         self._started = time.monotonic()
 
     def read_status(self) -> bool:
-        """Reads bubblewrap's status, and opens a pidfd of the first process while it lives; False at the end."""
+        """Reads bubblewrap's status, and opens a pidfd of the first process; returns False if bubblewrap has ended."""
         while True:
             try:
                 piece = os.read(self.status, 4096)
@@ -263,7 +266,7 @@ class LimitedPipe:
 def read_until_end(
     process: SandboxProcess, pipes: Sequence[LimitedPipe], channel: LimitedPipe, wall_seconds: float
 ) -> Literal["time", "output"] | None:
-    """Reads until bubblewrap ends, or returns the limit that was reached before. It kills nothing."""
+    """Reads until bubblewrap ends or a limit is reached; returns the limit, or None. It kills nothing."""
     deadline, has_started = time.monotonic() + START_SECONDS, False
     poller = select.poll()
     by_descriptor = {pipe.descriptor: pipe for pipe in pipes}

@@ -1,6 +1,6 @@
 """A control group for each sandbox, if this process may make one: the only limit that holds for a tree of processes.
 
-It supports version 1 (memory and pids, each at its own mount) and version 2 (a delegated group).
+Version 1 (memory and pids, each at its own mount) and version 2 (a delegated group) of cgroups are supported.
 """
 
 import contextlib

@@ -144,7 +144,7 @@ class Image:
         folder.mkdir()
         found = _shared_libraries(binaries)
         homes = {path.parent for path in found}
-        # the C library loads it by name when a thread ends, so ldd does not list it
+        # the C library loads libgcc_s by its name when a thread ends, so ldd does not list it
         found |= {home / "libgcc_s.so.1" for home in homes if (home / "libgcc_s.so.1").exists()}
         for path in found:
             if not path.is_relative_to(self.root):

@@ -1,8 +1,8 @@
-"""Checks programs in a bounded number of sandboxes at a time, and measures the checks."""
+"""Checks programs in a bounded number of sandboxes at a time, and measures their latency."""
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,7 +26,6 @@ class SandboxPool:
         self._runner = runner
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox")
         self._lock = threading.Lock()
-        self._reasons: Counter[str] = Counter()
         self._latencies: deque[float] = deque(maxlen=_MAX_LATENCIES)
 
     def check_all(self, checks: Iterable[tuple[str, Sequence[str], Sequence[Case]]]) -> list[Verdict]:
@@ -39,21 +38,19 @@ class SandboxPool:
                 future.cancel()
 
     def metrics(self) -> dict[str, float]:
-        """Returns counts since the last call, by the reason of the end, and the latency's median and 95th percentile.
+        """Returns the median and the 95th percentile of the latency since the last call; empty if there was no check.
 
         The latency is that of the last 10,000 checks, in seconds; it does not include the wait in the queue.
         """
         with self._lock:
-            reasons, latencies = self._reasons, sorted(self._latencies)
-            self._reasons, self._latencies = Counter(), deque(maxlen=_MAX_LATENCIES)
-        found = {
-            "count": float(reasons.total()),
-            **{f"ended/{reason}": float(n) for reason, n in sorted(reasons.items())},
+            latencies = sorted(self._latencies)
+            self._latencies.clear()
+        if not latencies:
+            return {}
+        return {
+            "seconds/median": latencies[len(latencies) // 2],
+            "seconds/p95": latencies[int(len(latencies) * 0.95)],
         }
-        if latencies:
-            found["seconds/median"] = latencies[len(latencies) // 2]
-            found["seconds/p95"] = latencies[int(len(latencies) * 0.95)]
-        return found
 
     def close(self) -> None:
         """Ends running programs; waiting ones do not start. It may be called more than once."""
@@ -65,6 +62,5 @@ class SandboxPool:
         started = time.monotonic()
         verdict = self._runner.check(program, tests, cases)
         with self._lock:
-            self._reasons[verdict.reason] += 1
             self._latencies.append(time.monotonic() - started)
         return verdict

@@ -110,8 +110,9 @@ def probe(runner: Runner) -> None:
         raise UserError(_with_remedy(str(error))) from error
     if succeeded:
         raise UserError(
-            f"the sandbox is not secure, these attacks succeeded: {', '.join(succeeded)}. No code is executed in it. "
-            "See docs/sandbox.md for what the machine or the container needs, or name a remote sandbox by its url"
+            f"the sandbox is not secure, because these attacks succeeded: {', '.join(succeeded)}. No code is executed "
+            "in it. See docs/sandbox.md for what the machine or the container needs, or name a remote sandbox by its "
+            "url"
         )
 
 

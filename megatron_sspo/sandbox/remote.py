@@ -37,27 +37,16 @@ class RemoteSandbox:
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
             raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
-        if max(self._key) > "\xff" or set("\r\n") & set(self._key):
-            raise UserError(
-                f"the key of the sandbox at {url} has characters that an HTTP header cannot hold: change {KEY}"
-            )
+        check_key(self._key)
         self._request_seconds = request_seconds
         try:
             about = self.request("GET", "/about", None)
-            self._limits = Limits(**about["limits"])
-            self._has_total_memory_limit = bool(about["has_total_memory_limit"])
+            self.limits = Limits(**about["limits"])
+            self.has_total_memory_limit = bool(about["has_total_memory_limit"])
         except (SandboxBroken, KeyError, TypeError) as error:
             raise UserError(
                 f"no sandbox can be used at {url}: {error}; check that the server runs and that {KEY} is its key"
             ) from error
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def has_total_memory_limit(self) -> bool:
-        return self._has_total_memory_limit
 
     def run(
         self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
@@ -123,6 +112,12 @@ def check_url(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
+
+
+def check_key(key: str) -> None:
+    """Raises UserError if a key, which is not empty, cannot be sent in an HTTP header."""
+    if max(key) > "\xff" or set("\r\n") & set(key):
+        raise UserError(f"the sandbox's key has characters that an HTTP header cannot hold: change {KEY}")
 
 
 class RemoteSession:

@@ -58,7 +58,7 @@ class Sandbox:
     def __init__(
         self, limits: Limits | None = None, *, python: str = "", packages: Sequence[str] = (), cgroup: str = ""
     ) -> None:
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._bubblewrap = find_bubblewrap()
         self._cgroups = Cgroups(cgroup)
         self._image = Image(python, packages)
@@ -68,10 +68,6 @@ class Sandbox:
         self._running: set[SandboxProcess] = set()
         self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._closed = False
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
 
     @property
     def has_total_memory_limit(self) -> bool:
@@ -98,7 +94,7 @@ class Sandbox:
             stdout=outcome.stdout.decode("utf-8", "replace"),
             stderr=outcome.stderr.decode("utf-8", "replace"),
             exit_code=outcome.exit_code,
-            end_reason=outcome.end_reason(self._limits),
+            end_reason=outcome.end_reason(self.limits),
             seconds=outcome.seconds,
         )
 
@@ -125,7 +121,7 @@ class Sandbox:
 
     def session(self) -> Session:
         """Starts an interpreter that keeps its state from cell to cell; `limits.wall_seconds` applies to each cell."""
-        session = LocalSession(lambda: self._start_process("cells", {"files": {}}, None), self._limits)
+        session = LocalSession(lambda: self._start_process("cells", {"files": {}}, None), self.limits)
         self._sessions.add(session)
         return session
 
@@ -154,18 +150,18 @@ class Sandbox:
         """Runs a sandbox from its start to its end; retries if it breaks, as it can on a busy machine."""
         for pause in (0.1, 1.0):
             try:
-                return self._run_once(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+                return self._run_once(mode, job, stdin, channel_bytes, seconds or self.limits.wall_seconds)
             except SandboxBroken:
                 if self._closed:
                     raise
                 time.sleep(pause)
-        return self._run_once(mode, job, stdin, channel_bytes, seconds or self._limits.wall_seconds)
+        return self._run_once(mode, job, stdin, channel_bytes, seconds or self.limits.wall_seconds)
 
     def _run_once(
         self, mode: str, job: Mapping[str, Any], stdin: str, channel_bytes: int, wall_seconds: float
     ) -> "_Outcome":
         with self._start_process(mode, job, stdin) as process:
-            limit = self._limits.output_bytes
+            limit = self.limits.output_bytes
             pipes = {"stdout": LimitedPipe(process.stdout, limit), "stderr": LimitedPipe(process.stderr, limit)}
             channel = pipes["channel"] = LimitedPipe(process.channel, len(STARTED) + channel_bytes)
             cause = read_until_end(process, list(pipes.values()), channel, wall_seconds)
@@ -178,7 +174,7 @@ class Sandbox:
             if not channel.content.startswith(STARTED) and not out_of_memory:
                 reason = stderr.decode(errors="replace").strip()[-500:] or f"no start within {START_SECONDS:.0f} s"
                 raise SandboxBroken(f"the sandbox could not be made: {reason}")
-            if not (cause or out_of_memory) and process.was_killed(self._limits.cpu_seconds, has_judge=mode != "run"):
+            if not (cause or out_of_memory) and process.was_killed(self.limits.cpu_seconds, has_judge=mode != "run"):
                 raise SandboxBroken("the sandbox was killed from outside, for example by the kernel's OOM killer")
             return _Outcome(
                 stdout=bytes(pipes["stdout"].content),
@@ -212,9 +208,9 @@ class Sandbox:
             "program": program,
             "inputs": [case.stdin for case in cases],  # the expected outputs stay out of the sandbox
             "nonce": nonce,
-            "output_bytes": self._limits.output_bytes,
+            "output_bytes": self.limits.output_bytes,
         }
-        channel_bytes = _VERDICT_BYTES + 8 * self._limits.output_bytes + 128 * len(cases)  # room for JSON escapes
+        channel_bytes = _VERDICT_BYTES + 8 * self.limits.output_bytes + 128 * len(cases)  # room for JSON escapes
         outcome = self._run_with_retries("cases", job, "", channel_bytes=channel_bytes)
         lines = outcome.channel.splitlines()
         for number, case in enumerate(cases, start=1):
@@ -229,8 +225,11 @@ class Sandbox:
     @contextlib.contextmanager
     def _start_process(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[SandboxProcess]:
         with self._slot() as slot:
-            parts = (self._bubblewrap, self._image, slot.user, slot.cgroup, self._limits)
-            process = SandboxProcess(*parts, mode, job, stdin)
+            parts = (self._bubblewrap, self._image, slot.user, slot.cgroup, self.limits)
+            try:
+                process = SandboxProcess(*parts, mode, job, stdin)
+            except OSError as error:  # no process or file descriptor is left on a busy machine
+                raise SandboxBroken(f"the sandbox could not be made: {error}") from error
             try:
                 with self._lock:
                     self._running.add(process)
@@ -252,7 +251,7 @@ class Sandbox:
             slot = self._free.pop() if self._free else None
             self._num_used += 1
         try:
-            slot = slot or _Slot(self._cgroups, self._limits)
+            slot = slot or _Slot(self._cgroups, self.limits)
             yield slot
         finally:
             with self._lock:

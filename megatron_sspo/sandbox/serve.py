@@ -21,7 +21,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH
+from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, check_key
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         size = self.headers.get("Content-Length", "0")
-        if not size.isdigit() or int(size) > _LONGEST_BODY:
+        if not re.fullmatch("[0-9]{1,12}", size) or int(size) > _LONGEST_BODY:
             raise BadRequest(f"a request needs a Content-Length of at most {_LONGEST_BODY} bytes")
         try:
             found = json.loads(self.rfile.read(int(size)) or b"{}")
@@ -246,6 +246,15 @@ def _raise_no_such_path() -> Any:
     raise BadRequest("there is no such path")
 
 
+def _listen(options: argparse.Namespace, runner: Runner, key: str) -> SandboxServer:
+    try:
+        return SandboxServer((options.host, options.port), runner, key, options.concurrency, options.sessions)
+    except (OSError, UnicodeError) as error:  # a name that IDNA cannot encode
+        reason = getattr(error, "strerror", None) or error
+        place = f"{options.host}, port {options.port}"
+        raise UserError(f"the server cannot listen at {place} ({reason}): choose another --host or --port") from error
+
+
 def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -269,13 +278,15 @@ def main() -> int:
         key = os.environ.pop(KEY, "")
         if len(key) < MIN_KEY_LENGTH:
             raise UserError(f"{KEY} has {len(key)} characters: set it to a random key of {MIN_KEY_LENGTH} or more")
+        check_key(key)
         for name in ("concurrency", "sessions"):
             if getattr(options, name) < 1:
                 raise UserError(f"--{name} is {getattr(options, name)}: it must be 1 or more")
+        if not 0 <= options.port <= 65535:
+            raise UserError(f"--port is {options.port}: it must be between 0 and 65535")
         limits = {field.name: getattr(options, field.name) for field in dataclasses.fields(Limits)}
         runner = open_sandbox(limits, python=options.python, packages=options.package, cgroup=options.cgroup)
-        address = (options.host, options.port)
-        with SandboxServer(address, runner, key, options.concurrency, options.sessions) as server:
+        with _listen(options, runner, key) as server:
             print(f"sandbox at http://{options.host}:{server.server_address[1]}", flush=True)
             server.serve_forever()
     except UserError as error:

@@ -61,13 +61,15 @@ class LocalSession:
         Raises:
             SandboxBroken: the sandbox itself could not be made, so no cell was executed.
         """
-        if self._closed:
-            return _SESSION_ENDED
-        return self._thread.submit(self._execute, code, seconds or self._limits.wall_seconds).result()
+        with self._closing:
+            if self._closed:
+                return _SESSION_ENDED
+            future = self._thread.submit(self._execute, code, seconds or self._limits.wall_seconds)
+        return future.result()
 
     def close(self) -> None:
         """Ends the interpreter and all processes that it started. It may be called more than once."""
-        with self._closing:  # the sandbox and a rollout may close it at the same time
+        with self._closing:  # the sandbox and a rollout may close it at the same time, while a cell is sent
             if self._closed:
                 return
             self._closed, self._alive = True, False

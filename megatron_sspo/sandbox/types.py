@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, short_repr
 
 MEBIBYTE = 1024**2
+_LARGEST = {"wall_seconds": 10**6, "processes": 10**6}  # the kernel accepts no more of poll, and of pids.max
+_LARGEST_OF_OTHERS = 10**15
 
 # How a program ended. "error" is an exit code other than 0, "crash" a signal, "time" the deadline or the CPU limit.
 EndReason = Literal["ok", "error", "crash", "time", "memory", "output"]
@@ -19,7 +21,7 @@ class Limits:
     """The limits of a sandbox. A program that exceeds one gets an error, or is killed with all that it started.
 
     Raises:
-        UserError: a limit is not above 0, or not an integer where it has to be one.
+        UserError: a limit is out of range, or not an integer where it has to be one.
     """
 
     wall_seconds: float = 10.0  # after that, every process of the sandbox is killed
@@ -45,8 +47,12 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise UserError(f"the sandbox's {field.name} is {value!r}: it must be a number above 0")
+            largest = _LARGEST.get(field.name, _LARGEST_OF_OTHERS)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= largest:
+                raise UserError(
+                    f"the sandbox's {field.name} is {short_repr(value)}: it must be a number above 0 and at most "
+                    f"{largest:,}"
+                )
             if field.name != "wall_seconds" and not isinstance(value, int):
                 raise UserError(f"the sandbox's {field.name} is {value!r}: it must be an integer")
 

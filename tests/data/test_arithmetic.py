@@ -121,6 +121,7 @@ def test_wrong_demonstrations_keep_the_format(fraction) -> None:
         {"size": "ten"},
         {"size": 1, "split": "test"},
         {"size": 1, "max_operand": 0},
+        {"size": 1, "max_operand": 10**10},
         {"size": 1, "wrong_fraction": 1.5},
     ],
 )

@@ -39,6 +39,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
         ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["test_load_rows:my_rows'", "no option seed", "size"]),
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),
+        ("verifiers", {"environment": {"taskset": "gsm8k"}}, ["environment of verifiers cannot be opened"]),
     ],
 )
 def test_invalid_sources_and_options(source, options, parts) -> None:

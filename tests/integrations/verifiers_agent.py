@@ -38,7 +38,7 @@ class Script(Fixed):
 
 
 def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
-    """One process runs one that is right, one that is wrong, one over its budget, and one that is cancelled."""
+    """One process runs one that is right, one wrong, one over its budget, and one that is cancelled; then it ends."""
     sampler = Script()
 
     async def do(base_url, session, server):
@@ -66,6 +66,10 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
             vf._process.kill()
             with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
                 await vf.run(base_url, task(0))
+            session.num_turns, sampler.seconds = 0, 0.0
+            sampler.prompts.clear()
+            async with asyncio.timeout(500):
+                assert await vf.run(base_url, task(1)) == {"answer": 1.0, "used_tool": 0.1}, "by another process"
         finally:
             await vf.close()
 

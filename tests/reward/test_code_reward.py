@@ -168,6 +168,8 @@ def test_a_test_that_only_defines_is_allowed_beside_one_that_can_fail(tests) -> 
     ("metadata", "message"),
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
+        ({"tests": ["assert " + "-" * 100_000 + "f()"]}, "a test is not Python"),
+        ({"tests": ["assert f() == " + "1 + " * 50_000 + "1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
         ({"tests": 7}, "tests is of type int: it must be a list"),
         ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it must be a list"),

@@ -20,15 +20,14 @@ def limits() -> Limits:
     return Limits(wall_seconds=5.0, cpu_seconds=5, memory_bytes=128 << 20, processes=16, output_bytes=100_000)
 
 
-def test_verdicts_are_in_order_and_counted(limits: Limits) -> None:
+def test_verdicts_are_in_order_and_timed(limits: Limits) -> None:
     pool = SandboxPool(Sandbox(limits), 3)
     try:
         verdicts = pool.check_all(("def f(x): return x % 3", [f"assert f({n}) == 1"], ()) for n in range(30))
         assert [verdict.passed for verdict in verdicts] == [n % 3 == 1 for n in range(30)]
         metrics = pool.metrics()
-        assert metrics["count"] == 30 and metrics["ended/passed"] == 10 and metrics["ended/failed"] == 20
         assert 0 < metrics["seconds/median"] <= metrics["seconds/p95"]
-        assert pool.metrics() == {"count": 0.0}, "since the last call"
+        assert pool.metrics() == {}, "since the last call"
     finally:
         pool.close()
 
@@ -109,7 +108,6 @@ def test_a_thousand_checks_with_hostile_ones_among_them(limits: Limits) -> None:
         growth = resident_kilobytes() - before
         assert [verdict.reason for verdict in verdicts] == [check[3] for check in checks]
         assert growth < 16 * 1024, f"{growth} kB more"
-        assert pool.metrics()["count"] == 1100
         assert_nothing_runs(sandbox)
     finally:
         pool.close()

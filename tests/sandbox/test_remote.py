@@ -121,6 +121,15 @@ def test_a_malformed_request_is_refused(remote: RemoteSandbox, method: str, path
     assert remote.run("print(1)").stdout == "1\n"
 
 
+@pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "1.5", str(1 << 40)])
+def test_a_malformed_length_is_refused(url: str, length: str) -> None:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.request("POST", "/run", None, {"Authorization": f"Bearer {THE_KEY}", "Content-Length": length})
+    answer = connection.getresponse()
+    assert answer.status == 400 and b"Content-Length" in answer.read()
+    connection.close()
+
+
 def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbox) -> None:
     session = remote.session()
     session.execute("x = 0")
@@ -135,14 +144,22 @@ def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbo
     [
         ((), "", "has 0 characters: set it to a random key"),
         ((), "short", "has 5 characters"),
+        ((), THE_KEY + "ключ", "characters that an HTTP header cannot hold"),
+        (("--port", "70000"), THE_KEY, "--port is 70000"),
+        (("--port", "-1"), THE_KEY, "--port is -1"),
+        (("--host", "192.0.2.1"), THE_KEY, "cannot listen at 192.0.2.1, port 0 (Cannot assign requested address)"),
+        (("--host", "a" * 64), THE_KEY, "cannot listen at aaa"),
         (("--concurrency", "0"), THE_KEY, "--concurrency is 0"),
         (("--sessions", "0"), THE_KEY, "--sessions is 0"),
         (("--processes", "-1"), THE_KEY, "processes is -1"),
     ],
 )
-def test_a_server_that_would_not_be_safe_does_not_start(arguments: tuple[str, ...], key: str, message: str) -> None:
+def test_a_server_with_an_invalid_setting_does_not_start(arguments: tuple[str, ...], key: str, message: str) -> None:
     with start_server(*arguments, key=key) as server:
-        _, stderr = server.communicate(timeout=120)
+        try:
+            _, stderr = server.communicate(timeout=60)
+        finally:
+            server.kill()  # one that has started would serve without an end
     assert server.returncode == 2 and message in stderr and stderr.count("\n") == 1
 
 

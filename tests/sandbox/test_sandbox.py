@@ -297,6 +297,23 @@ def test_arrays_pass_between_a_program_and_its_tests() -> None:
         made.close()
 
 
+def test_a_sandbox_that_cannot_be_started_is_tried_again_and_then_an_error(patient: Sandbox, monkeypatch) -> None:
+    start, failures = subprocess.Popen, [True, False, True, True, True]
+
+    def start_some(*arguments, **options):
+        if failures.pop(0):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return start(*arguments, **options)
+
+    patient.run("")
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(subprocess, "Popen", start_some)
+    assert patient.run("print(1)").stdout == "1\n"
+    with pytest.raises(SandboxBroken, match=r"could not be made: .*temporarily unavailable"):
+        patient.run("print(1)")
+    assert len(os.listdir("/proc/self/fd")) == len(before) and failures == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -314,7 +331,13 @@ def test_an_unusable_option_is_named(options, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("wall_seconds", 0), ("memory_bytes", -1), ("processes", 1.5), ("open_files", "9")]
+    ("name", "value"),
+    [
+        *(("wall_seconds", value) for value in (0, float("nan"), float("inf"), 10**7)),
+        *(("memory_bytes", value) for value in (-1, 10**30)),
+        *(("processes", value) for value in (1.5, 10**7)),
+        ("open_files", "9"),
+    ],
 )
 def test_an_invalid_limit_is_refused(name: str, value) -> None:
     with pytest.raises(UserError, match=name):

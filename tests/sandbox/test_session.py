@@ -29,6 +29,22 @@ def test_state_persists_and_a_cell_shows_what_a_notebook_would(session) -> None:
     assert session.execute("input()").endswith("EOFError: EOF when reading a line\n")
 
 
+def test_a_session_that_closes_while_a_cell_is_sent_is_no_error(session) -> None:
+    submit = session._thread.submit
+    closing = threading.Thread(target=session.close)
+
+    def close_before(work, *arguments):
+        if not closing.ident:
+            closing.start()
+            closing.join(2.0)  # long enough for a close that does not wait for the cell
+        return submit(work, *arguments)
+
+    session._thread.submit = close_before
+    assert isinstance(session.execute("1"), str)
+    closing.join()
+    assert session.execute("1") == "[the session is over]"
+
+
 def test_a_traceback_has_the_frames_of_the_cells_alone(session) -> None:
     session.execute("def f():\n    return 1 / 0")
     lines = session.execute("x = 1\nf()").splitlines()

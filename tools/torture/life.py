@@ -86,7 +86,7 @@ class Attempt:
         return self.output.read_text(encoding="utf-8", errors="replace")
 
     def error(self) -> str:
-        """Returns the error message that it ended with; "" if there is none."""
+        """Returns the error message that the attempt ended with; "" if there is none."""
         found = [line for line in self.text().splitlines() if line.startswith("megatron-sspo")]
         return found[0] if found else ""
 

@@ -16,10 +16,10 @@ from megatron_sspo.processes import stop
 from tools.torture import books, leftovers
 from tools.torture.faults import Kind, Moment
 from tools.torture.hang import stacks
-from tools.torture.life import Attempt, Progress
+from tools.torture.life import ROOT, Attempt, Progress
 from tools.torture.machine import Disk, Shim
 from tools.torture.plan import Plan
-from tools.torture.processes import Processes, send
+from tools.torture.processes import TOKEN, Processes, send
 from tools.torture.record import FaultRecord, PhaseRecord
 from tools.torture.scene import FaultContext, NotNow
 from tools.torture.servers import START_SECONDS, Servers
@@ -29,6 +29,7 @@ _STOP_SECONDS = 45.0  # a run that hangs has to end within this time after a sto
 _MAX_ATTEMPTS_WITHOUT_UPDATE = 4  # after so many attempts in a row without an update, a run counts as not recovered
 _ENDING = 3  # in the last so many updates of a run, faults hit its end
 _START_SECONDS = 14.0  # the approximate duration of an attempt's start
+_NOTHING = Kind("none", lambda context: "")
 
 
 class NotRecovered(Exception):
@@ -352,14 +353,8 @@ class Phase:
             file.write(json.dumps(vars(record)) + "\n")
 
 
-_NOTHING = Kind("none", lambda context: "")
-
-
 def run_environment(torture: Torture, folder: Path) -> dict[str, str]:
     """Returns the environment variables of a run's processes."""
-    from tools.torture.life import ROOT
-    from tools.torture.processes import TOKEN
-
     return {
         TOKEN: torture.token,
         "TORTURE_FOLDER": str(torture.folder),

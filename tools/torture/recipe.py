@@ -38,9 +38,7 @@ def served() -> Run:
     return Run(
         name="run",
         model=Model(path=str(FOLDER / "model"), init="random", dtype="float32"),
-        prompts=Prompts(
-            source=str(FOLDER / "prompts.jsonl"), template="{question}", max_tokens=8
-        ),  # as many as three and a half cycles use
+        prompts=Prompts(source=str(FOLDER / "prompts.jsonl"), template="{question}", max_tokens=8),
         rollouts=Rollouts(
             engine="sglang",
             options={"num_servers": 2, "max_restarts": 1000, "health_seconds": 10.0, "verify_every": 2},

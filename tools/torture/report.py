@@ -83,37 +83,28 @@ def _of_kinds(faults: Sequence[FaultRecord], not_run: Sequence[Kind]) -> str:
     by_kind: dict[str, list[FaultRecord]] = defaultdict(list)
     for fault in faults:
         by_kind[fault.kind].append(fault)
-    rows = [
-        [
-            kind,
-            len(some),
-            sum(fault.outcome == "went on" for fault in some),
-            sum(fault.outcome == "resumed" for fault in some),
-            sum(fault.outcome in ("hang", "not recovered") for fault in some),
-            sum(fault.updates_lost for fault in some),
-            f"{statistics.median(fault.seconds for fault in some):.0f} / {max(fault.seconds for fault in some):.0f}",
-            sum(len(fault.processes_left) for fault in some),
-            sum(fault.tracebacks for fault in some),
-        ]
-        for kind, some in sorted(by_kind.items())
-    ]
-    every = list(faults)
-    rows.append(
-        [
-            "**all**",
-            len(every),
-            sum(fault.outcome == "went on" for fault in every),
-            sum(fault.outcome == "resumed" for fault in every),
-            sum(fault.outcome in ("hang", "not recovered") for fault in every),
-            sum(fault.updates_lost for fault in every),
-            "",
-            sum(len(fault.processes_left) for fault in every),
-            sum(fault.tracebacks for fault in every),
-        ]
-    )
+    rows = []
+    for kind, some in sorted(by_kind.items()):
+        seconds = [fault.seconds for fault in some]
+        rows.append(_kind_row(kind, some, f"{statistics.median(seconds):.0f} / {max(seconds):.0f}"))
+    rows.append(_kind_row("**all**", faults, ""))
     rows += [[kind.name, "not run: this machine cannot", "", "", "", "", "", "", ""] for kind in not_run]
     head = "fault|times|went on by itself|resumed|hung|updates lost|s, median / longest|processes left|tracebacks"
-    return _table(head.split("|"), rows)
+    return table(head.split("|"), rows)
+
+
+def _kind_row(kind: str, faults: Sequence[FaultRecord], seconds: str) -> list[object]:
+    return [
+        kind,
+        len(faults),
+        sum(fault.outcome == "went on" for fault in faults),
+        sum(fault.outcome == "resumed" for fault in faults),
+        sum(fault.outcome in ("hang", "not recovered") for fault in faults),
+        sum(fault.updates_lost for fault in faults),
+        seconds,
+        sum(len(fault.processes_left) for fault in faults),
+        sum(fault.tracebacks for fault in faults),
+    ]
 
 
 def _of_phases(phases: Sequence[PhaseRecord]) -> str:
@@ -141,7 +132,7 @@ def _of_phases(phases: Sequence[PhaseRecord]) -> str:
             ]
         )
     head = "run|attempts|updates|made again|rollouts lost|learned from twice|judged wrong|equal to the bit|files left|s"
-    return _table(head.split("|"), rows)
+    return table(head.split("|"), rows)
 
 
 def _of_memory(samples: Sequence[Sample]) -> str:
@@ -161,9 +152,10 @@ def _of_memory(samples: Sequence[Sample]) -> str:
     head = "process|of them|samples|largest resident, MB|second quarter, MB|last quarter, MB|ratio"
     hours = largest_by_hour(samples)
     by_hour = "; ".join(f"hour {hour + 1}, {role}: {size / 1e6:.0f} MB" for (hour, role), size in hours.items())
-    return _table(head.split("|"), rows) + f"\n\nLargest resident memory of one process, by hour: {by_hour}."
+    return table(head.split("|"), rows) + f"\n\nLargest resident memory of one process, by hour: {by_hour}."
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Returns a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

@@ -36,9 +36,7 @@ class FaultContext:
     servers: Servers | None  # the servers that outlive the run
     attempt: Attempt | None = None  # None: the run is down
     num_updates: int = 0
-    rendezvous_port: int | None = (
-        None  # the rendezvous port of the next attempt, if its ranks are to be started one by one
-    )
+    rendezvous_port: int | None = None  # of the next attempt, if its ranks are to be started one by one
     listener: socket.socket | None = None  # a listener at that port; closed when an attempt has ended because of it
 
     def one_of(self, *roles: str, seconds: float = 0.0) -> psutil.Process:

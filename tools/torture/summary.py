@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.torture.memory import Flatness, Sample, flatness
+from tools.torture.report import table
 
 _KINDS = ("kind", "times", "went on by itself", "resumed", "hung", "longest, s")
 _RUNS = (
@@ -24,7 +25,7 @@ def summary(reports: Sequence[Mapping[str, Any]], memories: Sequence[Sequence[Fl
     faults = [fault for report in reports for fault in report["faults"] if fault["kind"] != "none"]
     kinds = [_kind_row(kind, faults) for kind in sorted({fault["kind"] for fault in faults})]
     every = _kind_row("**all**", [{**fault, "kind": "**all**"} for fault in faults])
-    return f"{_table(_RUNS, rows)}\n\n{_table(_KINDS, [*kinds, every])}"
+    return f"{table(_RUNS, rows)}\n\n{table(_KINDS, [*kinds, every])}"
 
 
 def _run_row(report: Mapping[str, Any], memory: Sequence[Flatness]) -> list[object]:
@@ -56,11 +57,6 @@ def _kind_row(kind: str, faults: Sequence[Mapping[str, Any]]) -> list[object]:
     by_itself, resumed = outcomes.count("went on"), outcomes.count("resumed")
     longest = max(fault["seconds"] for fault in found)
     return [kind, len(found), by_itself, resumed, len(found) - by_itself - resumed, round(longest)]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _memory(folder: Path) -> list[Flatness]:

@@ -1,5 +1,6 @@
 """A mixture of several sets as one source."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,12 @@ def _check(name: str, entry: Any) -> None:
         raise UserError(f"{where} is {entry!r}: it must be an object with some of {', '.join(_KEYS)}")
     if unknown := sorted(entry.keys() - set(_KEYS)):
         raise UserError(f"{where} has the unknown key {', '.join(unknown)}: the keys are {', '.join(_KEYS)}")
+    source, options = entry.get("source", name), entry.get("options", {})
+    if not isinstance(source, str):
+        raise UserError(f"{where} has the source {source!r}: it must be text, the name of a source or of a file")
+    if not isinstance(options, Mapping):
+        raise UserError(f"{where} has the options {options!r}: they must be an object")
     weight = entry.get("weight", 1)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    if not is_number or not 0 < weight <= sys.float_info.max:
         raise UserError(f"{where} has the weight {weight!r}: it must be a number above 0; leave an unwanted set out")

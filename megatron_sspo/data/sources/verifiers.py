@@ -11,14 +11,16 @@ def rows(environment: Mapping[str, Any], python: str = "", folder: str = "", siz
     """Returns a row for each task of an environment. The gold answers stay in the environment, which scores episodes.
 
     Args:
-        environment: the options of the agent `verifiers`, as are `python` and `folder`.
+        environment, python, folder: the options of the agent `verifiers`.
         size: the number of tasks, from the first one; None is all.
 
     Raises:
-        UserError: the interpreter has no verifiers or no such environment, or it has no end.
+        UserError: the interpreter has no verifiers or no such environment, or its tasks have no end and `size` is None.
     """
-    name = str((environment.get("taskset") or {}).get("id", "verifiers"))
+    found = chats(environment, python, folder, size)  # which refuses an environment of another form
+    taskset = environment.get("taskset")
+    name = taskset.get("id", "verifiers") if isinstance(taskset, Mapping) else "verifiers"
     return [
         Row(id=f"{name}:{number}", question=chat, answer="", metadata={TASK: number})
-        for number, chat in enumerate(chats(environment, python, folder, size))
+        for number, chat in enumerate(found)
     ]

@@ -54,7 +54,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     Args:
         gold: the gold answer.
         answer: the text between `<answer>` and `</answer>`.
-        formulas: what compares formulas; without it, the result for these is None.
+        formulas: compares formulas; if it is None, so is the result for an answer that needs such a comparison.
 
     An answer that hedges is wrong: if the gold answer is one thing, a list of several is wrong even if it contains it.
     An answer that is still a task is wrong: an arithmetic expression if the gold answer is a number, or a sum, product,

@@ -73,7 +73,7 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
         self._depth = 0
-        self._is_angle = False  # whether what is read is the operand of a function, where degrees have one meaning
+        self._is_angle = False  # whether the operand of a function is being read: elsewhere, degrees are ambiguous
         self._bars = 0  # open absolute values: in one, the next bar closes it
 
     @property

@@ -45,12 +45,12 @@ class Named:
 
     @property
     def is_chain(self) -> bool:
-        """Test of whether there are several values."""
+        """Returns whether there are several values."""
         return len(self.values) > 1
 
     @property
     def value(self) -> str:
-        """The first value."""
+        """Returns the first value."""
         return self.values[0]
 
 
@@ -90,7 +90,7 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
 
 
 def may_be_same(gold: Named, answer: Named) -> bool:
-    """Returns whether the names do not contradict each other: a side without a name may have any."""
+    """Returns whether the names do not contradict each other: a side without a name agrees with any."""
     if gold.names and answer.names:
         return gold.names <= answer.names
     if gold.phrases and answer.phrases:

@@ -8,7 +8,7 @@ from typing import Protocol
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
 from megatron_sspo.reward.answers.number import Number, read_number, split_unit
 
-Verdict = bool | None  # None: two formulas have to be compared, and nothing that does it was given
+Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _NEEDLESS_SPACE = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
@@ -35,7 +35,8 @@ _SHORT_WORDS = frozenset(
         *("mile", "mod", "per", "unit"),
     )
 )
-_KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")  # what every value of a number has
+# A formula without any of these is no number.
+_KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
@@ -46,7 +47,7 @@ _HEDGES = re.compile(
 
 
 class Formulas(Protocol):
-    """Interface of what compares formulas."""
+    """Compares formulas."""
 
     def is_same(self, gold: str, answer: str) -> bool:
         """Returns whether two cleaned texts that are not numbers or words are the same."""

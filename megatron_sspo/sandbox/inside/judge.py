@@ -48,7 +48,7 @@ def judge(job: int, channel: int) -> None:
 
 
 def _exceeded_cpu_limit(child: int) -> bool:
-    for _ in range(50):  # its pipes close shortly before it is dead, or it closed them and still runs
+    for _ in range(50):  # a program's pipes close shortly before it is dead; or it has closed them and still runs
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid == child:
             return os.waitstatus_to_exitcode(status) == -signal.SIGXCPU

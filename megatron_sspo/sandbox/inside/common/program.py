@@ -73,7 +73,7 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: type
 
 
 def format_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> str:
-    """Formats an exception from the program's first frame on; there is none if the program did not compile."""
+    """Formats an exception without this package's frames, which come before the program's."""
     import traceback  # slow to import, and right programs do not need it
 
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE_FOLDER, "<string>")):

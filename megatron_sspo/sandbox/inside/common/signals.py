@@ -32,7 +32,8 @@ def ignore_signals() -> None:
                 with contextlib.suppress(ValueError):  # not the main thread
                     signal.signal(number, new)  # pyright: ignore[reportArgumentType]
 
-    replace_handler(signal.SIG_IGN, do_nothing)  # exec resets a handler, unlike SIG_IGN; the hooks below do so for fork
+    # exec resets a handler, but not SIG_IGN; the hooks below reset the handler at a fork
+    replace_handler(signal.SIG_IGN, do_nothing)
     os.register_at_fork(
         before=lambda: replace_handler(do_nothing, signal.SIG_DFL),
         after_in_parent=lambda: replace_handler(signal.SIG_DFL, do_nothing),

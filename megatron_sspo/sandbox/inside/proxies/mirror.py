@@ -53,7 +53,8 @@ class Handle:
     """The number of an object of the other side.
 
     Attributes:
-        is_direct: whether a test made the object by calling its class; of a class, whether a test uses it as a class.
+        is_direct: for an object, whether a test made it by calling its class; for a class, whether a test uses it as
+            a class.
     """
 
     __slots__ = ("is_direct", "number", "peer")

@@ -1,7 +1,7 @@
 """Containers that both processes hold: each side has a copy, and applies the other side's changes to it.
 
-A container gets a number when it is first passed. Before every message, each side finds its copies that have changed
-since the last one, and sends their new content along. A copy that only this table still references is dropped. So an
+A container gets a number when it is first passed. With every message, each side sends the new content of those of its
+copies that have changed since the message before. A copy that only this table still references is dropped. So an
 argument that the program changes in place also changes in the tests, and `f() is f()` holds for a list that the program
 keeps. A list that the test appends to is longer for the program too.
 """
@@ -61,7 +61,7 @@ class SharedContainers:
         parity: int,
         encode: values.Convert,
         decode: values.Convert,
-        on_change: Callable[[Any, str, list[Any]], None] | None = None,
+        on_change: Callable[[Any, str, list[Any]], None],
     ) -> None:
         self._next = parity
         self._encode = encode
@@ -150,7 +150,7 @@ class SharedContainers:
         for number, content in changes:
             if (entry := self._entries.get(number)) is None:
                 continue  # this side has dropped it meanwhile
-            if self._on_change is not None and number & 1 == self._parity:
+            if number & 1 == self._parity:
                 self._on_change(entry.container, entry.tag, items_of(entry.container, entry.tag))
             self._fill(entry.container, entry.tag, content)
             entry.synced_items = None

@@ -193,9 +193,7 @@ class Rewriter(ItemCounter):
         names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         in_class = bool(self._parameters) and self._parameters[-1] == {"<class>"}
         self._parameters.append({argument.arg for argument in names if argument is not None})
-        if has_checks and (
-            self._is_passed_to_program(node.name) or any(map(self._flow.uses_results, node.decorator_list))
-        ):
+        if has_checks and (node.name in self._flow.passed or any(map(self._flow.uses_results, node.decorator_list))):
             site = self._site(node, "function")
             site.num_reached = 1
             self._blocks.append(site.number)
@@ -229,9 +227,6 @@ class Rewriter(ItemCounter):
         if "next" in names_of(node.body) and can_be_delayed(node.body):
             node.body = ast.copy_location(record_call("lambda_body", delayed(node.body)), node.body)
         return node
-
-    def _is_passed_to_program(self, name: str) -> bool:
-        return name in self._flow.passed
 
     def _site(self, node: ast.AST, kind: str) -> Site:
         return self._sites.add(self._text, getattr(node, "lineno", 0), kind, self._blocks, self._owner)

@@ -18,7 +18,7 @@ from megatron_sspo.sandbox.inside.verdict.trees import walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
-    from typing import Any
+    from typing import Any, NoReturn
 
 _ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "dt": "datetime", "it": "itertools"}
 _MODULES = frozenset(
@@ -120,7 +120,9 @@ class Namespace(dict):
             try:
                 found = importlib.import_module(module)
             except ImportError:
-                return (name in _ALIASES or module in ("numpy", "pytest")) and self._refuse(name), None
+                if name in _ALIASES or module in ("numpy", "pytest"):
+                    self._refuse(name)
+                return False, None
             if all(hasattr(found, attribute) for attribute in attributes):
                 return True, found
         owner = _CONSTANTS.get(name) or _MODULE_OF.get(name)
@@ -131,9 +133,9 @@ class Namespace(dict):
         try:
             return True, getattr(importlib.import_module(owner), name)
         except ImportError:
-            return self._refuse(name), None
+            self._refuse(name)
 
-    def _refuse(self, name: str) -> bool:
+    def _refuse(self, name: str) -> NoReturn:
         self._on_missing(name)
         raise KeyError(name)
 
@@ -167,8 +169,9 @@ class _Uses:
     def _is_about(self, statement: ast.stmt, name: str, others: set[str]) -> bool:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return False  # its statements are examined one by one
-        parts = list(_own_expressions(statement))
-        for part in parts:
+        for part in ast.iter_child_nodes(statement):
+            if not isinstance(part, ast.expr):
+                continue
             called = {id(node.func) for node in walk(part) if isinstance(node, ast.Call)}
             bare = [node for node in walk(part) if isinstance(node, ast.Name) and node.id == name]
             if any(id(node) not in called for node in bare) and not _is_type_test(part, name):
@@ -178,10 +181,6 @@ class _Uses:
                 if not names_of(call) & others and (is_kept or not names_of(part) & (others - _targets(statement))):
                     return True
         return False
-
-
-def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
-    return (part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr))
 
 
 def _targets(statement: ast.stmt) -> set[str]:

@@ -11,10 +11,10 @@ class Site:
     """A check or a block of the tests.
 
     Attributes:
-        keys: the program's results that it looks at; it is excused if another check covers one of them.
-        covers: the program's results whose content it checks.
-        blocks: the numbers of the blocks around it.
-        owner: the outermost function or class around it.
+        keys: the program's results that the check looks at, or that the block depends on.
+        covers: the program's results whose content the check compares; it excuses sites that have one of them as a key.
+        blocks: the numbers of the blocks around the site.
+        owner: the outermost function or class around the site.
     """
 
     def __init__(self, number: int, text: int, line: int, kind: str) -> None:

@@ -1,0 +1,35 @@
+"""The agent `verifiers` and its process, with a stand-in for the package that ends the process."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.agent.verifiers import agent
+from megatron_sspo.types import Prompt
+
+LOADERS = """
+import os, types
+
+def resolve_env_config(environment):
+    return types.SimpleNamespace(taskset=None)
+
+def load_taskset(config):
+    while True:
+        yield os._exit(3)
+"""
+
+
+def test_an_episode_after_the_end_of_the_process_begins_another_one(tmp_path: Path) -> None:
+    (tmp_path / "verifiers" / "v1" / "utils").mkdir(parents=True)
+    (tmp_path / "verifiers" / "v1" / "utils" / "loaders.py").write_text(LOADERS, encoding="utf-8")
+    prompt = Prompt(id="0", tokens=(1,), answer="", metadata={"task": 0})
+
+    async def run_two() -> None:
+        vf = agent({}, folder=str(tmp_path))
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="exit code 3"):
+                await asyncio.wait_for(vf.run("http://127.0.0.1", prompt), 60)
+        await vf.close()
+
+    asyncio.run(run_two())
