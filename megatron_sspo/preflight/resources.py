@@ -114,11 +114,13 @@ def check_port() -> None:
     skipped, because torchrun itself listens on that port.
 
     Raises:
-        UserError: the port is in use.
+        UserError: the port is in use, or is none.
     """
     port = os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:
         return
+    if not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise UserError(f"MASTER_PORT is {port!r}: it must be a number from 1 to 65,535")
     check_free("", int(port), "set MASTER_PORT to a free port")
 
 

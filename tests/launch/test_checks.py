@@ -66,6 +66,10 @@ def test_a_port_that_is_taken(monkeypatch) -> None:
         monkeypatch.setenv("RANK", "0")
         with pytest.raises(UserError, match=r"port \d+ of .* is not free .*: set MASTER_PORT to a free port"):
             resources.check_port()
+        for wrong in ("abc", "0", "70000", "²"):
+            monkeypatch.setenv("MASTER_PORT", wrong)
+            with pytest.raises(UserError, match=f"MASTER_PORT is '{wrong}': it must be a number from 1 to 65,535"):
+                resources.check_port()
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # set by torchrun, which listens itself
         resources.check_port()
 
