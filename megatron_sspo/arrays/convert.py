@@ -86,7 +86,7 @@ def _array(values: Any, what: str, code: str = "") -> np.ndarray:
         try:
             return freeze(np.frombuffer(typed_array(code, values), dtype=code))
         except (TypeError, OverflowError):
-            pass  # said below, in words for the user
+            pass  # the caller checks the array that follows, and raises an error in words for the user
     try:
         return np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:

@@ -1,8 +1,8 @@
-"""Holders of a batch: which rank has what.
+"""The ranks that hold the rollouts of a batch.
 
-Rank 0 holds every rollout whole: it drives the servers, writes checkpoints and shows rollouts. Another rank holds whole
-what its data-parallel rank computes, and of all other rollouts an outline, with which it packs and counts as every rank
-does.
+Rank 0 holds every rollout whole: it drives the servers, writes checkpoints and shows rollouts. Any other rank holds the
+rollouts that its data-parallel rank computes, and an outline of each of the others. Outlines are enough to pack and to
+count as every rank does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -23,12 +23,12 @@ Plan = list[list[list[Part]]]
 
 @dataclass(frozen=True)
 class Alike:
-    """Sequences that may share a prompt: those of a group, or of a group those whose prompt was routed alike.
+    """Sequences that may share a prompt: those of a group, or those of a group whose prompts took the same routes.
 
     Attributes:
         prompt: the number of tokens of the prompt.
         responses: tokens of each sequence after the prompt.
-        numbers: of the sequences in the batch.
+        numbers: the numbers of these sequences in the batch.
     """
 
     prompt: int
@@ -76,7 +76,7 @@ class Packing:
 
     Attributes:
         num_ranks: the number of data-parallel ranks.
-        max_tokens: most tokens of a microbatch.
+        max_tokens: the largest number of tokens of a microbatch.
         segment_multiple: divisor of the length of a segment of the row.
         multiple_of: divisor of the number of microbatches of a rank.
         work: what tokens and attention cost; by default every token costs the same.
@@ -123,13 +123,13 @@ class Packing:
         """Returns a plan with parts of at most `most` sequences, and its time as work.
 
         Ranks wait for each other in every microbatch where they exchange tokens for experts, so a microbatch takes the
-        time of the rank that has most.
+        time of the rank that has the most work.
         """
         items = sorted(item for group in groups for item in self._parts(group, most))
         parts, lengths, work = (
             [part for part, _, _ in items],
-            [one for _, one, _ in items],
-            [one for _, _, one in items],
+            [tokens for _, tokens, _ in items],
+            [cost for _, _, cost in items],
         )
         plan = pack(
             lengths, num_ranks=self.num_ranks, max_tokens=self.max_tokens, multiple_of=self.multiple_of, work=work
@@ -139,7 +139,7 @@ class Packing:
         return time, [[[parts[i] for i in members] for members in of_rank] for of_rank in plan]
 
     def _parts(self, group: Alike, most: int) -> list[tuple[Part, int, int]]:
-        """Cuts a group into as few parts of similar size as have at most `most` sequences and fit into a microbatch.
+        """Cuts a group into as few similar parts as possible, of at most `most` sequences, that fit into a microbatch.
 
         Returns:
             Each part with its tokens and its work.

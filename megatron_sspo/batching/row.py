@@ -5,7 +5,8 @@ and a segment of each sequence, which begins with that token:
 
     [x_1 … x_{P−1} | x_P y_1 | x_P y_2 | … | x_P y_G]
 
-So the row of every response token is its own, also that of the first, and a response without tokens has a segment.
+So every response token, the first one included, is predicted at a position of its own, and a response without tokens
+has a segment too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ class Segment(NamedTuple):
     start: int
     stop: int
     position: int  # of its first token in the sequence
-    prefix: int  # where the shared prompt begins that its tokens attend to, `position` tokens; with 0 tokens, nothing
+    prefix: int  # where the shared prompt begins, whose `position` tokens the segment attends to; unused if that is 0
 
 
 class Span(NamedTuple):
@@ -73,11 +74,11 @@ class Pieces:
     key_rows: torch.Tensor  # [K] int64: the keys' places among the tokens of all context-parallel ranks, rank by rank
     most_queries: int  # of a piece
     most_keys: int  # of a piece
-    num_pairs: int  # of a query and a key, over all pieces, those that causality hides included
+    num_pairs: int  # (query, key) pairs of all pieces, including those that the causal mask hides
 
     @property
     def padding(self) -> float:
-        """The pairs that a piece gets on average where all are padded to the largest number of queries and of keys."""
+        """The pairs that padding adds to a piece on average, if all have the largest numbers of queries and of keys."""
         return self.most_queries * self.most_keys - self.num_pairs / (len(self.cu_queries) - 1)
 
     def to(self, device: torch.device) -> "Pieces":

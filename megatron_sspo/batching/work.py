@@ -16,7 +16,7 @@ class Work:
     pair: int
 
     def of(self, tokens: int, pairs: int) -> int:
-        """Returns the work of so many tokens with so many pairs of queries and keys."""
+        """Returns the work of a number of tokens and a number of (query, key) pairs."""
         return self.token * tokens + self.pair * pairs
 
 
@@ -25,7 +25,7 @@ QUERIES_AT_ONCE = 256
 
 
 def masked_pairs(length: int) -> int:
-    """Returns the number of pairs that are computed for nothing where so many tokens attend to a shared prompt."""
+    """Returns the number of masked pairs that are computed where `length` tokens attend to a shared prompt."""
     full, rest = divmod(length, QUERIES_AT_ONCE)
     return full * (causal_pairs(QUERIES_AT_ONCE) - QUERIES_AT_ONCE) + causal_pairs(rest) - rest
 

@@ -1,7 +1,7 @@
 """The batches of a cycle that are not yet trained on, as flat arrays in one file.
 
-What is long, that is tokens, log-probs, routes and texts, is concatenated over all rollouts, with the lengths beside
-it. The rest of a rollout and the prompts are JSON, which is an array of bytes in the same file.
+Tokens, log-probs, routes and texts are each concatenated over all rollouts, with their lengths in an array of their
+own. The other fields of a rollout and the prompts are JSON, stored as an array of bytes in the same file.
 """
 
 import json
@@ -48,7 +48,7 @@ def write_batches(path: Path, batches: Batches) -> None:
     """Writes batches, atomically; every number keeps every bit."""
     rollouts = [rollout for batch in batches for group in batch for rollout in group.rollouts]
     rows = [[_group_row(group) for group in batch] for batch in batches]
-    # values without a JSON type can only be in a prompt's metadata, which the reward alone reads, and it has
+    # values without a JSON type can only be in a prompt's metadata, which only the reward reads; it is computed already
     content = json.dumps(rows, default=str).encode()
     arrays: dict[str, np.ndarray] = {"rows": np.frombuffer(content, dtype=np.uint8)}
     for name, kinds in _FLAT.items():

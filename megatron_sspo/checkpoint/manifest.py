@@ -53,7 +53,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-        # manifests of earlier releases have no checksum; any other key is a damaged name of one of these
+        # a manifest of an earlier release has these two keys and no checksum; any other manifest must match its own
         if content.keys() != {"run", "files"} and text != _to_text(content["run"], content["files"]):
             raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
@@ -134,7 +134,7 @@ def _entry(path: Path) -> Entry:
 
 
 def _to_text(run: Any, files: Any) -> str:
-    """Returns the text of a manifest, with a checksum of itself; what was read of that text gives it again."""
+    """Returns the text of a manifest, with a checksum of its content; the values read from a text give that text."""
     content = {"run": run, "files": files}
     return json.dumps({**content, "crc32": crc32(json.dumps(content).encode())}, indent=1)
 

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_f
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")
+_METHOD = "sharded_param_state_fully_reshardable"  # Megatron's method that returns the tensors to write or to read
 
 Slices = Mapping[int, tuple[int, int]]
 """Rank of the data-parallel group -> the part of a flat parameter, from and to, that this rank's optimizer holds."""
@@ -47,11 +47,14 @@ def divided_state(optimizer: Any) -> Iterator[None]:
     """Makes each rank write its share of the optimizer's state, and read no more than it needs, inside."""
     with ExitStack() as stack:
         for each in _distributed(optimizer):
+            if not hasattr(each, _METHOD):
+                raise RuntimeError(f"megatron-core's distributed optimizer has no {_METHOD}: update divided_state")
 
             def param_state(model: Any, is_loading: bool = False, *_: Any, of: Any = each) -> dict[int, Any]:
                 return (_tensors_to_read if is_loading else _tensors_to_write)(of, _described(model))
 
-            stack.enter_context(patch.object(each, "sharded_param_state_fully_reshardable", param_state))
+            setattr(each, _METHOD, param_state)  # hides the method of the class until it is deleted
+            stack.callback(delattr, each, _METHOD)
         yield
 
 
@@ -72,7 +75,7 @@ def divide_weights(model: Any, optimizer: Any) -> None:
 def writers(sizes: Sequence[int], slices: Sequence[Slices], num_ranks: int) -> list[int]:
     """Returns the rank that writes each tensor: the one that holds most of it, unless it has its share already.
 
-    No rank gets more than an equal share and the largest tensor.
+    No rank gets more than an equal share plus the largest tensor.
     """
     share, loads, chosen = sum(sizes) / num_ranks, [0] * num_ranks, []
     for size, parts in zip(sizes, slices, strict=True):
@@ -135,9 +138,9 @@ def _tensors_to_write(optimizer: Any, described: Mapping[Any, Any]) -> dict[int,
 
 
 def _collect(optimizer: Any, held: _Held, group: Any) -> dict[str, torch.Tensor]:
-    """Returns a parameter's state on its writer, and nothing on the others, of which those that hold a slice send it.
+    """Returns a parameter's state on its writer; the other ranks send their slices to the writer, and return nothing.
 
-    All ranks come to the parameters in the same order, so none waits for one that waits for it.
+    All ranks go through the parameters in the same order, so no two ranks wait for each other.
     """
     own, ranks = group.rank(), dist.get_process_group_ranks(group)
     if own != held.writer and own not in held.slices:

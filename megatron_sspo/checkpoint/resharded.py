@@ -9,7 +9,7 @@ from megatron.core import tensor_parallel
 
 from megatron_sspo.checkpoint import sharded
 
-# of a parameter group; its learning rate and weight decay are the schedule's
+# fields of a parameter group that the checkpoint sets; the schedule sets the learning rate and the weight decay
 _KEPT = ("step", "betas", "eps")
 
 

@@ -19,7 +19,7 @@ from megatron_sspo.checkpoint.optimizer_state import divide_weights, divided_sta
 from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 
-# newer releases would write with another package
+# by default, newer releases of Megatron-Core write with another package
 _MCORE_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )

@@ -55,7 +55,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 def max_rl(rewards: Tensor) -> Tensor:
     """Â_i = (r_i − μ) / μ with μ = mean_j r_j; 0 if μ = 0: MaxRL (arXiv 2602.02710).
 
-    For rewards of 0 and 1, of which it was made: the fewer responses are right, the more each of them counts.
+    The method was made for rewards of 0 and 1: the fewer responses are right, the more each right one counts.
 
     Raises:
         ValueError: fewer than two rewards, another shape than [G], or a reward that is negative or not finite.
@@ -174,7 +174,8 @@ def _centered(rewards: Tensor) -> Tensor:
 
 def _divided_by_std(centered: Tensor) -> Tensor:
     """Divides numbers, not all of them 0, by their sample standard deviation."""
-    # by a power of two close to 1 first, which changes no digit: the squares of 1e-170 and 1e170 leave fp64's range
+    # a power of two first scales the largest number to about 1, which changes no digit: the squares of 1e-170 and 1e170
+    # leave fp64's range
     _, exponent = math.frexp(float(centered.abs().max()))
     scaled = centered * 2.0 ** -max(exponent, -1000)
     return scaled / scaled.std(correction=1)

@@ -1,4 +1,4 @@
-"""Averages: what a sequence counts for in the sum of a batch, and the one number that the sum is divided by."""
+"""Averages: the factor of each sequence in the sum of a batch, and the one number that the sum is divided by."""
 
 from dataclasses import dataclass
 from typing import Protocol

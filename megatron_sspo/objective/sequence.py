@@ -63,8 +63,8 @@ class SequenceObjective:
     ) -> Sums:
         """Computes minus the sum of a_i w_i Â_i over the sequences of a microbatch.
 
-        An empty sequence has w_i = 1 and no gradient. Neither has a sequence or token whose advantage is 0, however
-        far ρ is.
+        An empty sequence has w_i = 1 and no gradient. A sequence or token whose advantage is 0 has no gradient either,
+        however far ρ is from 1.
 
         Args:
             log_probs: [T] log π_θ of the response tokens, float32 or float64.

@@ -108,7 +108,7 @@ def _count_at_least_one_token() -> None:
 
     def count_at_least_one(*arguments: Any, **options: Any) -> Any:
         of_experts, on_this_rank, on_all_ranks = count(*arguments, **options)
-        if isinstance(on_all_ranks, torch.Tensor):  # of a padding mask
+        if isinstance(on_all_ranks, torch.Tensor):  # counted from a padding mask
             on_all_ranks = on_all_ranks.clamp(min=1)
         return of_experts, on_this_rank, on_all_ranks
 

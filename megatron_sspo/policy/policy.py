@@ -105,9 +105,9 @@ class Policy:
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
         """Returns the batch with log π_old of every response token: those of this policy before it is updated.
 
-        It also gets the entropies of π_old, if the objective needs them, and under R2 the routes that every token took
-        here. Rank 0 gets all values, and another rank those of the sequences that it computes; there, the others become
-        outlines.
+        The batch also gets the entropies of π_old, if the objective needs them, and under R2 the routes that every
+        token took here. Rank 0 gets all values. Any other rank gets the values of the sequences that it computes, and
+        its other rollouts become outlines.
         """
         record = self.run.routing_replay == "R2"
         rank_batch = self._schedule.rank_batch(batch, replay=not record)
@@ -124,7 +124,7 @@ class Policy:
     def reference_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with log π_ref of every response token, for a KL penalty or the objective.
 
-        π_ref has the weights of the run's start. Ranks get what they get of `old_log_probs`.
+        π_ref has the weights of the run's start. Each rank gets the values of the same sequences as in `old_log_probs`.
         """
         self._finish_step()
         parameters = [parameter for chunk in self.chunks for parameter in chunk.parameters()]
@@ -187,9 +187,9 @@ class Policy:
     # ------------------------------------------------------------------ weights out, state out and in
 
     def weights(self) -> Gather:
-        """Returns the weights. Iterated, they are a stream of (Hugging Face name, tensor) on every rank.
+        """Returns the weights; iterating over them yields (Hugging Face name, tensor) on every rank.
 
-        Every rank has to consume all of it, before the next update.
+        Every rank has to consume the whole stream before the next update.
         """
         self._finish_step()
         return self._gather

@@ -33,7 +33,7 @@ class Account:
         sent_to_servers: (rank, bytes of weights that it sends to each server), of all ranks that do.
         collectives: everything that the rank sent.
         flops, memory_traffic: by phase; the traffic is in bytes.
-        seconds: that the rehearsal took, by part.
+        seconds: the duration of the rehearsal, by part.
         process_memory: the largest resident memory of the rehearsal's own process.
     """
 

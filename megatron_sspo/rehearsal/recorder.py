@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):
     Only the routers' choices are replaced, so that the same tokens go to the same experts whatever the weights are.
 
     Args:
-        num_experts: a `topk` over as many columns is a router's choice; 0 for a dense model.
+        num_experts: the number of experts; a `topk` over this many columns is a router's choice. 0 for a dense model.
         route: the experts that each row goes to.
     """
 

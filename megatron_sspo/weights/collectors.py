@@ -1,4 +1,4 @@
-"""Chooses the ranks that put whole weights together, each of them different ones, and in which order they do."""
+"""Chooses the ranks that put whole weights together, the weights that each of them gets, and the order."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ class Lot:
 def assign(pieces: Sequence[Sequence[Piece]], *, most: int) -> dict[int, list[Sequence[Piece]]]:
     """Returns collector -> its rows, every row once, in the table's order.
 
-    The ranks that own the first shard of any row are one of each pipeline stage and expert-parallel rank. If these are
-    more than `most`, neighbours share a collector. A row goes to a collector that holds a shard of it, so that as
-    little as possible is sent; of several, to the one that has the fewest bytes.
+    The ranks that own the first shard of any row are one for each pipeline stage and expert-parallel rank. If there are
+    more than `most` of them, neighbours share a collector. A row goes to a collector that holds a shard of it, so that
+    as little as possible is sent; if several do, to the one with the fewest elements so far.
 
     Args:
         most: the largest number of collectors.

@@ -37,7 +37,7 @@ class Part:
 
     Attributes:
         rank: that rank, the collector.
-        entries: of the tensors, in the same order.
+        entries: the names, shapes and dtypes of the tensors, in the same order.
         tensors: the weights on that rank, None on the others. They may be views of the model's parameters.
     """
 
@@ -158,7 +158,7 @@ class Gather:
 
     @property
     def _sample(self) -> torch.Tensor:
-        """A parameter, whose dtype and device are those of all."""
+        """One of the parameters, which all have the same dtype and device."""
         return next(iter(self.parameters.values())).detach()
 
     def _elements(self, num_bytes: int) -> int:

@@ -8,14 +8,27 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 1,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
-def test_absent_key_value_heads_are_the_query_heads():
-    """Early models of the family llama have no `num_key_value_heads` in config.json."""
-    key = torch.arange(24.0).reshape(8, 3)
+
+@pytest.mark.parametrize(
+    ("family", "heads"), [({"model_type": "llama"}, 16), ({"model_type": "mixtral", **EXPERTS}, 8)]
+)
+def test_absent_key_value_heads_are_the_default_of_the_family(family, heads):
+    """Early models of the family llama have no `num_key_value_heads` in config.json, and Mixtral has 8 by default."""
+    key = torch.arange(192.0).reshape(64, 3)
     parts = {f"model.layers.0.self_attn.{name}_proj.weight": key for name in "qkv"}
     found = []
-    for config in ({"num_attention_heads": 4}, {"num_attention_heads": 4, "num_key_value_heads": 4}):
-        checksums = Checksums(config, tp_size=2, on_gpu=False)
+    for config in ({**family, **SIZES}, {**family, **SIZES, "num_key_value_heads": heads}):
+        checksums = Checksums(config, tp_size=16, on_gpu=False)
         assert [name for name, _ in checksums.observe(parts.items())] == list(parts)
         found.append(checksums._found)
     assert found[0] == found[1] and len(found[0][0]) == 1
@@ -25,7 +38,7 @@ def test_absent_key_value_heads_are_the_query_heads():
     "answer", [{}, {"ranks": 3}, {"ranks": [{}]}, {"ranks": [{"checksums": {}, "parallelism_info": []}]}]
 )
 def test_an_answer_in_another_form_is_one_sentence(answer):
-    checksums = Checksums({"num_attention_heads": 4}, tp_size=1, on_gpu=False)
+    checksums = Checksums({"model_type": "llama", **SIZES}, tp_size=1, on_gpu=False)
     session = SimpleNamespace(
         post=lambda path, content: {0: answer}, servers={0: SimpleNamespace(url="http://127.0.0.1:3")}
     )

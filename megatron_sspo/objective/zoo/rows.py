@@ -1,4 +1,4 @@
-"""Objectives of other papers, one row each. `docs/zoo.md` has the formulas, and where ours departs."""
+"""Objectives of other papers, one row each. `docs/zoo.md` has the formulas, and the differences from the papers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The end of the model: the last stage returns hidden states, of which log-probs of the response rows are computed."""
+"""The end of the model: the last stage returns hidden states, from which log-probs of response tokens are computed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

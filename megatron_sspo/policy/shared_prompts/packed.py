@@ -34,9 +34,9 @@ class RowParams(PackedSeqParams):
 class SharedSeqParams(RowParams):
     """A row in which prompts are shared.
 
-    Its `cu_seqlens_q` says that the row is one sequence. Where Megatron applies the rotary embedding, it does so by
-    them, each sequence from position 0, and that of this row begins where `position_ids` say (see `rotary.py`). Only
-    the attention of this package knows what a token attends to.
+    Its `cu_seqlens_q` says that the row is one sequence. Megatron's rotary embedding would give this sequence the
+    positions from 0 on; `position_ids` has the true positions (see `rotary.py`). Only the attention of this package
+    knows which keys a token attends to.
     """
 
     pieces: Pieces | None = None

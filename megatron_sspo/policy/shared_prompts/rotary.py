@@ -1,4 +1,4 @@
-"""The rotary embedding of packed rows, also of those in which tokens of a segment do not begin at position 0."""
+"""The rotary embedding of packed rows, including rows in which a segment does not begin at position 0."""
 
 from typing import Any
 
@@ -72,8 +72,8 @@ class SharedRotaryEmbedding(_RowEmbedding):
     """Megatron's rotary embedding, which in a row with shared prompts takes a token's position from `position_ids`.
 
     Megatron reads row i of the table of angles at token i of each sequence. A row with shared prompts is one sequence
-    to Megatron, so row i of its table has the angles of the row's token i. No other way holds for the fused kernel too,
-    which begins at 0 by itself.
+    to Megatron, so row i of its table gets the angles of the row's token i. Only this way also works for the fused
+    kernel, which always begins at row 0.
     """
 
     kind = SharedSeqParams

@@ -64,7 +64,7 @@ def with_shared_prompts(stock: type) -> type:
 def refusal_of_any_rank(chunks: Sequence[Any], device: torch.device) -> str:
     """Returns why Transformer Engine cannot compute rows with shared prompts on some rank; "" if it can. A collective.
 
-    It always can where it computes nothing.
+    A rank without attention layers has no reason to refuse.
     """
     layers = [m for chunk in chunks for m in chunk.modules() if isinstance(_attention_of(m), SharedPromptAttention)]
     reasons = agree.all_gather_objects(refusal(layers[0], device) if layers else "")
@@ -123,7 +123,7 @@ def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: 
 
 @contextmanager
 def _without_context_parallelism(module: Any) -> Iterator[None]:
-    """Takes its context-parallel group from a module of Transformer Engine."""
+    """Removes the context-parallel group from a module of Transformer Engine, and restores it at the end."""
     held = {name: getattr(module, name) for name in ("cp_group", "cp_global_ranks", "cp_stream")}
     for name in held:
         setattr(module, name, None)

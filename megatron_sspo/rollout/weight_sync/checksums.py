@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession
+from megatron_sspo.weights.family import load_family
 
 # SGLang fuses some tensors of a checkpoint into one, in this order, and shards each of them over tensor-parallel ranks
 # along a dimension: (name in the checkpoint, name in SGLang, place in the fused tensor, dimension)
@@ -50,8 +51,9 @@ class Checksums:
         dtype: torch.dtype | None = None,
         on_gpu: bool | None = None,
     ) -> None:
-        self._num_experts: int = config.get("num_experts") or config.get("num_local_experts") or 0
-        self._num_key_value_heads: int = config.get("num_key_value_heads") or config["num_attention_heads"]
+        fields = load_family(config).transformer_fields(config)  # with the family's defaults, as in SGLang
+        self._num_experts: int = fields.get("num_moe_experts", 0)
+        self._num_key_value_heads: int = fields["num_query_groups"]
         self._tp_size, self._dtype = tp_size, dtype
         on_gpu = torch.cuda.is_available() if on_gpu is None else on_gpu
         self._digest = digest_on_gpu if on_gpu else digest_on_cpu

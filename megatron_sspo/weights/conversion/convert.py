@@ -89,7 +89,7 @@ def convert(
 
 
 def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
-    """Writes the planned files, or what earlier attempts left of them. Returns how many tensor bytes it copied."""
+    """Writes the planned files, except for the parts that earlier attempts wrote. Returns the tensor bytes copied."""
     partial = partial_path(destination)
     with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
         meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)

@@ -129,7 +129,7 @@ def _to_megatron(stored: Mapping[str, StoredTensor], rows: Sequence[ParameterMap
 def _check_dtypes(
     keys: CheckpointKeys, rows: Sequence[ParameterMap], stored: Mapping[str, StoredTensor], dtype: torch.dtype | None
 ) -> None:
-    """Checks that what becomes one tensor (layers, experts, q, k and v) has one dtype, unless all is cast to one."""
+    """Checks that tensors that become one (layers, experts, q, k and v) have one dtype, unless all are cast to one."""
     first: dict[str, StoredTensor] = {}
     for tensor, key in ((stored[name], keys.locations(row.name)[0].key) for row in rows for name in row.hf):
         other = first.setdefault(key, tensor)

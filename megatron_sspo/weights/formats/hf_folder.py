@@ -64,7 +64,7 @@ class HFFolder(ModelFolder):
         return split_fused_experts(stored, self.config, self.path)
 
     def _check_kind(self) -> None:
-        """Refuses what is not a Hugging Face folder of a whole model, with the way to make one of it."""
+        """Refuses a path that is not a Hugging Face folder of a whole model; the message says how to make one."""
         if not self.path.is_dir():
             raise UserError(
                 f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"

@@ -55,7 +55,7 @@ class RecordTensor:
 
 @dataclass(frozen=True, slots=True)
 class RecordFrame:
-    """The bytes of a record before and after the tensor's. Of the content they depend only on a checksum."""
+    """The bytes of a record before and after the tensor's. They depend on the tensor's values only by a checksum."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
