@@ -3,6 +3,9 @@
     megatron-sspo train examples/qwen3_14b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_14b_code.py:stale      the harsher regime, μ = 4
 
+The study on small models (docs/study.md) found the one-sided gate better where rollouts are stale:
+--set "objective=sspo(Pessimistic(AtanLog()))".
+
 The model writes code between <execute> and </execute>. The code is run, and the model sees its output
 (docs/environments.md). The environment and the reward need a sandbox: bubblewrap on this machine
 (`make install-sandbox`), or a sandbox on another machine (`--set rollouts.environment_options.url=... --set

@@ -2,6 +2,9 @@
 
 megatron-sspo train examples/qwen3_8b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen3_8b_math.py:stale      the harsher regime, μ = 4
+
+The study on small models (docs/study.md) found the one-sided gate better where rollouts are stale:
+--set "objective=sspo(Pessimistic(AtanLog()))".
 """
 
 from megatron_sspo.paper import DAPO_MATH, paper

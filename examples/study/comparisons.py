@@ -26,6 +26,7 @@ class Comparison:
         where: the cell, in words.
         difference: over the seeds that both have; None if there are none.
         adjusted: the p-value after Holm's correction; None if the comparison cannot be decided yet.
+        adjusted_t: the same of the paired t-test, which decides nothing (docs/study.md, "Addition: a t-test").
     """
 
     first: str
@@ -34,6 +35,7 @@ class Comparison:
     where: str
     difference: Difference | None
     adjusted: float | None = None
+    adjusted_t: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -61,17 +63,18 @@ class Comparison:
     def columns(self) -> list[str]:
         """Returns the cells of `COLUMNS`."""
         if self.difference is None:
-            return ["–", "–", "0", "–", NOT_RUN]
+            return ["–", "–", "0", "–", "–", NOT_RUN]
         return [
             interval(self.difference.estimate, signed=True),
             f"{self.difference.probability:.2f}",
             str(self.difference.seeds),
             p_value(self.adjusted),
+            p_value(self.adjusted_t),
             self.word,
         ]
 
 
-COLUMNS = ("difference (95 %)", "P(A > B)", "seeds", "p (Holm)", "verdict")
+COLUMNS = ("difference (95 %)", "P(A > B)", "seeds", "p (Holm)", "p of t (Holm)", "verdict")
 
 
 def compare(study: Study, first: str, second: str, cell: Cell, *, measure: str = "final") -> Comparison:
@@ -101,12 +104,18 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
     A comparison without eight seeds cannot be decided. It is counted with p = 1, so that the others do not become
     easier to decide because runs are missing.
     """
-    known = [one.difference.p if one.complete and one.difference else None for one in comparisons]
-    adjusted = holm([1.0 if p is None else p for p in known])
+    known = [one.difference if one.complete else None for one in comparisons]
+    adjusted = _holm([found and found.p for found in known])
+    adjusted_t = _holm([found and found.p_t for found in known])
     return [
-        replace(one, adjusted=None if p is None else value)
-        for one, p, value in zip(comparisons, known, adjusted, strict=True)
+        replace(one, adjusted=p, adjusted_t=p_t) for one, p, p_t in zip(comparisons, adjusted, adjusted_t, strict=True)
     ]
+
+
+def _holm(values: Sequence[float | None]) -> list[float | None]:
+    """Returns the adjusted p-values; None stays None, and counts as 1."""
+    adjusted = holm([1.0 if p is None else p for p in values])
+    return [None if p is None else found for p, found in zip(values, adjusted, strict=True)]
 
 
 def collapses(runs: Mapping[int, Result]) -> str:

@@ -28,12 +28,14 @@ class Difference:
     Attributes:
         estimate: the mean with its interval.
         p: the two-sided percentile p-value; None with one seed.
+        p_t: the two-sided p-value of a paired t-test; None with one seed, or if all differences are equal.
         seeds: the number of seeds that both have.
         probability: P(A > B) + P(A = B) / 2 over all pairs of a run of A and a run of B.
     """
 
     estimate: Estimate
     p: float | None
+    p_t: float | None
     seeds: int
     probability: float
 
@@ -53,6 +55,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     return Difference(
         estimate=with_interval(float(np.mean(values)), drawn),
         p=None if drawn is None else percentile_p(drawn),
+        p_t=t_test_p(values),
         seeds=len(seeds),
         probability=float(((a > b) + (a == b) / 2).mean()),
     )
@@ -118,6 +121,15 @@ def percentile_p(drawn: np.ndarray) -> float:
     """Returns the two-sided p-value of a mean of zero."""
     beyond = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
     return min(1.0, 2 * (1 + beyond) / (1 + len(drawn)))
+
+
+def t_test_p(values: Sequence[float]) -> float | None:
+    """Returns the two-sided p-value of Student's t-test of a mean of zero; None if the values have no spread."""
+    from scipy.stats import ttest_1samp
+
+    if len(set(values)) < 2:
+        return None
+    return float(ttest_1samp(values, 0.0).pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -1,15 +1,16 @@
 """The report of the study (docs/study.md) on made-up results with a known answer."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap, mannwhitneyu
+from scipy.stats import bootstrap, mannwhitneyu, ttest_1samp
 
-from examples.study import collect, screening, statistics
+from examples.study import collect, objections, screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
 from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
@@ -564,3 +565,62 @@ def test_a_report_of_one_sweep_alone(tmp_path, sweep) -> None:
     files = Files().add("AtanLog", 0.9, sweep=sweep, seeds=2)
     files.read(tmp_path)
     assert main(["--results", str(tmp_path), "--output", str(tmp_path)]) == 0
+
+
+# --- objections
+
+
+def test_numbers_of_the_objections(tmp_path) -> None:
+    """One gate collapses at the ends of its cycles, where its drift is larger and its gradient smaller."""
+    metrics = {
+        update: {
+            "reward": 0.5,
+            "kl_old": 0.1,
+            "grad_norm": 2.0 if update == 1 else 0.25,
+            "below_half_positive_below": 0.02,
+        }
+        for update in (1, 8, 89)
+    }
+    calm = {update: {**numbers, "kl_old": 0.01, "grad_norm": 0.5} for update, numbers in metrics.items()}
+    heights = (0.5, 0.3, 0.3, 0.4, 0.2, 0.4, 0.2, 0.4)
+    low = [*zip(range(0, 96, 12), heights, strict=True), (96, 0.1)]
+    high = [(update, 0.5 if update == 0 else 0.9) for update in range(0, 97, 12)]
+    files = search_rows()
+    for factor in (1, 3):
+        files.add("GRPO masked", 0.1, lr=factor * RATE, curve=low, metrics=metrics)
+        files.add("GRPO", 0.9, lr=factor * RATE, curve=high, metrics=calm)
+    study = files.read(tmp_path)
+    first = next(iter(objections.differences(study)))
+    assert first.startswith("1 lr*  GRPO: final +0.800 (8+ of 8)") and "middles +0.500 (8+ of 8)" in first
+    assert list(objections.classes(study)) == [
+        f"{factor} lr*, {form}: 8 runs, {counts}"
+        for factor in (1, 3)
+        for form, counts in (
+            ("two-sided", "8 collapse, 8 end below their start, 0 learn, 8 are never 0.10 above their start"),
+            ("one-sided", "0 collapse, 0 end below their start, 8 learn, 0 are never 0.10 above their start"),
+        )
+    ]
+    assert next(iter(objections.end_minus_middle(study))) == "1 lr*, two-sided: -0.233 over 8 runs"
+    assert next(iter(objections.drift(study))) == "4 cells: rank correlation of drift and final -1.00"
+    assert next(iter(objections.rise_and_fall(study))).endswith(
+        "8 rise, the last at update 1; 8 fall, the first at update 12"
+    )
+    assert next(iter(objections.norms(study))).endswith(
+        "33.3% above 1; 1.12 in the first update of a cycle, 0.25 in the last"
+    )
+    assert objections.first_cycle(study) == "1 for each seed and update"
+
+
+def test_the_percentile_rule_decides_too_often() -> None:
+    """With eight normal values, as a paired t-test does not."""
+    alone, _ = objections.simulated_errors(trials=200)
+    found = [float(part) for part in re.findall(r"\d\.\d\d", alone)]
+    assert 0.05 < found[0] < 0.2 and found[1] < 0.1
+    assert 0.3 < found[2] < 0.6 and found[3] < 0.1
+
+
+def test_a_t_test_beside_the_percentile_value() -> None:
+    values = {seed: 0.1 + noise for seed, noise in enumerate(NOISE[:8])}
+    found = statistics.paired_difference(values, dict.fromkeys(values, 0.0))
+    assert found is not None and found.p_t == pytest.approx(float(ttest_1samp(list(values.values()), 0).pvalue))
+    assert statistics.t_test_p([0.1, 0.1]) is None and statistics.t_test_p([0.1]) is None
