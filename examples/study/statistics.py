@@ -129,7 +129,8 @@ def t_test_p(values: Sequence[float]) -> float | None:
 
     if len(set(values)) < 2:
         return None
-    return float(ttest_1samp(values, 0.0).pvalue)
+    _, p = ttest_1samp(values, 0.0)
+    return float(p)
 
 
 def holm(values: Sequence[float]) -> list[float]:
