@@ -29,6 +29,7 @@ def main() -> None:
         ("Drift", drift(study)),
         ("Rise and fall (b.2)", rise_and_fall(study)),
         ("Gradient norms above 1, and at the ends of a cycle", norms(study)),
+        ("Tokens with a weight below 1/2, at 3 lr*", light_tokens(study)),
         ("Rewards of the first cycle", [first_cycle(study)]),
     ):
         print(f"\n{title}\n", *lines, sep="\n  ")
@@ -189,6 +190,15 @@ def norms(study: Study) -> Iterator[str]:
             f"{factor} lr*, {'two' if form == 2 else 'one'}-sided: {share:.1%} above 1; {first:.2f} in the first "
             f"update of a cycle, {last:.2f} in the last"
         )
+
+
+def light_tokens(study: Study) -> Iterator[str]:
+    """Yields the mean share of tokens whose weight is below one half, by objective, at the largest learning rate."""
+    for gate, factor, *forms in _cells(study):
+        for label, runs in zip((gate.two_sided, gate.one_sided), forms, strict=True):
+            shares = [value for run in runs.values() for _, value in study.curve(run, "below_half")]
+            if factor == 3 and shares:
+                yield f"{label}: {np.mean(shares):.0%}"
 
 
 def first_cycle(study: Study) -> str:
