@@ -5,6 +5,7 @@ They come from `examples/study/results/`, except for the simulated errors of the
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
@@ -49,10 +50,11 @@ def simulated_errors(trials: int = 1000, comparisons: int = 16) -> Iterator[str]
             means = values @ weights.T
             beyond = np.minimum((means <= 0).sum(axis=1), (means >= 0).sum(axis=1))
             percentile = np.minimum(1, 2 * (1 + beyond) / (1 + SAMPLES))
-            _, t_test = ttest_1samp(values, 0, axis=1)
+            found: Any = ttest_1samp(values, 0, axis=1)
+            t_test = found.pvalue
             smallest.append((percentile.min(), t_test.min()))
             single.append((percentile[0], t_test[0]))
-        any_of, one = (np.array(found) < level for found, level in ((smallest, 0.05 / comparisons), (single, 0.05)))
+        any_of, one = (np.array(pairs) < level for pairs, level in ((smallest, 0.05 / comparisons), (single, 0.05)))
         yield (
             f"correlation {correlation}: one comparison {one[:, 0].mean():.2f}, t {one[:, 1].mean():.2f}; "
             f"any of {comparisons} {any_of[:, 0].mean():.2f}, t {any_of[:, 1].mean():.2f}"
@@ -139,7 +141,9 @@ def drift(study: Study) -> Iterator[str]:
             if drifts:
                 cells.append((np.mean(list(drifts.values())), np.mean([run.final for run in runs.values()])))
             rows += [(factor, form, run.seed, drifts[run.seed], run.area) for run in runs.values()]
-    yield f"{len(cells)} cells: rank correlation of drift and final {spearmanr(*zip(*cells, strict=True))[0]:.2f}"
+    drifts_of, finals_of = zip(*cells, strict=True)
+    correlation: Any = spearmanr(drifts_of, finals_of)
+    yield f"{len(cells)} cells: rank correlation of drift and final {correlation.statistic:.2f}"
     for factor in (1, 3):
         here = np.array([row[1:] for row in rows if row[0] == factor], dtype=float)
         form, seed, drifts, area = here.T

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -129,8 +130,8 @@ def t_test_p(values: Sequence[float]) -> float | None:
 
     if len(set(values)) < 2:
         return None
-    _, p = ttest_1samp(values, 0.0)
-    return float(p)
+    found: Any = ttest_1samp(values, 0.0)
+    return float(found.pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:
