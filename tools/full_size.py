@@ -96,10 +96,8 @@ def rehearse(row: Row) -> dict[str, Any]:
             {
                 "resident": stage["resident"],
                 "peaks": {part: peak for part, peak in stage["peaks"].items() if part != "checkpoint"},  # on hosts
-                "checkpoint": {"held": stage["peaks"]["checkpoint"]["checkpoint"], "written": stage["written"]},
                 "flops": stage["flops"],
                 "seconds": sum(stage["seconds"].values()),
-                "process_memory": stage["process_memory"],
                 "estimate": _estimated(estimates[number]),
             }
             for number, stage in enumerate(found["stages"])
@@ -113,13 +111,10 @@ def _estimated(of_stage: MemoryEstimate) -> dict[str, int]:
 
 
 def tables(results: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the tables in Markdown; sizes are in GB (10⁹ bytes) of the stage that needs most.
-
-    "host" is the memory that a node of 8 GPUs needs to save a checkpoint, if all of its ranks are of that stage.
-    """
+    """Returns the tables in Markdown; sizes are in GB (10⁹ bytes) of the stage that needs most."""
     lines = []
     for table in dict.fromkeys(result["table"] for result in results):
-        heads = ["", "GPUs", "layout", "between updates", "peak", "estimate", "host", "seconds", "largest term", "MFU"]
+        heads = ["", "GPUs", "layout", "between updates", "peak", "estimate", "seconds", "largest term", "MFU"]
         lines += ["", f"### {table}", "", _line(heads), _line(["---"] * len(heads))]
         lines += [_line(_cells(result)) for result in results if result["table"] == table]
     return "\n".join(lines)
@@ -141,7 +136,6 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
         f"{sum(worst['resident'].values()) / 1e9:.1f}",
         f"{peak / 1e9:.1f}",
         f"{worst['estimate']['update'] / 1e9:.1f}",
-        f"{min(gpus, 8) * max(map(_on_host, stages)) / 1e9:.0f}",
         f"{predicted['update']:.1f}",
         max(terms, key=lambda name: terms[name]),
         f"{predicted['model_flops_utilisation']:.0%}",
@@ -150,11 +144,6 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
 
 def _peak(stage: Mapping[str, Any]) -> int:
     return max(sum(peak.values()) for peak in stage["peaks"].values())
-
-
-def _on_host(stage: Mapping[str, Any]) -> int:
-    """Returns the bytes of a checkpoint that a rank has on its host until they are written."""
-    return max(stage["checkpoint"].values())
 
 
 def _line(cells: Sequence[str]) -> str:
