@@ -35,7 +35,7 @@ def write_project(folder: Path) -> None:
                 copy_function=shutil.copyfile,
             )
             done = subprocess.run(
-                [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, text=True, check=False
+                [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, encoding="utf-8", check=False
             )
             if done.returncode:
                 *_, reason = done.stderr.splitlines() or [f"exit code {done.returncode}"]
