@@ -145,11 +145,8 @@ def chats(
 
 
 def _command(python: str) -> list[str]:
-    return [
-        python or sys.executable,
-        "-P",
-        str(_WORKER),
-    ]  # -P: `verifiers.py` beside the worker must not shadow the package
+    # -P: `verifiers.py` beside the worker must not shadow the package
+    return [python or sys.executable, "-P", str(_WORKER)]
 
 
 def _variables(folder: str) -> dict[str, str]:

@@ -112,7 +112,8 @@ def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
     """Returns the memory of the host that a rank needs beside that of its GPU, in the stage that needs most.
 
     While a checkpoint is saved, a rank has its share of the weights and of the optimizer's state there
-    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any.
+    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any. Shares are taken to be
+    equal; one rank may have up to the model's largest tensor and its state in addition.
 
     Raises:
         UserError: the model is not supported, or the layout cannot shard it.

@@ -64,7 +64,7 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
 
 
 def check_host_memory(run: Run, config: Mapping[str, Any], available: int, num_local_ranks: int, host: str) -> None:
-    """Checks that a node with GPUs has the memory into which its ranks copy a checkpoint, unless told otherwise.
+    """Checks that a node has the memory into which its ranks copy a checkpoint, unless `run.check_memory` is False.
 
     Args:
         available: bytes that the host has free.
@@ -114,7 +114,7 @@ def check_port() -> None:
     skipped, because torchrun itself listens on that port.
 
     Raises:
-        UserError: the port is in use, or is none.
+        UserError: the port is in use, or MASTER_PORT is not the number of a port.
     """
     port = os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK") != "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not port:

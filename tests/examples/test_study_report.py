@@ -612,7 +612,7 @@ def test_numbers_of_the_objections(tmp_path) -> None:
 
 
 def test_the_percentile_rule_decides_too_often() -> None:
-    """With eight normal values, as a paired t-test does not."""
+    """Checks the rates for eight normal values, with those of a paired t-test."""
     alone, _ = objections.simulated_errors(trials=200)
     found = [float(part) for part in re.findall(r"\d\.\d\d", alone)]
     assert 0.05 < found[0] < 0.2 and found[1] < 0.1
