@@ -94,8 +94,8 @@ class SandboxProcess:
         stdin: str | None,
     ) -> None:
         self._cgroup = cgroup
-        self._lock = threading.Lock()
-        self._has_ended = self._out_of_memory = False
+        self._lock = threading.RLock()
+        self._is_killed = self._has_ended = self._out_of_memory = False
         self._child: int | None = None  # a pidfd of the sandbox's first process
         self._status_text = b""
         self._seconds = 0.0
@@ -144,17 +144,20 @@ class SandboxProcess:
         """Sends SIGKILL, without waiting. Any thread may call it until `close`.
 
         The first process of the sandbox is its init: all others die with it, and bubblewrap, its parent, reaps it and
-        ends. As long as its pid is not known, it waits for a message from bubblewrap and is in bubblewrap's process
-        group, so killing that group ends it too.
+        ends. Bubblewrap itself is not killed: its child would become a zombie of the machine's init, which in many
+        containers is a program that reaps nothing. If the first process is not known yet, `read_status` kills it.
         """
         with self._lock:
             if self._has_ended:
                 return
+            self._is_killed = True
+            self.read_status()
+            self._kill_child()
+
+    def _kill_child(self) -> None:
+        if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
-                if self._child is not None:
-                    signal.pidfd_send_signal(self._child, signal.SIGKILL)
-                else:
-                    os.killpg(self._popen.pid, signal.SIGKILL)
+                signal.pidfd_send_signal(self._child, signal.SIGKILL)
 
     def end(self) -> bool:
         """Kills all processes that are left and waits for the last one to die. The pipes can still be read.
@@ -167,8 +170,10 @@ class SandboxProcess:
         """
         if self._has_ended:
             return self._out_of_memory
-        self.read_status()
         self.kill()
+        deadline = time.monotonic() + START_SECONDS
+        while self._child is None and self.read_status() and (left := deadline - time.monotonic()) > 0:
+            select.select([self.status], [], [], left)
         try:
             self._popen.wait(_DEATH_SECONDS)
         except subprocess.TimeoutExpired:
@@ -179,8 +184,7 @@ class SandboxProcess:
         self._seconds = time.monotonic() - self._started
         self.read_status()
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._child, signal.SIGKILL)
+            self._kill_child()
             if not select.select([self._child], [], [], _DEATH_SECONDS)[0]:
                 raise RuntimeError(f"a sandbox's process did not die within {_DEATH_SECONDS:.0f} s of its SIGKILL")
         self._cgroup.kill()
@@ -226,18 +230,21 @@ class SandboxProcess:
 
     def read_status(self) -> bool:
         """Reads bubblewrap's status, and opens a pidfd of the first process; returns False if bubblewrap has ended."""
-        while True:
-            try:
-                piece = os.read(self.status, 4096)
-            except BlockingIOError:
-                return True
-            if not piece:
-                return False
-            self._status_text += piece
-            found = re.search(rb'"child-pid": (\d+)', self._status_text)
-            if found and self._child is None:
-                with contextlib.suppress(ProcessLookupError):
-                    self._child = os.pidfd_open(int(found[1]))
+        with self._lock:
+            while True:
+                try:
+                    piece = os.read(self.status, 4096)
+                except BlockingIOError:
+                    return True
+                if not piece:
+                    return False
+                self._status_text += piece
+                found = re.search(rb'"child-pid": (\d+)', self._status_text)
+                if found and self._child is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        self._child = os.pidfd_open(int(found[1]))
+                    if self._is_killed:
+                        self._kill_child()
 
 
 class LimitedPipe:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from megatron_sspo.sandbox.box import START_SECONDS, STARTED, LimitedPipe, SandboxProcess
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, SandboxBroken
 
-_GRACE_SECONDS = 1.0  # for an interrupted interpreter to reply before it is killed
+_GRACE_SECONDS = 3.0  # for an interrupted interpreter to reply before it is killed, on a busy machine too
 _REPLY_BYTES = 1024**2
 _MAX_CHARACTERS = 20_000  # the most characters of an observation
 _SESSION_ENDED = "[the session is over]"

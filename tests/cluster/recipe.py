@@ -9,7 +9,7 @@ from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, P
 from megatron_sspo.types import Prompt, Sampling
 
 HERE = Path(__file__).parent
-_LONGEST_HOLD = 120  # seconds
+_LONGEST_HOLD = 600  # seconds; a busy machine needs minutes for all that a test does meanwhile
 
 
 def recipe() -> Run:

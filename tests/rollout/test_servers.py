@@ -65,16 +65,18 @@ def test_socket_paths_are_short_enough(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec sleep 5\n")  # a process that has ended has no environment
+    printed = tmp_path / "printed"
+    python.write_text(
+        f'#!/bin/sh\nprintf %s "$TMPDIR" > {printed}.part && mv {printed}.part {printed}\nexec sleep 60\n'
+    )
     python.chmod(0o755)
     process = ServerProcess(python, "sglang.launch_server", {}, {}, log=tmp_path / "server.log", key="secret")
     process.start()
     try:
-        (used,) = [
-            entry.partition("=")[2]
-            for entry in Path(f"/proc/{process.pid}/environ").read_text(encoding="utf-8").split("\0")
-            if entry.startswith("TMPDIR=")
-        ]
+        deadline = time.monotonic() + 60
+        while not printed.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        used = printed.read_text(encoding="utf-8")
     finally:
         process.stop()
     assert Path(used).parent == Path("/tmp")

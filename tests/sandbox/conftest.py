@@ -77,6 +77,8 @@ def processes_of(sandbox: Sandbox) -> list[str]:
             next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
             for name in ("Uid:", "PPid:")
         )
+        if "\nState:\tZ" in status and pid not in own:
+            continue  # it runs no more, and only the machine's init can reap it
         is_inside = "sandbox.inside" in command and (pid in own or parent == 1)  # or its parent has ended
         if uid in uids or sandbox._image.folder.name in command or is_inside:
             found.append(f"{pid} (user {uid}): {command}")

@@ -68,10 +68,11 @@ def test_an_attack_is_contained_and_leaves_nothing(
 ) -> None:
     files_before = sorted(os.listdir(host["folder"]))
     targets = {name: value for name, value in host.items() if name not in ("sockets", "process")}
-    result = sandbox.run(PRELUDE + attack.program, json.dumps(targets))
+    used = sandbox if "time" in attack.ends else patient  # a busy machine takes seconds for 500 forks
+    result = used.run(PRELUDE + attack.program, json.dumps(targets))
     assert "THROUGH" not in result.stderr + result.stdout, result.stderr[-2000:]
     assert result.end_reason in attack.ends, result
-    assert_nothing_runs(sandbox)
+    assert_nothing_runs(used)
     assert host["process"].poll() is None, "the host's process was killed"
     assert sorted(os.listdir(host["folder"])) == files_before
     assert not [path for path in ("/marker", "/tmp/marker", "/var/tmp/marker", "/dev/marker") if os.path.exists(path)]

@@ -1,11 +1,16 @@
 """Tests of sessions: cells that run one after another in one sandbox."""
 
+import ctypes
 import threading
+import time
 
+import psutil
 import pytest
 
 from megatron_sspo.sandbox.sandbox import Sandbox
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of
+
+PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 
 
 @pytest.fixture
@@ -43,6 +48,22 @@ def test_a_session_that_closes_while_a_cell_is_sent_is_no_error(session) -> None
     assert isinstance(session.execute("1"), str)
     closing.join()
     assert session.execute("1") == "[the session is over]"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_session_that_closes_at_its_start_leaves_no_zombie(sandbox: Sandbox, seconds: float) -> None:
+    """Lets this process adopt what its children leave behind, as the first process of a container does."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+    try:
+        before = set(psutil.Process().children())
+        for _ in range(3):
+            made = sandbox.session()
+            time.sleep(seconds)
+            made.close()
+        assert set(psutil.Process().children()) - before == set()
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def test_a_traceback_has_the_frames_of_the_cells_alone(session) -> None:

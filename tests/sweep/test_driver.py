@@ -182,7 +182,7 @@ def command(pid: int) -> str:
 def test_a_signal_has_the_runs_save_and_leave(tmp_path, started, number) -> None:
     process = started()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 85 and alive(tmp_path) == []
     assert f"{signal.Signals(number).name} came, and the runs have stopped: the same command continues them" in out
     assert len(list((tmp_path / "attempts").iterdir())) == 2  # no run was started after the signal
@@ -196,7 +196,7 @@ def test_a_second_interrupt_ends_runs_that_do_not_leave(tmp_path, started) -> No
     time.sleep(0.5)
     assert process.poll() is None and len(alive(tmp_path)) == 2
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 85 and alive(tmp_path) == []
 
 
@@ -232,7 +232,7 @@ def test_a_closed_output_does_not_end_a_sweep(tmp_path, trainer) -> None:
     )
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert all((tmp_path / name / "model").is_dir() for name in sweep.order)
 
 
@@ -253,7 +253,7 @@ def test_a_terminal_shows_what_runs_and_may_be_closed(tmp_path, trainer) -> None
     assert process.poll() is None
     for attempt in alive(tmp_path):
         os.kill(attempt, signal.SIGKILL)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert all((tmp_path / name / "model").is_dir() for name in NAMES)
 
 
