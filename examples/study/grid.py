@@ -109,7 +109,7 @@ SWEEPS = {
     "map 1": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=[RATES[0], RATES[2]], seeds=2),
     "map 2 and 4, the rest": Sweep(objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2),
     "map 2 and 4": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[2, 4], rates=[RATES[0], RATES[2]], seeds=2),
-    "map 8": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[8], rates=RATES[:1], seeds=2),
+    "map 8": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[8], rates=RATES[:1], seeds=8),
     "map 8, no gate": Sweep(objectives=NO_GATE, updates_per_sync=[8], rates=RATES[1:], seeds=2),
     "map 16": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[16], rates=RATES, seeds=2),
     "temperatures": Sweep(objectives=TEMPERATURES, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
