@@ -134,6 +134,17 @@ def t_test_p(values: Sequence[float]) -> float | None:
     return float(found.pvalue)
 
 
+def t_interval(values: Sequence[float]) -> Estimate:
+    """Returns the mean with Student's interval; that of values without spread has no width."""
+    from scipy.stats import sem, t
+
+    mean_ = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean_)
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * sem(values))
+    return Estimate(mean_, mean_ - reach, mean_ + reach)
+
+
 def holm(values: Sequence[float]) -> list[float]:
     """Returns p-values adjusted by Holm's method: the i-th smallest of m, times m − i + 1, and never below the last.
 

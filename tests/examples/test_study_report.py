@@ -374,6 +374,34 @@ def test_step_size(tmp_path, smallest, word) -> None:
     assert "0.70 at lr" in str(section)  # (0.5 + 0.9) / 2: the best area of the one-sided form
 
 
+@pytest.mark.parametrize(
+    ("gain", "spread", "seeds", "said"),
+    [
+        (0.10, 0.01, 8, "it matters"),
+        (0.01, 0.01, 8, "it does not matter"),
+        (-0.10, 0.01, 8, "open"),  # the two-sided form is better
+        (0.10, 0.30, 8, "open"),
+        (0.10, 0.01, 7, "not decided"),
+    ],
+)
+def test_the_side_of_a_gate_where_the_learning_rate_is_chosen(tmp_path, gain, spread, seeds, said) -> None:
+    """Each form is at its best learning rate: the two-sided one at a third of lr*, the one-sided one at lr*."""
+    files = search_rows()
+    for factor, two, one in ((1 / 3, 0.6, 0.5), (1, 0.4, 0.6 + gain), (3, 0.1, 0.1)):
+        files.add("SAPO", two, lr=factor * RATE, seeds=seeds)
+        finals = {seed: one + spread * (-1) ** seed for seed in range(seeds)}
+        files.add("SAPO one-sided", finals.__getitem__, lr=factor * RATE, seeds=seeds)
+    body = str(step_size.observe(files.read(tmp_path)))
+    line = next(line for line in reversed(body.splitlines()) if line.startswith("| SAPO |"))
+    assert line.endswith(f"| {said} |"), line
+
+
+def test_the_interval_of_t_by_hand() -> None:
+    found = statistics.t_interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0 and found.low is not None and found.high is not None
+    assert (found.low, found.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), abs=1e-6)
+
+
 # --- questions c to g
 
 
