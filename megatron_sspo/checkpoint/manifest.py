@@ -53,8 +53,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-        # a manifest of an earlier release has these two keys and no checksum; any other manifest must match its own
-        if content.keys() != {"run", "files"} and text != _to_text(content["run"], content["files"]):
+        if text != _to_text(content["run"], content["files"]):
             raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
         return Manifest(files, dict(content["run"]))

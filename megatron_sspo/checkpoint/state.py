@@ -12,7 +12,7 @@ from typing import Any
 
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
@@ -48,26 +48,14 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
     """Flushes the folder to disk, gives it its final name, and removes all but the newest `kept` checkpoints."""
     final = temporary.with_name(temporary.name[1:])
     for path in (*temporary.rglob("*"), temporary):
-        _flush(path)
+        flush_to_disk(path)
     if final.exists():  # the run was resumed from an older checkpoint
         _remove(final)
     temporary.rename(final)
-    _flush(final.parent)
+    flush_to_disk(final.parent)
     for old in list_checkpoints(final.parent)[:-kept]:
         _remove(old)
     return final
-
-
-def _flush(path: Path) -> None:
-    """Flushes a file, or a folder's list of names, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():  # some file systems cannot fsync a folder
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _remove(checkpoint: Path) -> None:

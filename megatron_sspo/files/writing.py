@@ -24,3 +24,15 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     the reward reads metadata, and the rollouts written here are scored already.
     """
     write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flushes a file, or a folder's list of names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some file systems cannot fsync a folder
+            raise
+    finally:
+        os.close(descriptor)

@@ -22,9 +22,10 @@ def test_every_flipped_bit_is_damage(tmp_path):
             read_manifest(tmp_path)
 
 
-def test_a_manifest_of_an_earlier_release_has_no_checksum(tmp_path):
+def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
     write_manifest(tmp_path, MANIFEST)
     content = json.loads((tmp_path / NAME).read_text())
     del content["crc32"]
     (tmp_path / NAME).write_text(json.dumps(content))
-    assert read_manifest(tmp_path) == MANIFEST
+    with pytest.raises(UserError, match=f"is damaged .*{NAME}"):
+        read_manifest(tmp_path)

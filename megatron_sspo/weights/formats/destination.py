@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.writing import flush_to_disk
 
 
 def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
@@ -41,14 +42,6 @@ def real_path(path: str | Path) -> Path:
 def publish(partial: Path, destination: Path) -> None:
     """Flushes a folder to disk, then renames it to `destination`. An empty folder of that name is replaced."""
     for path in [*partial.rglob("*"), partial]:
-        _flush(path)
+        flush_to_disk(path)
     partial.rename(destination)
-    _flush(destination.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_to_disk(destination.parent)
