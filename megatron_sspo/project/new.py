@@ -34,6 +34,9 @@ def write_project(folder: Path) -> None:
                 ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"),
                 copy_function=shutil.copyfile,
             )
+            for path in (temporary / "paper").glob("*.py"):  # in a checkout the recipes are in examples/
+                text = path.read_text(encoding="utf-8")
+                path.write_text(text.replace(" examples/", " paper/"), encoding="utf-8")
             done = subprocess.run(
                 [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, encoding="utf-8", check=False
             )

@@ -29,6 +29,12 @@ def test_it_is_whole_and_has_no_links(project: Path) -> None:
     assert [path.name for path in project.parent.iterdir()] == ["mine"], "nothing temporary stays"
 
 
+def test_the_papers_recipes_name_the_place_where_they_are(project: Path) -> None:
+    for path in sorted((project / "paper").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert f"megatron-sspo train paper/{path.name}" in text and " examples/" not in text
+
+
 def test_what_exists_is_not_overwritten(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(project.rglob("*"))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
