@@ -3,7 +3,7 @@
 megatron-sspo train examples/qwen3_14b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen3_14b_math.py:stale      the harsher regime, μ = 4
 
-The study on small models (docs/study.md) found the one-sided gate better where rollouts are stale:
+The study on small models (docs/study.md) found: where rollouts are stale, lower the learning rate, or use the one-sided gate:
 --set "objective=sspo(Pessimistic(AtanLog()))".
 """
 

@@ -3,7 +3,7 @@
     megatron-sspo train examples/qwen3_30b_a3b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_30b_a3b_code.py:stale      the harsher regime, μ = 4
 
-The study on small models (docs/study.md) found the one-sided gate better where rollouts are stale:
+The study on small models (docs/study.md) found: where rollouts are stale, lower the learning rate, or use the one-sided gate:
 --set "objective=sspo(Pessimistic(AtanLog()))".
 
 The model writes code between <execute> and </execute>. The code is run, and the model sees its output

@@ -98,7 +98,7 @@ def _search(recipe: str) -> Sweep:
 
 _REST = {name: text for name, text in CORE.items() if name not in MILD}
 
-SCREENING = "other papers, screening"
+SCREENING = "other papers screening"
 
 # in the order in which they are run; no cell is in two of them, but for those of the screening
 SWEEPS = {
@@ -107,10 +107,10 @@ SWEEPS = {
     "mild": Sweep(objectives=MILD, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8),
     "gates": Sweep(objectives=OTHER_GATES | ONE_SIGN, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
     "map 1": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=[RATES[0], RATES[2]], seeds=2),
-    "map 2 and 4, the rest": Sweep(objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2),
+    "map 2 and 4 rest": Sweep(objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2),
     "map 2 and 4": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[2, 4], rates=[RATES[0], RATES[2]], seeds=2),
     "map 8": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[8], rates=RATES[:1], seeds=8),
-    "map 8, no gate": Sweep(objectives=NO_GATE, updates_per_sync=[8], rates=RATES[1:], seeds=2),
+    "map 8 no gate": Sweep(objectives=NO_GATE, updates_per_sync=[8], rates=RATES[1:], seeds=2),
     "map 16": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[16], rates=RATES, seeds=2),
     "temperatures": Sweep(objectives=TEMPERATURES, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
     "replay": Sweep(
@@ -122,7 +122,7 @@ SWEEPS = {
     ),
     SCREENING: Sweep(objectives=OTHER_PAPERS, updates_per_sync=[8], rates=RATES[1:], seeds=2),
     "other papers": Sweep(objectives=OTHER_PAPERS, updates_per_sync=[8], rates=RATES[1:], seeds=8, screening=SCREENING),
-    "other papers, mild": Sweep(
+    "other papers mild": Sweep(
         objectives=OTHER_PAPERS, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8, screening=SCREENING
     ),
     "search dense sums": _search("dense_sums"),

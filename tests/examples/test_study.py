@@ -63,6 +63,11 @@ def test_each_cell_is_in_one_sweep() -> None:
     assert [cell for cell, count in cells.items() if count > 1 and cell[3] != 1] == []  # the search is of μ = 1, too
 
 
+def test_each_sweep_can_be_named_in_a_list() -> None:
+    """`--only` takes names with commas between them."""
+    assert not [name for name in SWEEPS if "," in name]
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_sweeps_can_be_started(name, tmp_path) -> None:
     """Every objective of every sweep is read, and every run checked."""

@@ -99,7 +99,7 @@ def test_objectives_that_are_not_screened_are_refused(tmp_path, capsys, monkeypa
     assert run.main(["--only", "other papers", "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
         f"error: the objectives of other papers are not chosen yet, because {tmp_path} lacks runs of the screening: "
-        'run it with --only "other papers, screening", then python -m examples.study.collect\n'
+        'run it with --only "other papers screening", then python -m examples.study.collect\n'
     )
 
 
