@@ -3,7 +3,7 @@
     megatron-sspo train examples/qwen3_14b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_14b_code.py:stale      the harsher regime, μ = 4
 
-The study on small models (docs/study.md) found: where rollouts are stale, lower the learning rate, or use the one-sided gate:
+For stale rollouts, the study on small models (docs/study.md) says: lower the learning rate, or make the gate one-sided:
 --set "objective=sspo(Pessimistic(AtanLog()))".
 
 The model writes code between <execute> and </execute>. The code is run, and the model sees its output
