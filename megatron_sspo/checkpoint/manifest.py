@@ -53,10 +53,11 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
+        files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
+        manifest = Manifest(files, dict(content["run"]))
         if text != _to_text(content["run"], content["files"]):
             raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
-        files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
-        return Manifest(files, dict(content["run"]))
+        return manifest
     except FileNotFoundError as error:
         raise _damaged_error(checkpoint, f"it has no {NAME}") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

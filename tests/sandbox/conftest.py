@@ -16,7 +16,7 @@ from megatron_sspo.sandbox.types import MEBIBYTE, Limits
 
 LIMITS = Limits(
     wall_seconds=2.0,
-    cpu_seconds=2,
+    cpu_seconds=3,  # more than the wall seconds, so that a busy loop always ends by the latter
     memory_bytes=192 * MEBIBYTE,
     processes=20,
     output_bytes=200_000,
