@@ -13,7 +13,7 @@ to results/cosines.csv.
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -76,8 +76,10 @@ class Checkpoint:
             ]
         )
 
-    def gradient(self, groups: Sequence[RolloutGroup], objective: Objective, old: torch.Tensor | None) -> torch.Tensor:
-        """Returns the gradient of an objective as one vector.
+    def gradients(
+        self, groups: Sequence[RolloutGroup], objectives: Mapping[str, Objective], old: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """Returns each objective's gradient as one vector, from one forward pass.
 
         Args:
             old: log π_old [T]; None takes the policy's own, so that ρ = 1.
@@ -86,10 +88,13 @@ class Checkpoint:
         log_probs = self.log_probs(pairs)
         segments = Segments.from_lengths([len(rollout.tokens) for _, rollout in pairs])
         advantages = torch.tensor([rollout.advantage for _, rollout in pairs])
-        sums_ = objective(log_probs, log_probs.detach() if old is None else old, advantages, segments)
-        self.model.zero_grad()
-        (sums_.loss / len(pairs)).backward()
-        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+        found = {}
+        for label, objective in objectives.items():
+            sums_ = objective(log_probs, log_probs.detach() if old is None else old, advantages, segments)
+            self.model.zero_grad()
+            (sums_.loss / len(pairs)).backward(retain_graph=True)
+            found[label] = torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+        return found
 
 
 def pairs_of(groups: Sequence[RolloutGroup]) -> list[tuple[Prompt, Rollout]]:
@@ -100,16 +105,14 @@ def pairs_of(groups: Sequence[RolloutGroup]) -> list[tuple[Prompt, Rollout]]:
 def measure(start: Checkpoint, later: Checkpoint, prompts: Sequence[Prompt], group_size: int) -> dict[str, float]:
     """Returns the cosine of each objective's gradient, and the ceiling."""
     objectives = {label: _objective(text) for label, text in (NO_GATE | CORE | OTHER_GATES).items()}
-    identity = objectives["none, tokens"]
+    identity = {"": objectives["none, tokens"]}
     stale = start.respond(prompts, group_size, seed=0)
     with torch.no_grad():
         old = start.log_probs(pairs_of(stale))
     fresh = [later.respond(prompts, group_size, seed=_FRESH_SEED + half) for half in (0, 1)]
-    first, second = (later.gradient(groups, identity, None) for groups in fresh)
-    reference = first + second
-    found = {
-        label: _cosine(later.gradient(stale, objective, old), reference) for label, objective in objectives.items()
-    }
+    first, second = (later.gradients(groups, identity, None)[""] for groups in fresh)
+    gradients = later.gradients(stale, objectives, old)
+    found = {label: _cosine(gradient, first + second) for label, gradient in gradients.items()}
     return {**found, "ceiling": _cosine(first, second)}
 
 
