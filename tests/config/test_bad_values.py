@@ -104,6 +104,13 @@ VALUES = {
     "objective=SequenceObjective": "objective is the class SequenceObjective, not called: it must be an objective",
     "objective=SequenceObjective(AtanLog(), grpo)": "an objective that takes log_probs, old_log_probs",
     "objective=lambda a, b, c, d: None": "objective is a lambda: it must be an objective that returns Sums",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=torch.ones(()))": "it must be an objective whose loss "
+    "has a finite gradient with respect to log_probs, also where they are old_log_probs; it has none",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
+    "respect to log_probs, also where they are old_log_probs; it is [nan",
+    "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
+    "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
+    "function needs 'q', and there are rollout_log_probs",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
     "penalties=None": "penalties is None: it must be a Penalties",
     "penalties=Correction()": "penalties is Correction(",
