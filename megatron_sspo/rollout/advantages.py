@@ -94,7 +94,7 @@ def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> l
 
 def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
     try:
-        with user_code_errors(what, always=True):
+        with user_code_errors(getattr(function, "__name__", "it"), always=True):
             return function(values, **more)
     except UserError as error:
         raise UserError(

@@ -104,8 +104,8 @@ VALUES = {
     "objective=SequenceObjective": "objective is the class SequenceObjective, not called: it must be an objective",
     "objective=SequenceObjective(AtanLog(), grpo)": "an objective that takes log_probs, old_log_probs",
     "objective=lambda a, b, c, d: None": "objective is a lambda: it must be an objective that returns Sums",
-    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=torch.ones(()))": "it must be an objective whose loss "
-    "has a finite gradient with respect to log_probs, also where they are old_log_probs; it has none",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=torch.ones(()))": "an objective whose loss has "
+    "a finite gradient with respect to log_probs, also where they are old_log_probs; it has none",
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
     "respect to log_probs, also where they are old_log_probs; it is [nan",
     "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
