@@ -6,8 +6,11 @@ import enum
 import math
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
@@ -166,6 +169,29 @@ def construct(kind: Callable[..., T], fields: Mapping[str, Any], options: Mappin
         )
     what = f" {group}={describe_value(dict(options))}" if options else ""
     raise UserError(f"Megatron refuses the configuration{what}: {reason}; change it, or parallel.*")
+
+
+@contextmanager
+def model_errors(options: Mapping[str, Any]) -> Iterator[None]:
+    """A context manager for the construction of the model, which finds errors that `construct` does not find.
+
+    Args:
+        options: the user's own fields of TransformerConfig. Without any, an error is no user's, and is not changed.
+
+    Raises:
+        UserError: Megatron cannot build the model, for example because a field needs CUDA or Transformer Engine.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not options:
+            raise
+        raise UserError(
+            f"Megatron cannot build the model with megatron={describe_value(dict(options))}: {_reason(error)}; change "
+            "or leave out the field that this names"
+        ) from error
 
 
 def _hints(kind: type) -> dict[str, Any]:
