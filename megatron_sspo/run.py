@@ -212,7 +212,7 @@ class Run:
     checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
     checkpoints_kept: Count = 2  # so many of the newest checkpoints are kept; older ones are removed
     checkpoint_in_background: bool = False  # written while training continues, from a copy in the host's memory
-    distributed_timeout: NotNegative = 1800.0  # seconds without progress on any rank after which the run ends as hung
+    distributed_timeout: Positive = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio

@@ -24,6 +24,9 @@ def _check_objective(value: Any) -> Any:
     arguments = (log_probs, log_probs.detach().clone(), torch.tensor([1.0, -1.0]), segments)
     try:
         inputs = {name: log_probs.detach().abs() for name in needs_of(value)}
+    except (TypeError, ValueError) as error:
+        _reject(f"an objective whose needs can be given, but {one_line(str(error))}")
+    try:
         inspect.signature(value).bind(*arguments, **inputs)
     except (TypeError, ValueError):  # for example a function such as sspo that was not called
         _reject(_WHAT)
@@ -37,6 +40,7 @@ def _check_objective(value: Any) -> Any:
         )
     if not is_sound:
         _reject("an objective that returns Sums, whose loss is a finite scalar")
+    _check_gradient(sums.loss, log_probs)
     try:
         divisor = average_of(value).divisor(2, 3)
     except Exception as error:
@@ -47,6 +51,15 @@ def _check_objective(value: Any) -> Any:
     if not 0 < divisor < math.inf:
         _reject(f"an objective whose average has a finite divisor above 0, not {divisor}")
     return value
+
+
+def _check_gradient(loss: torch.Tensor, log_probs: torch.Tensor) -> None:
+    what = "an objective whose loss has a finite gradient with respect to log_probs, also where they are old_log_probs"
+    if not loss.requires_grad:
+        _reject(f"{what}; it has none, because the loss is detached or computed from numbers")
+    (gradient,) = torch.autograd.grad(loss, log_probs, allow_unused=True)
+    if gradient is None or not gradient.isfinite().all():
+        _reject(f"{what}; it is {None if gradient is None else gradient.tolist()}")
 
 
 def _reject(what: str) -> NoReturn:

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -92,7 +92,9 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         raise UserError(f"{what} has no option {', '.join(unknown)}: {its_options}")
     missing = [name for name, p in by_name.items() if p.default is p.empty and name not in options]
     if missing:
-        raise UserError(f"{what} needs the option {', '.join(missing)}: {its_options}")
+        raise UserError(
+            f"{what} needs the option {', '.join(missing)}: {its_options}, and it is called with nothing else"
+        )
     for name, value in options.items():
         hint = by_name[name].annotation if name in by_name else Any
         try:
@@ -108,6 +110,20 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
     if check is not None:
         with user_code_errors(what):
             check(**options)
+
+
+def check_members(value: Any, names: Sequence[str], what: str) -> None:
+    """Checks that the object that a user's own function built has what its interface asks for.
+
+    Raises:
+        UserError: it lacks one of the names; the message names `what`, the plug-in.
+    """
+    missing = [name for name in names if not hasattr(value, name)]
+    if missing:
+        raise UserError(
+            f"{what} is built as {describe_value(value)}, which has no {' and no '.join(missing)}: let it return an "
+            f"object with {', '.join(names)}"
+        )
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -126,12 +126,14 @@ def _error_message(error: Any, config: Any, kind: type) -> str:
         value = value[part] if isinstance(value, (Mapping, tuple)) else getattr(value, part)
     if error["type"] == NOT_JSON:
         return f"{join_path([*place, *context['place']])} is {context['value']}: it must be {context['what']}"
-    what = context.get("what") or describe_hint(_hint(kind, place))
+    kind_of_value = describe_hint(_hint(kind, place))
+    what = context.get("what") or kind_of_value
+    hint = _call_hint(value) if what == kind_of_value else ""
     if context.get("le") == LARGEST:
         what += f", and at most {LARGEST}"
     if not place:
         return f"a recipe returned {describe_value(value)}: it must be {what}"
-    return f"{join_path(place)} is {describe_value(value)}{_call_hint(value)}: it must be {what}"
+    return f"{join_path(place)} is {describe_value(value)}{hint}: it must be {what}"
 
 
 def _call_hint(value: Any) -> str:

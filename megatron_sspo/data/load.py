@@ -1,11 +1,14 @@
 """Loads the rows of the configured source."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.config.user_code import user_code_errors
-from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.data.row import Dropped, Row, check_row
+from megatron_sspo.errors import UserError
 
 
 def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
@@ -23,8 +26,20 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
         if source.endswith(f".{suffix}"):
             source, options = suffix, {"path": source, **options}
             break
-    name = source if ":" in source else source.replace("-", "_")
     what = f"the source {source!r}"
+    if ":" not in source and not source.replace("-", "_").isidentifier():
+        raise UserError(
+            f"{what} is neither the name of a set nor a file that ends in .jsonl or .parquet: for a set of the Hugging "
+            "Face hub or a folder, set source to 'huggingface' and its option name; convert a file of another form"
+        )
+    name = source if ":" in source else source.replace("-", "_")
     rows = call_with_options(resolve("data/sources", name, "rows"), options, what)
+    if not isinstance(rows, Iterable):
+        if inspect.iscoroutine(rows):
+            rows.close()  # otherwise Python warns that the coroutine was never awaited
+        raise UserError(f"{what} returned {describe_value(rows)}: let it return a list of rows, without async")
     with user_code_errors(what):  # a generator runs only here
-        return list(rows)
+        found = list(rows)
+    for row in found:
+        check_row(row, what)
+    return found

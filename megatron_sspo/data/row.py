@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.kinds import LARGEST
+from megatron_sspo.config.naming import describe_value
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 
@@ -96,18 +98,49 @@ def existing_file(path: str | Path) -> Path:
     return path
 
 
+def check_row(row: Any, what: str) -> None:
+    """Checks a row that a source has made, which may be the user's own.
+
+    Raises:
+        UserError: it is no row, or a field of it has the wrong type; the message names `what`, the source.
+    """
+    if isinstance(row, Dropped):
+        return
+    if not isinstance(row, Row):
+        raise UserError(f"{what} gave {describe_value(row)} as a row: let it give Rows, of megatron_sspo.data.row")
+    where = f"{what}, row {describe_value(row.id)}"
+    for name in ("id", "answer", "demonstration", "subset"):
+        if not isinstance(value := getattr(row, name), str):
+            raise UserError(f"{where}: {name} is {describe_value(value)}, and must be text")
+    if not isinstance(row.metadata, Mapping):
+        raise UserError(f"{where}: metadata is {describe_value(row.metadata)}, and must be a dict")
+    if not isinstance(row.share, (int, float)) or not 0 <= row.share <= LARGEST:
+        raise UserError(f"{where}: share is {describe_value(row.share)}, and must be a number from 0 to {LARGEST}")
+    _check_question(row.question, where, "fix it in the source")
+    for text in (row.answer, row.demonstration):
+        _check_characters(text, where)
+
+
 def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, str]]:
     question = _look_up(record, name, "question", place)
-    where = f"{place}, field {name!r}"
+    _check_question(
+        question, f"{place}, field {name!r}", "fix the record, or name another field by the option question"
+    )
+    if isinstance(question, str):
+        return question
+    return [{"role": message["role"], "content": message["content"]} for message in question]
+
+
+def _check_question(question: Any, where: str, remedy: str) -> None:
+    """Raises UserError unless a question is text or a list of chat messages, and not empty."""
     if isinstance(question, str):
         if not question.strip():
             raise UserError(f"{where}: the question is empty: fill it in, or drop the record")
         _check_characters(question, where)
-        return question
+        return
     if not isinstance(question, list):
         raise UserError(
-            f"{where}: a question must be text or a list of chat messages, and this is {describe(question)}: "
-            "fix the record, or name another field by the option question"
+            f"{where}: a question must be text or a list of chat messages, and this is {describe(question)}: {remedy}"
         )
     if not question:
         raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
@@ -116,7 +149,6 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
         if not well_formed:
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
         _check_characters(message["content"], where)
-    return [{"role": message["role"], "content": message["content"]} for message in question]
 
 
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:

@@ -170,12 +170,27 @@ def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
     twice = [id for id, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
         raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
+    shares: dict[str, float] = {}
+    for row in rows:
+        if shares.setdefault(row.subset, row.share) != row.share:
+            raise UserError(
+                f"row {row.id!r} has the share {row.share}, and another row of its subset {row.subset!r} has "
+                f"{shares[row.subset]}: a share belongs to a subset, so give all of its rows the same"
+            )
+    without = [subset for subset, share in shares.items() if not share]
+    if without and any(shares.values()):
+        raise UserError(f"the rows of the subset {without[0]!r} have no share, and others have one: give all or none")
 
 
 def _tokenize(
     rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str
 ) -> list[Sequence[int]]:
     texts = [render(row, tokenizer, template, system) for row in rows]
+    if template == "chat" and len(set(texts)) == 1 < len({str(row.question) for row in rows}):
+        raise UserError(
+            f"the chat template of the tokenizer {tokenizer.name_or_path!r} writes the same text for every question: "
+            "repair the template, or set template to a format string such as '{question}'"
+        )
     # verbose=False: `_check_lengths` raises a better message than the tokenizer's warning about long inputs.
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 

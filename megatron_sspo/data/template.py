@@ -3,6 +3,7 @@
 import string
 from typing import TYPE_CHECKING
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
 
@@ -49,12 +50,13 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
             )
         return template.format(question=row.question)
     messages = messages_of(row, system)
-    from jinja2 import TemplateError
-
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except TemplateError as error:
-        raise UserError(f"the tokenizer's chat template rejects {row.id}: {error}: fix the row's messages") from error
+    except Exception as error:  # Jinja's errors, and all those of a template's own expressions
+        raise UserError(
+            f"the tokenizer's chat template rejects {row.id}: {one_line(str(error))}: fix the row's messages, or the "
+            "template"
+        ) from error
 
 
 def messages_of(row: Row, system: str = "") -> list[dict[str, str]]:

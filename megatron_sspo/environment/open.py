@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.open import check_agent, open_agents
-from megatron_sspo.config.resolve import call_with_options, check_options, resolve
+from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.run import Rollouts
@@ -42,7 +42,9 @@ def open_environment(
         )
     if not rollouts.environment:
         return nullcontext()
-    return closing(call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts)))
+    environment = call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
+    check_members(environment, ("stop", "max_episodes", "open", "metrics", "close"), _description(rollouts))
+    return closing(environment)
 
 
 def _builder(rollouts: Rollouts) -> Any:

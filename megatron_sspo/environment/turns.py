@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.errors import UserError
 
 _RESPONSE, _OBSERVATION = "FIRST-RESPONSE", "FIRST-OBSERVATION"
@@ -44,7 +45,15 @@ class TurnTemplate:
             response: tokens of the response so far. If the last one is the token with which the template ends a
                 message, that token is not repeated.
             observation: the observation's text, in which special tokens are encoded as ordinary text.
+
+        Raises:
+            UserError: the environment returned something other than text.
         """
+        if not isinstance(observation, str):
+            raise UserError(
+                f"the environment's observe returned {describe_value(observation)}: it must return text, or None at "
+                "the end"
+            )
         before = self._before
         if before and len(response) and before[0] == response[-1]:
             before = before[1:]
@@ -55,14 +64,12 @@ class TurnTemplate:
 
 
 def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
-    from jinja2 import TemplateError
-
     if not tokenizer.chat_template:
         raise _refusal(tokenizer, "is missing")
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except TemplateError as error:
-        raise _refusal(tokenizer, f"rejects a conversation of several turns ({error})") from error
+    except Exception as error:  # Jinja's errors, and all those of a template's own expressions
+        raise _refusal(tokenizer, f"rejects a conversation of several turns ({one_line(str(error))})") from error
 
 
 def _refusal(tokenizer: Any, why: str) -> UserError:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from megatron_sspo.data.fit import check_prompts_fit
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
@@ -70,6 +71,8 @@ def evaluate_model(
         tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
         prompts = {name: stream.prompts for name, stream in streams.items()}
+        for of_set in prompts.values():
+            check_prompts_fit(of_set, folder.config)
         check_held_out(run, streams)
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
-from megatron_sspo.config.resolve import call_with_options, check_options, resolve
+from megatron_sspo.config.resolve import check_options, resolve
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import check_environment, open_environment
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.protocol import Reward, check_prompts
+from megatron_sspo.reward.protocol import Reward, check_prompts, open_reward
 from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 
@@ -68,7 +68,7 @@ def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dic
         name, options = _reward_of(run, held_out)
         key = _key(name, options)
         if key not in opened:
-            opened[key] = call_with_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
+            opened[key] = open_reward(name, options)
             stack.callback(opened[key].close)
         found[set_name] = opened[key]
     return found

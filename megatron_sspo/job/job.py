@@ -17,7 +17,6 @@ from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
-from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
@@ -40,6 +39,7 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
+from megatron_sspo.reward.protocol import open_reward
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
@@ -71,7 +71,6 @@ class Job:
         self.prompts = self._prompt_stream(run.prompts)
         self._sets = held_out_streams(run, self.tokenizer)
         self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
-        self._build_reward = resolve("reward", run.reward, "reward")
 
         self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
         self.state = State()
@@ -120,7 +119,7 @@ class Job:
     def _start(self, stack: ExitStack) -> None:
         run = self.run
         stack.callback(self.display.end)
-        self.reward = call_with_options(self._build_reward, run.reward_options, f"the reward {run.reward!r}")
+        self.reward = open_reward(run.reward, run.reward_options)
         stack.callback(self.reward.close)
         rewards = open_rewards(run, stack, self.reward)
         self.environment = stack.enter_context(open_environment(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))

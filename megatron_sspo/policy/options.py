@@ -6,8 +6,11 @@ import enum
 import math
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
@@ -54,6 +57,31 @@ _ARCHITECTURE = (
     "moe_router_pre_softmax",
     "mtp_num_layers",
     "multi_latent_attention",
+    "layernorm_epsilon",
+    "layernorm_zero_centered_gamma",
+    "apply_residual_connection_post_layernorm",
+    "qk_l2_norm",
+    "softmax_scale",
+    "softmax_type",
+    "window_size",
+    "window_attn_skip_freq",
+    "no_rope_freq",
+    "mrope_section",
+    "attention_output_gate",
+    "experimental_attention_variant",
+    "linear_attention_freq",
+    "glu_linear_offset",
+    "activation_func_clamp_value",
+    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_gate",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "moe_router_topk_limited_devices",
+    "moe_router_topk_scaling_factor",
+    "moe_router_enable_expert_bias",
+    "moe_latent_size",
+    "heterogeneous_block_specs",
+    "is_hybrid_model",
 )
 # fields of TransformerConfig that users cannot set -> where the value comes from
 _RESERVED = {
@@ -66,12 +94,12 @@ _MUST_BE_OFF = {
     "calculate_per_token_loss": "it weights every sequence by its length, which is another objective",
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
+    "moe_router_force_load_balancing": "it chooses experts at random, whatever the router says",
 }
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
     "attention_dropout": Decay,
-    "layernorm_epsilon": Positive,
     "init_method_std": Positive,
     "moe_z_loss_coeff": NotNegative,
     "moe_expert_capacity_factor": Positive,
@@ -141,6 +169,29 @@ def construct(kind: Callable[..., T], fields: Mapping[str, Any], options: Mappin
         )
     what = f" {group}={describe_value(dict(options))}" if options else ""
     raise UserError(f"Megatron refuses the configuration{what}: {reason}; change it, or parallel.*")
+
+
+@contextmanager
+def model_errors(options: Mapping[str, Any]) -> Iterator[None]:
+    """A context manager for the construction of the model, which finds errors that `construct` does not find.
+
+    Args:
+        options: the user's own fields of TransformerConfig. Without any, an error is no user's, and is not changed.
+
+    Raises:
+        UserError: Megatron cannot build the model, for example because a field needs CUDA or Transformer Engine.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not options:
+            raise
+        raise UserError(
+            f"Megatron cannot build the model with megatron={describe_value(dict(options))}: {_reason(error)}; change "
+            "or leave out the field that this names"
+        ) from error
 
 
 def _hints(kind: type) -> dict[str, Any]:

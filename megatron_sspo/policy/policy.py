@@ -19,6 +19,7 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
+from megatron_sspo.policy.options import model_errors
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
@@ -66,7 +67,8 @@ class Policy:
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
-        chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
+        with model_errors(run.megatron):
+            chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather = make_gather(chunks, self.rows)
         # the reference policy's weights, kept on the host because they are not used most of the time

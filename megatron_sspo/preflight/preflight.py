@@ -8,6 +8,7 @@ from pathlib import Path
 from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.config.resolve import check_options, resolve
 from megatron_sspo.data.demonstration import demonstration
+from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
@@ -75,14 +76,19 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     else:
         load_family(config)
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
+    check_prompts_fit(stream.prompts, config)
     check_prompts(build_reward, stream.prompts)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
-    check_held_out(run, held_out_streams(run, tokenizer))
+    held_out = held_out_streams(run, tokenizer)
+    for set_stream in held_out.values():
+        check_prompts_fit(set_stream.prompts, config)
+    check_held_out(run, held_out)
     check_environments(run, tokenizer)
     if run.warm_start:
         for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
-            demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch)
+            (rollout,) = demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch).rollouts
+            check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()

@@ -2,9 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.resolve import call_with_options, check_members, resolve
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -39,27 +42,60 @@ def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> No
     """
     check = getattr(inspect.getmodule(build), "check_prompt", None)
     if check is not None:
-        for prompt in prompts:
-            check(prompt)
+        with user_code_errors("check_prompt"):
+            for prompt in prompts:
+                check(prompt)
+
+
+def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
+    """Builds the reward of that name.
+
+    Raises:
+        UserError: there is no such reward, it lacks an option or its own code raises; or it has no `score` or `close`.
+    """
+    what = f"the reward {name!r}"
+    reward = call_with_options(resolve("reward", name, "reward"), options, what)
+    check_members(reward, ("score", "close"), what)
+    return reward
 
 
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-    """Returns `reward.score`, checked: a single NaN would silently make a whole group's advantages NaN.
+    """Returns `reward.score`, checked and as floats: a NaN would silently make a whole group's advantages NaN.
 
     Raises:
-        UserError: a part is not a finite number (the message names the prompt), or a score is missing.
+        UserError: the user's own reward raises, or does not return a dictionary of finite numbers for each response;
+            the message names the prompt.
     """
-    scores = reward.score(prompts, responses)
-    if len(scores) != len(responses):
+    what = f"{type(reward).__name__}.score"
+    with user_code_errors(what):
+        scores = reward.score(prompts, responses)
+    if not isinstance(scores, (list, tuple)):
+        if inspect.iscoroutine(scores):
+            scores.close()  # otherwise Python warns that the coroutine was never awaited
         raise UserError(
-            f"{type(reward).__name__}.score gave {len(scores)} scores for {len(responses)} responses: "
-            "it must return one for each"
+            f"{what} returned {describe_value(scores)}: it must return a list with a dict for each response, without "
+            "async or yield"
         )
-    for prompt, parts in zip(prompts, scores, strict=True):
-        for part, value in parts.items():
-            if not math.isfinite(value):
-                raise UserError(
-                    f"the reward part {part!r} of a response to prompt {prompt.id!r} is {value}: "
-                    f"{type(reward).__name__}.score must return finite numbers"
-                )
-    return scores
+    if len(scores) != len(responses):
+        raise UserError(f"{what} gave {len(scores)} scores for {len(responses)} responses: it must return one for each")
+    return [_checked_parts(parts, prompt, what) for prompt, parts in zip(prompts, scores, strict=True)]
+
+
+def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:
+    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
+        raise UserError(
+            f"{what} gave {describe_value(parts)} for a response to prompt {prompt.id!r}: it must give a dict of "
+            'numbers by name, such as {"answer": 1.0}'
+        )
+    found: dict[str, float] = {}
+    for name, value in parts.items():
+        try:
+            found[name] = math.nan if isinstance(value, (str, bytes)) else float(value)  # NumPy's and torch's too
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            found[name] = math.nan
+        if not math.isfinite(found[name]):
+            raise UserError(
+                f"the reward part {name!r} of a response to prompt {prompt.id!r} is {describe_value(value)}: "
+                f"{what} must return finite numbers"
+            )
+    return found

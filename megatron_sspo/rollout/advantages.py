@@ -14,7 +14,7 @@ from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
-from megatron_sspo.types import Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 _LARGEST_EXAMPLE = 1024
 
@@ -35,13 +35,13 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
             for each reward. Its attribute `batch_step`, if there is one, maps all advantages of the cycle [N] to the
             advantages that are used [N].
     """
-    function = resolve_advantage(estimator)
+    function, what = resolve_advantage(estimator), f"the advantage {estimator!r}"
     if not _takes_rollouts(function):  # rewards are known to every rank
-        return _filled(groups, _evaluate(function, groups))
+        return _filled(groups, _evaluate(function, groups, what))
     found: Values = []
 
     def means() -> list[list[tuple[float, bool]]]:
-        found.extend(_evaluate(function, groups))
+        found.extend(_evaluate(function, groups, what))
         pairs = zip(groups, found, strict=True)
         return [[(_mean(r, v), v.ndim > 0) for r, v in zip(g.rollouts, values, strict=True)] for g, values in pairs]
 
@@ -50,34 +50,62 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
     return _filled(groups, found) if found else _outlined(groups, agreed)
 
 
-def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup]) -> Values:
+def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> Values:
     """Computes the advantages of all groups, the batch-wide step included.
 
     Raises:
-        ValueError: the function returns another number of values than there are rewards or tokens.
+        UserError: the function or its step raises, or does not return a finite number for each reward or token; the
+            message names `what`, the function.
     """
-    found: Values = []
-    for group in groups:
-        rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
-        more = {"rollouts": group.rollouts} if _takes_rollouts(function) else {}
-        values = [torch.as_tensor(value, dtype=torch.float64) for value in function(rewards, **more)]
-        lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
-        is_sound = len(values) == len(rewards) and all(
-            value.shape == () or (more and value.shape == (length,))
-            for value, length in zip(values, lengths, strict=True)
-        )
-        if not is_sound:
-            raise ValueError(
-                f"there are {len(rewards)} rewards, and advantages of the shapes "
-                f"{[list(value.shape) for value in values]}"
-            )
-        found.append(values)
+    found = [_of_group(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
-    if step is not None:
+    if step is not None and found:
         flat = [value.reshape(-1) for values in found for value in values]
-        changed = iter(step(torch.cat(flat)).split([len(value) for value in flat]) if flat else [])
-        found = [[next(changed).reshape(value.shape) for value in values] for values in found]
+        given = torch.cat(flat)
+        changed = _call(step, f"the batch_step of {what}", given)
+        if not _is_finite(changed, given.shape):
+            raise UserError(
+                f"the batch_step of {what} returned {describe_value(changed)} for the advantages "
+                f"{describe_value(given.tolist())}: it must be a tensor of as many finite numbers, also where all are "
+                "equal"
+            )
+        pieces = iter(changed.double().split([len(value) for value in flat]))
+        found = [[next(pieces).reshape(value.shape) for value in values] for values in found]
     return [_of_rollouts(group, values) for group, values in zip(groups, found, strict=True)]
+
+
+def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
+    """Returns the advantage of each episode of a group, or the advantages of its tokens."""
+    rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
+    more = {"rollouts": group.rollouts} if _takes_rollouts(function) else {}
+    found = _call(function, what, rewards, **more)
+    lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
+    of_tokens = bool(more) and isinstance(found, (list, tuple)) and len(found) == len(lengths)
+    if not (
+        _is_finite(found, rewards.shape)
+        or (of_tokens and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True)))
+    ):
+        raise UserError(
+            f"{what} returned {describe_value(found)} for {len(rewards)} rewards, {describe_value(rewards.tolist())}: "
+            "it must be a tensor of as many finite numbers, also where all rewards are equal"
+        )
+    return [value.double() for value in found]
+
+
+def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
+    try:
+        with user_code_errors(getattr(function, "__name__", "it"), always=True):
+            return function(values, **more)
+    except UserError as error:
+        raise UserError(
+            f"{what} cannot be computed for {len(values)} numbers, {describe_value(values.tolist())}: {error}"
+        ) from error
+
+
+def _is_finite(value: Any, shape: Sequence[int]) -> bool:
+    """Returns whether a value is a tensor of finite real numbers of that shape."""
+    is_real = isinstance(value, torch.Tensor) and not value.is_complex()
+    return is_real and value.shape == torch.Size(shape) and bool(value.isfinite().all())
 
 
 def _of_rollouts(group: RolloutGroup, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -122,16 +150,16 @@ def _takes_rollouts(function: Any) -> bool:
 
 
 def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> None:
-    """Calls an advantage function with a group of rewards and checks the result.
+    """Calls an advantage function with a group of different rewards and one of equal rewards, and checks the results.
 
-    The group is as large as the recipe's, but has no more than 1,024 responses, so that a check takes no memory.
+    A group is as large as the recipe's, but has no more than 1,024 responses, so that a check takes no memory.
 
     Args:
         may_branch: whether an episode may have several rollouts.
 
     Raises:
-        UserError: there is no such function, it raises, it does not return one finite number per reward or token, or
-            it needs one rollout for each reward and episodes may have several.
+        UserError: there is no such function, it or its `batch_step` raises or does not return one finite number per
+            reward or token, or it needs one rollout for each reward and episodes may have several.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
@@ -141,28 +169,16 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> 
             f"{what} is computed from one rollout for each reward, and an agent's episode may have several: set "
             "rollouts.endpoint.max_branches to 1, or choose another advantage"
         )
-    lengths = [1 + index % 8 for index in range(min(group_size, _LARGEST_EXAMPLE))]
-    rewards = torch.linspace(0, 1, len(lengths), dtype=torch.float64)
-    more = {"rollouts": [_example(*pair) for pair in zip(rewards.tolist(), lengths, strict=True)]}
-    try:
-        with user_code_errors(what, always=True):
-            found = function(rewards, **(more if _takes_rollouts(function) else {}))
-    except UserError as error:
-        raise UserError(f"{what} cannot be computed for {len(lengths)} rewards: {error}") from error
-    if isinstance(found, torch.Tensor):
-        is_sound = found.shape == rewards.shape and bool(found.isfinite().all())
-    else:
-        is_sound = isinstance(found, (list, tuple)) and [_length(value) for value in found] == lengths
-    if not is_sound:
-        raise UserError(
-            f"{what} returned {describe_value(found)} for {len(lengths)} rewards: it must be a tensor of as many "
-            "finite numbers"
-        )
+    size = min(group_size, _LARGEST_EXAMPLE)
+    different = _example_group(torch.linspace(0, 1, size, dtype=torch.float64).tolist())
+    equal = _example_group([0.0] * size)  # as at the start of a run in which no response is right
+    for groups in ([different, equal], [equal]):
+        _evaluate(function, groups, what)
 
 
-def _length(value: Any) -> int:
-    is_sound = isinstance(value, torch.Tensor) and value.ndim == 1 and bool(value.isfinite().all())
-    return len(value) if is_sound else -1
+def _example_group(rewards: Sequence[float]) -> RolloutGroup:
+    rollouts = [_example(reward, 1 + index % 8) for index, reward in enumerate(rewards)]
+    return RolloutGroup(prompt=Prompt(id="example", tokens=(0,), answer=""), rollouts=rollouts)
 
 
 def _example(reward: float, length: int) -> Rollout:

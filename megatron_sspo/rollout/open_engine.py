@@ -4,10 +4,12 @@ import inspect
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from megatron_sspo.config.resolve import call_with_options, check_options, resolve
+from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Rollouts, Run
+
+_MEMBERS = ("replicated", "start", "load_weights", "release_memory", "metrics", "close")
 
 
 def check_engine(run: Run) -> None:
@@ -70,7 +72,9 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
         options["run_folder"] = folder
     if "routes" in known and run.routing_replay == "R3":
         options.setdefault("routes", True)
-    return call_with_options(build, options, _description(run), model_path)
+    engine = call_with_options(build, options, _description(run), model_path)
+    check_members(engine, _MEMBERS, _description(run))
+    return engine
 
 
 def _builder(run: Run) -> Any:

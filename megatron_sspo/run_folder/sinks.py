@@ -41,8 +41,9 @@ class MetricsWriter:
         """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
 
         Raises:
-            UserError: the file cannot be written.
+            UserError: the file cannot be written, or a value is no number.
         """
+        row = _as_numbers(row)
         path = self.folder / file_name
         with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
@@ -164,3 +165,14 @@ def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
     if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
         raise UserError(f"{where} has update {short_repr(update)}: fix or remove the line")
     return row
+
+
+def _as_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns a row with Python's own numbers: the metrics of a plug-in may be NumPy's or torch's."""
+    found: dict[str, float] = {}
+    for name, value in row.items():
+        try:
+            found[name] = value if isinstance(value, (int, float)) else float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"the metric {name!r} is {short_repr(value)}: let `metrics` return numbers") from None
+    return found

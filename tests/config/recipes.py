@@ -33,6 +33,17 @@ LOOP = {{}}
 LOOP["again"] = LOOP
 
 
+def OWN(log_probs, old_log_probs, advantages, segments):
+    return log_probs.sum()
+
+
+def NEEDY(log_probs, old_log_probs, advantages, segments, q):
+    return sspo()(log_probs, old_log_probs, advantages, segments)
+
+
+NEEDY.needs = ("q",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WithTopK(Sampling):
     top_k: int = 5

@@ -104,6 +104,13 @@ VALUES = {
     "objective=SequenceObjective": "objective is the class SequenceObjective, not called: it must be an objective",
     "objective=SequenceObjective(AtanLog(), grpo)": "an objective that takes log_probs, old_log_probs",
     "objective=lambda a, b, c, d: None": "objective is a lambda: it must be an objective that returns Sums",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=torch.ones(()))": "an objective whose loss has "
+    "a finite gradient with respect to log_probs, also where they are old_log_probs; it has none",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
+    "respect to log_probs, also where they are old_log_probs; it is [nan",
+    "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
+    "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
+    "function needs 'q', and there are rollout_log_probs",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
     "penalties=None": "penalties is None: it must be a Penalties",
     "penalties=Correction()": "penalties is Correction(",
@@ -154,7 +161,8 @@ VALUES = {
     "checkpoint_every=-1": f"checkpoint_every is -1: it must be {AMOUNT}",
     "checkpoints_kept=0": f"checkpoints_kept is 0: it must be {COUNT}",
     "check_memory=None": "check_memory is None: it must be True or False",
-    "distributed_timeout=math.nan": f"distributed_timeout is nan: it must be {NOT_NEGATIVE}",
+    "distributed_timeout=math.nan": "distributed_timeout is nan: it must be a finite number above 0",
+    "distributed_timeout=0": "distributed_timeout is 0: it must be a finite number above 0",
     "stop_timeout='30s'": f"stop_timeout is '30s': it must be {NOT_NEGATIVE}",
     "megatron=None": "megatron is None: it must be a dict, {field: value}",
     "megatron={1: 2}": "megatron has the key 1: a key must be a string",

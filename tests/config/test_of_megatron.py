@@ -1,5 +1,9 @@
 """Fields of Megatron's dataclasses: `train` and `launch --check` report the same errors before a process starts."""
 
+import json
+import re
+import shutil
+
 import pytest
 
 from megatron_sspo.recipe import load_recipe
@@ -17,14 +21,18 @@ REFUSED = {
     "megatron={'calculate_per_token_loss': True}": "megatron.calculate_per_token_loss is True, and must stay off",
     "megatron={'hidden_dropout': 'a'}": "megatron.hidden_dropout is 'a': it must be a number of 0 or more",
     "megatron={'hidden_dropout': math.nan}": "megatron.hidden_dropout is nan: it must be a number",
-    "megatron={'glu_linear_offset': math.inf}": "megatron.glu_linear_offset is inf: it must be a finite number",
+    "megatron={'qk_clip_alpha': math.inf}": "megatron.qk_clip_alpha is inf: it must be a finite number",
+    "megatron={'layernorm_epsilon': 1e-6}": f"megatron.layernorm_epsilon is 1e-06, {MINE} the model's config.json",
+    "megatron={'softmax_scale': 2.0}": f"megatron.softmax_scale is 2.0, {MINE} the model's config.json",
+    "megatron={'window_size': [1, 2]}": f"megatron.window_size is [1, 2], {MINE} the model's config.json",
+    "megatron={'moe_router_topk_scaling_factor': 2.0}": f"moe_router_topk_scaling_factor is 2.0, {MINE} the model's",
+    "megatron={'moe_router_force_load_balancing': True}": "is True, and must stay off: it chooses experts at random",
     "megatron={'fp8_margin': 2.0}": "megatron.fp8_margin is 2.0: it must be a whole number",
     "megatron={'deterministic_mode': 1}": "megatron.deterministic_mode is 1: it must be True or False",
     "megatron={'recompute_granularity': 'everything'}": "it must be one of 'full', 'selective' or None",
     "megatron={'recompute_num_layers': 0}": "megatron.recompute_num_layers is 0: it must be a whole number of 1",
     "megatron={'recompute_granularity': 'full'}": "megatron.recompute_granularity is 'full', and Megatron refuses",
     "megatron={'recompute_granularity': 'selective', 'recompute_modules': ['x']}": "recompute_modules is ['x']",
-    "megatron={'window_size': 'a'}": "megatron.window_size is 'a': it must be a tuple of 2",
     "megatron={'attention_backend': 'fast'}": "megatron.attention_backend is 'fast': it must be one of 'flash'",
     "megatron={'init_method': 'x'}": "megatron.init_method is 'x': it must be a function or None",
     "megatron={'_cpu_offloading_context': None}": "megatron._cpu_offloading_context is not a field",
@@ -59,7 +67,7 @@ REFUSED = {
 }
 
 TAKEN = [
-    "megatron={'window_size': [1, 2], 'layernorm_epsilon': 1e-6, 'attention_backend': 'flash'}",
+    "megatron={'cp_comm_type': ['p2p'], 'qk_clip_alpha': 0.5, 'attention_backend': 'flash'}",
     "megatron={'init_method': lambda weights: weights, 'calculate_per_token_loss': False, 'moe_z_loss_coeff': 0.1}",
     "megatron={'moe_token_dispatcher_type': 'allgather', 'recompute_num_layers': None}",
     "ddp={'bucket_size': None, 'overlap_grad_reduce': True, 'use_megatron_fsdp': False}",
@@ -111,6 +119,52 @@ def test_a_plug_in_that_cannot_be_loaded(tmp_path, capsys, plugin, message) -> N
         assert message in sentence(path, capsys)
     else:
         test_what_megatron_takes_is_taken(tmp_path, f"reward='{folder}/plugin.py:reward'")
+
+
+MODEL = "/".join([*__file__.split("/")[:-3], "examples", "tiny_moe"])
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "fields", "message"),
+    [
+        ("config.json", {"vocab_size": 12}, "", "has the token .*, and the model's vocabulary 12 tokens"),
+        (
+            "config.json",
+            {"max_position_embeddings": 4},
+            "",
+            "tokens and the model 4 positions .* no room for a response",
+        ),
+        (
+            "config.json",
+            {"max_position_embeddings": 6},
+            "evaluation=Evaluation(sets={'a': HeldOut(prompts=Prompts(source='arithmetic', template='0000{question}', "
+            "options={'size': 8, 'max_operand': 9}))}), prompts=Prompts(source='arithmetic', template='{question}', "
+            "options={'size': 8, 'max_operand': 9})",
+            "8 tokens and the model 6 positions",
+        ),
+        (
+            "config.json",
+            {"vocab_size": 20},
+            "warm_start=WarmStart(prompts=Prompts(source='arithmetic', template='{question}', options={'size': 8}), "
+            "updates=1, batch_size=1, optimizer=Optimizer())",
+            "has the token .*, and the model's vocabulary 20 tokens",
+        ),
+        (
+            "tokenizer_config.json",
+            {"eos_token": None},
+            "warm_start=WarmStart(prompts=Prompts(source='arithmetic', template='{question}', options={'size': 8}), "
+            "updates=1, batch_size=1, optimizer=Optimizer())",
+            "has no eos_token, with which a demonstration ends",
+        ),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_the_model(tmp_path, capsys, name, edit, fields, message) -> None:
+    shutil.copytree(MODEL, tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **edit}))
+    more = f", {fields}" if fields else ""
+    found = sentence(write(tmp_path, f"model=Model(path={str(tmp_path / 'model')!r}, init='random'){more}"), capsys)
+    assert re.search(message, found), found
 
 
 def test_a_source_of_ones_own_that_raises(tmp_path, capsys) -> None:

@@ -71,7 +71,12 @@ def test_options_go_to_the_function_beside_what_the_caller_gives() -> None:
     [
         (build, {"sise": 3}, 1, "the engine 'x' has no option sise: its options are size, seed"),
         (build, {"size": 1, "model_path": "p"}, 1, "has no option model_path"),
-        (build, {}, 1, "the engine 'x' needs the option size: its options are size, seed"),
+        (
+            build,
+            {},
+            1,
+            "the engine 'x' needs the option size: its options are size, seed, and it is called with nothing else",
+        ),
         (build, {"size": 1}, 0, "needs the option model_path"),
         (open_ended, {"other": 1}, 0, "needs the option size"),
         (lambda: None, {"size": 1}, 0, "has no option size: it has no options"),

@@ -1,4 +1,6 @@
 import json
+import math
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,43 @@ def test_a_path_a_short_name_and_a_module_attribute(tmp_path) -> None:
     assert len(load_rows("tests.data.test_load_rows:my_rows", {"size": 4})) == 4
 
 
+ROW = {"id": "a", "question": "?", "answer": "!"}
+
+
+async def no_coroutine() -> None: ...
+
+
+MADE: list[tuple[Any, str]] = [
+    (None, "returned None: let it return a list of rows"),
+    (no_coroutine, "returned a coroutine: let it return a list of rows, without async"),
+    ([ROW], "gave {'answer': '!', 'id': 'a', 'question': '?'} as a row: let it give Rows"),
+    (["1+1="], "gave '1+1=' as a row: let it give Rows"),
+    ([Row(**ROW | {"id": 1})], "row 1: id is 1, and must be text"),
+    ([Row(**ROW | {"answer": 2})], "row 'a': answer is 2, and must be text"),
+    ([Row(**ROW | {"answer": None})], "row 'a': answer is None, and must be text"),
+    ([Row(**ROW | {"question": 1})], "row 'a': a question must be text or a list of chat messages"),
+    ([Row(**ROW | {"question": [{"role": "user"}]})], "row 'a': message 1 must be an object with the texts 'role'"),
+    ([Row(**ROW | {"question": []})], "row 'a': the question is an empty list of messages"),
+    ([Row(**ROW | {"question": "\ud800"})], "row 'a': the text has half of a surrogate pair"),
+    ([Row(**ROW, demonstration=5)], "row 'a': demonstration is 5, and must be text"),
+    ([Row(**ROW, metadata=None)], "row 'a': metadata is None, and must be a dict"),
+    ([Row(**ROW, share=math.nan)], "row 'a': share is nan, and must be a number from 0 to"),
+    ([Row(**ROW, share=-1.0)], "row 'a': share is -1.0, and must be a number from 0 to"),
+]
+
+
+def made(number: int) -> Any:
+    found = MADE[number][0]
+    return found() if callable(found) else found
+
+
+@pytest.mark.parametrize("number", range(len(MADE)))
+def test_rows_of_a_source_of_ones_own_that_are_none(number: int) -> None:
+    with pytest.raises(UserError) as caught:
+        load_rows(f"{__file__}:made", {"number": number})
+    assert "test_load_rows.py:made'" in str(caught.value) and MADE[number][1] in str(caught.value), str(caught.value)
+
+
 def test_the_short_names_are_the_sources() -> None:
     forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym", "verifiers"}
     named = {"aime24", "aime25", "codeact", "dapo_math", "deepmath_103k", "gsm8k", "math_500"}
@@ -34,6 +73,9 @@ def test_the_short_names_are_the_sources() -> None:
         ("missing.jsonl", {}, ["there is no file missing.jsonl"]),
         ("missing.parquet", {}, ["there is no file missing.parquet"]),
         ("nowhere", {}, ["'nowhere'", "arithmetic", "huggingface, jsonl"]),
+        ("some-owner/set", {}, ["'some-owner/set' is neither", "set source to 'huggingface' and its option name"]),
+        ("/data/some-set.csv", {}, ["'/data/some-set.csv' is neither", "ends in .jsonl or .parquet", "convert a file"]),
+        ("rows.JSONL", {}, ["'rows.JSONL' is neither the name of a set nor a file that ends in .jsonl"]),
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
         ("arithmetic", {}, ["needs the option size"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),

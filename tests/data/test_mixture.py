@@ -95,6 +95,10 @@ def test_shares_hold_after_rows_are_dropped(tmp_path) -> None:
         ({"gsm8k": {"weight": float("nan")}}, "the weight nan"),
         ({"gsm8k": {"weight": True}}, "the weight True"),
         ({"gsm8k": {"weight": 10**400}}, "the weight 1000"),
+        (
+            {"gsm8k": {"weight": 1e308}, "aime24": {"weight": 1e308}},
+            "the weight 1e.308: it must be .* at most 2147483647",
+        ),
         ({"gsm8k": {"source": 5}}, "the source 5: it must be text"),
         ({5: {}}, "the source 5: it must be text"),
         ({"gsm8k": {"options": ["split", "test"]}}, "the options .'split', 'test'.: they must be an object"),

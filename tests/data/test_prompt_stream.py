@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -130,6 +131,33 @@ def test_a_repeated_id_is_an_error() -> None:
         PromptStream(
             [Row(id="a:1", question="1", answer="1")] * 2, TOKENIZER, template="{question}", max_tokens=5, seed=0
         )
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ((1.0, 2.0), "row 'b' has the share 2.0, and another row of its subset '' has 1.0"),
+        ((1.0, 0.0), "row 'b' has the share 0.0, and another row of its subset '' has 1.0"),
+    ],
+)
+def test_rows_of_one_subset_have_one_share(shares, message) -> None:
+    rows = [Row(id=id, question=id, answer="1", share=share) for id, share in zip("ab", shares, strict=True)]
+    with pytest.raises(UserError, match=message):
+        PromptStream(rows, char_tokenizer(), template="{question}", max_tokens=8, seed=0)
+    apart = [replace(row, subset=row.id) for row in rows]
+    if all(shares):
+        PromptStream(apart, char_tokenizer(), template="{question}", max_tokens=8, seed=0)
+    else:
+        with pytest.raises(UserError, match="the rows of the subset 'b' have no share, and others have one"):
+            PromptStream(apart, char_tokenizer(), template="{question}", max_tokens=8, seed=0)
+
+
+def test_a_chat_template_that_leaves_out_the_question() -> None:
+    rows = [Row(id=id, question=id, answer="1") for id in "ab"]
+    tokenizer = char_tokenizer(chat_template="solve it")
+    with pytest.raises(UserError, match="writes the same text for every question"):
+        PromptStream(rows, tokenizer, template="chat", max_tokens=64, seed=0)
+    PromptStream(rows[:1], tokenizer, template="chat", max_tokens=64, seed=0)
 
 
 def test_a_template_error_is_found_at_construction() -> None:

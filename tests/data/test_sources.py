@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.sources import huggingface, jsonl, parquet, reasoning_gym
 from megatron_sspo.errors import UserError
@@ -129,6 +130,28 @@ def test_huggingface_reads_a_local_dataset(tmp_path, monkeypatch) -> None:
     with pytest.raises(UserError, match="split='dev' cannot be loaded") as caught:
         huggingface.rows(str(folder), "dev")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "cause"),
+    [
+        ("script.py", b"import datasets\n", "RuntimeError: Dataset scripts are no longer supported"),
+        ("train.zip", b"no archive", "BadZipFile: File is not a zip file"),
+        ("train.jsonl", b"{", "ArrowInvalid: JSON parse error"),
+        ("train.csv", "question\né".encode("latin-1"), "UnicodeDecodeError: 'utf-8' codec"),
+        ("image.png", b"no image", "UnidentifiedImageError: cannot identify image file"),
+    ],
+)
+def test_huggingface_names_the_cause_of_a_folder_that_it_cannot_read(
+    tmp_path, monkeypatch, file, content, cause
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / file.split(".")[0]
+    folder.mkdir()
+    (folder / file).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_rows("huggingface", {"name": str(folder)})
+    assert f"cannot be loaded ({cause}" in str(caught.value) and "check its name, config and split" in str(caught.value)
 
 
 def test_huggingface_without_a_hub_names_the_remedy(monkeypatch) -> None:

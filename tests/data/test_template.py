@@ -2,6 +2,7 @@ import pytest
 
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.template import THINK_ANSWER_INSTRUCTION, render
+from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import format_reward
 from tests.data.char_tokenizer import char_tokenizer
@@ -51,6 +52,14 @@ def test_invalid_templates(row, template, system, parts) -> None:
     with pytest.raises(UserError) as caught:
         render(row, char_tokenizer(), template, system)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}", "{{ messages[9].x }}"])
+def test_a_chat_template_that_raises(template: str) -> None:
+    with pytest.raises(UserError, match=r"chat template rejects x:1: .*: fix the row's messages, or the template"):
+        render(ROW, char_tokenizer(chat_template=template), "chat")
+    with pytest.raises(UserError, match=r"chat template of the tokenizer '.*' rejects a conversation of several turns"):
+        TurnTemplate(char_tokenizer(chat_template=template))
 
 
 def test_a_tokenizer_without_a_chat_template() -> None:

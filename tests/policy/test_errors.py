@@ -75,6 +75,16 @@ def test_policy_checks_shards_before_it_builds_the_model(folders, device):
         Policy(make_run(Parallel(tensor=2, sequence=True, expert_tensor=5)), folders["moe"], device)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, Megatron may build these models")
+@pytest.mark.parametrize(
+    "options",
+    [{"gradient_accumulation_fusion": True}, {"cpu_offloading": True, "cpu_offloading_num_layers": 1}],
+)
+def test_a_field_with_which_megatron_cannot_build_the_model(folders, device, options):
+    with pytest.raises(UserError, match=r"Megatron cannot build the model with megatron=\{.*: .*; change or leave out"):
+        Policy(make_run(megatron=options), folders["moe"], device)
+
+
 def test_processes_that_do_not_join(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
@@ -83,7 +93,7 @@ def test_processes_that_do_not_join(monkeypatch):
 
 
 def test_megatron_options_override_defaults(folders):
-    assert configure(folders["dense"], layernorm_epsilon=0.125).layernorm_epsilon == 0.125
+    assert configure(folders["dense"], attention_dropout=0.125).attention_dropout == 0.125
 
 
 def test_wrong_number_of_processes(monkeypatch):

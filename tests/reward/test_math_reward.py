@@ -2,8 +2,12 @@ import math
 import random
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
@@ -12,7 +16,7 @@ from megatron_sspo.reward.answers.compare import compare
 from megatron_sspo.reward.answers.evaluate import is_same_formula
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
-from megatron_sspo.reward.protocol import Reward, checked_score
+from megatron_sspo.reward.protocol import Reward, checked_score, open_reward
 from megatron_sspo.types import Prompt
 from tests.reward import pool_jobs
 
@@ -249,16 +253,60 @@ class Fixed:
         pass
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_finite_names_the_prompt(value: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1.0", b"1", [1.0], 10**400, torch.ones(2)])
+def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
     broken: Reward = Fixed({"answer": 1.0}, {"answer": 1.0, "style": value})
     with pytest.raises(UserError, match=r"'style'.*'b\.jsonl:7'.*Fixed"):
         checked_score(broken, [prompt("1", "a.jsonl:1"), prompt("1", "b.jsonl:7")], ["", ""])
 
 
-def test_a_missing_score_is_refused() -> None:
-    with pytest.raises(UserError, match="1 scores for 2 responses"):
-        checked_score(Fixed({"answer": 1.0}), [prompt("1")] * 2, ["", ""])
+async def _coroutine() -> list[dict[str, float]]:
+    return []
+
+
+class Own:
+    """A reward with a mistake of its user's."""
+
+    def __init__(self, scored: Callable[[], Any]) -> None:
+        self._scored = scored
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Any:
+        return self._scored()
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("scored", "message"),
+    [
+        (lambda: [{"answer": 1.0}], "1 scores for 2 responses"),
+        (lambda: None, "Own.score returned None: it must return a list with a dict for each response"),
+        (lambda: {"answer": 1.0}, r"Own.score returned \{'answer': 1.0\}: it must return a list"),
+        (lambda: (part for part in ()), "Own.score returned a generator: it must return a list"),
+        (_coroutine, "Own.score returned a coroutine: it must return a list.* without async"),
+        (lambda: torch.ones(2), "Own.score returned tensor.*: it must return a list"),
+        (lambda: [1.0, 0.0], r"Own.score gave 1.0 for a response to prompt 'x.jsonl:1': it must give a dict"),
+        (lambda: [{1: 1.0}, {}], r"gave \{1: 1.0\} for a response to prompt 'x.jsonl:1': it must give a dict"),
+        (lambda: [{}["gold"]], r"test_math_reward.py, line \d+ \(.*\): KeyError: 'gold'"),
+    ],
+)
+def test_a_mistake_of_a_reward_of_ones_own_is_one_sentence(scored: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        checked_score(Own(scored), [prompt("1")] * 2, ["", ""])
+
+
+def test_numbers_of_other_libraries_become_floats() -> None:
+    parts = {"answer": np.float32(0.5), "format": torch.tensor(1.0), "right": np.bool_(True), "length": 3}
+    (found,) = checked_score(Fixed(parts), [prompt("1")], [""])
+    assert found == {"answer": 0.5, "format": 1.0, "right": 1.0, "length": 3.0}
+    assert {type(value) for value in found.values()} == {float}, "others cannot be written as JSON"
+
+
+@pytest.mark.parametrize("build", ["lambda: None", "lambda: print", "lambda: type('R', (), {'score': 1})()"])
+def test_an_object_that_is_no_reward_is_refused(tmp_path, build: str) -> None:
+    (tmp_path / "own.py").write_text(f"build = {build}\n")
+    with pytest.raises(UserError, match=r"own.py:build' is built as .*, which has no .*close: let it return an object"):
+        open_reward(f"{tmp_path}/own.py:build", {})
 
 
 def test_good_scores_pass(judge) -> None:

@@ -106,6 +106,65 @@ def cut(rewards, rollouts):
     return [torch.zeros(1) for _ in rollouts]
 
 
+def divided_by_std(rewards):
+    return (rewards - rewards.mean()) / rewards.std()
+
+
+def list_of_floats(rewards):
+    return [0.0 for _ in rewards]
+
+
+def of_tokens_without_rollouts(rewards):
+    return [torch.zeros(1 + index) for index, _ in enumerate(rewards)]
+
+
+def complex_numbers(rewards):
+    return rewards.to(torch.complex128)
+
+
+async def awaited(rewards):
+    return rewards
+
+
+def with_step(step):
+    def function(rewards):
+        return rewards - rewards.mean()
+
+    function.batch_step = step
+    return function
+
+
+step_cut = with_step(lambda values: values[1:])
+step_divided = with_step(lambda values: values / values.std())
+step_raises = with_step(lambda values: values / no_such_name)  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("divided_by_std", r"returned tensor\(\[nan.*0.0.*must be a tensor of .* also where all rewards are equal"),
+        ("list_of_floats", "must be a tensor of as many finite numbers"),
+        ("of_tokens_without_rollouts", "must be a tensor of as many finite numbers"),
+        ("complex_numbers", "must be a tensor of as many finite numbers"),
+        ("awaited", "returned a coroutine .* must be a tensor of as many finite numbers"),
+        ("step_cut", "the batch_step of the advantage .* must be a tensor of as many finite numbers"),
+        ("step_divided", "the batch_step of the advantage .* returned tensor.*nan.* also where all are equal"),
+        ("step_raises", "the batch_step of the advantage .* cannot be computed .* line .*: NameError"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:std..:UserWarning", "ignore:coroutine:RuntimeWarning")
+def test_a_mistake_of_a_function_of_ones_own_is_found_before_the_run(function, message):
+    with pytest.raises(UserError, match=message):
+        check_advantage(f"{__file__}:{function}", 4)
+
+
+def test_rewards_that_a_function_refuses_are_one_sentence():
+    groups = collected("a")
+    (group,) = [replace(g, rollouts=[replace(r, reward_parts={"answer": -1.0}) for r in g.rollouts]) for g in groups]
+    with pytest.raises(UserError, match=r"'max_rl' cannot be computed .*\[-1.0, -1.0\].* must not be negative"):
+        with_advantages([group], "max_rl")
+
+
 def test_what_a_function_must_return():
     for function in (first_tokens, sampled_tokens, centered):
         check_advantage(name(function), 4)
@@ -113,5 +172,5 @@ def test_what_a_function_must_return():
     for function in (one_more, cut):
         with pytest.raises(UserError, match="it must be a tensor of as many finite numbers"):
             check_advantage(name(function), 4)
-    with pytest.raises(ValueError, match=r"there are 2 rewards, and advantages of the shapes \[\[1\], \[1\]\]"):
+    with pytest.raises(UserError, match=r"returned \[tensor.* for 2 rewards, \[1.0, 2.0\]: it must be a tensor"):
         with_advantages(collected("a"), name(cut))

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Tracking
@@ -22,6 +24,16 @@ def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
     assert sinks.read(tmp_path / sinks.METRICS) == [ROW, {"update": 4}]
     assert sinks.read(tmp_path / sinks.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.jsonl", "metrics.jsonl"]
+
+
+def test_metrics_of_a_plug_in_are_numbers(tmp_path: Path) -> None:
+    out = sinks.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
+    out.write(sinks.METRICS, {"update": 1, "reward/mine": np.float32(0.5), "reward/other": torch.tensor(2.0)})
+    for wrong in ("text", None, [1.0]):
+        with pytest.raises(UserError, match=r"the metric 'reward/mine' is .*: let `metrics` return numbers"):
+            out.write(sinks.METRICS, {"update": 2, "reward/mine": wrong})
+    out.close()
+    assert sinks.read(tmp_path / sinks.METRICS) == [{"update": 1, "reward/mine": 0.5, "reward/other": 2.0}]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

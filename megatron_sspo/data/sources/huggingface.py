@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
 from megatron_sspo.errors import UserError
 
@@ -45,7 +46,6 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         UserError: the hub cannot be reached, or there is no such dataset, configuration or split.
     """
     import datasets
-    from datasets.exceptions import DatasetsError
 
     try:
         dataset = datasets.load_dataset(name, config, split=split)
@@ -55,12 +55,23 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
             "load it once where there is a network, or give a .jsonl or .parquet file, as the source or as the option "
             "path of a named set"
         ) from error
-    except (OSError, ValueError, DatasetsError) as error:
-        raise UserError(
-            f"the dataset {name!r} with config={config!r} and split={split!r} cannot be loaded: "
-            f"{' '.join(str(error).split())}"
-        ) from error
+    except Exception as error:  # of the readers of all formats, and of archives
+        raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
-    for number, values in enumerate(dataset, start=1):
+    rows = iter(dataset)
+    for number in range(1, len(dataset) + 1):
+        try:
+            values = next(rows)
+        except Exception as error:  # images and sounds are decoded here
+            raise _unreadable(name, split, config, error) from error
         yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=values)
+
+
+def _unreadable(name: str, split: str, config: str | None, error: Exception) -> UserError:
+    cause = error.__cause__ or error  # `datasets` hides the reader's error behind one of its own
+    return UserError(
+        f"the dataset {name!r} with config={config!r} and split={split!r} cannot be loaded ({type(cause).__name__}: "
+        f"{one_line(str(cause))}): check its name, config and split, or convert it to a .jsonl or .parquet "
+        "file"
+    )

@@ -1,13 +1,13 @@
 """A mixture of several sets as one source."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.row import Dropped, Row
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, short_repr
 
 _KEYS = ("source", "options", "weight")
 
@@ -58,5 +58,8 @@ def _check(name: str, entry: Any) -> None:
         raise UserError(f"{where} has the options {options!r}: they must be an object")
     weight = entry.get("weight", 1)
     is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight <= sys.float_info.max:
-        raise UserError(f"{where} has the weight {weight!r}: it must be a number above 0; leave an unwanted set out")
+    if not is_number or not 0 < weight <= LARGEST:  # the sum of all weights must be finite, too
+        raise UserError(
+            f"{where} has the weight {short_repr(weight)}: it must be a number above 0 and at most {LARGEST}; leave an "
+            "unwanted set out"
+        )

@@ -5,13 +5,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.messages import Message, Refusal
 
 _MOST_CHARACTERS = 64  # of a text for each token that is allowed; longer texts are refused before they are encoded
-_TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError)
 
 
 class ChatTemplate:
@@ -42,7 +39,7 @@ class ChatTemplate:
         marks = _Marks(self._special)
         try:
             text = self._render(marks.shield([m.for_template() for m in messages]), marks.shield(tools))
-        except _TEMPLATE_ERRORS as error:
+        except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise Refusal(f"the model's chat template rejects the conversation: {error}") from error
         tokens = self._encode(text, marks, max_tokens)
         if tokens[:1] != [self.first_token]:
@@ -79,7 +76,7 @@ class ChatTemplate:
         rows[num_before - 1] = {"role": "assistant", "content": stand_in}
         try:
             _, found, after = self._render(rows, marks.shield(tools)).partition(stand_in)
-        except _TEMPLATE_ERRORS:
+        except Exception:  # see `prompt`
             return None
         if not found or stand_in in after:
             return None
@@ -114,7 +111,7 @@ class ChatTemplate:
     def _first_token(self) -> int:
         try:
             text = self._render([{"role": "user", "content": "task"}], [])
-        except _TEMPLATE_ERRORS as error:
+        except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise UserError(
                 f"the chat template of the tokenizer {self._tokenizer.name_or_path!r} rejects a conversation of one "
                 f"user's message ({error}): choose another model, or no agent"

@@ -1,0 +1,37 @@
+"""Checks that tokenized prompts fit the model that reads them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Prompt
+
+
+def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> None:
+    """Checks that each prompt leaves room for a response, and has only tokens of the model.
+
+    Args:
+        config: the content of the model's config.json.
+
+    Raises:
+        UserError: a prompt is too long, or the tokenizer belongs to another model.
+    """
+    num_positions = int(config.get("max_position_embeddings", 2**31))
+    for prompt in prompts:
+        if len(prompt.tokens) >= num_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {num_positions} positions "
+                "(max_position_embeddings), which leaves no room for a response: lower prompts.max_tokens, and set "
+                "prompts.overlong to drop"
+            )
+        check_vocabulary(prompt.id, prompt.tokens, config)
+
+
+def check_vocabulary(id: str, tokens: Iterable[int], config: Mapping[str, Any]) -> None:
+    """Raises UserError if a prompt or demonstration has a token that the model lacks."""
+    vocab_size = int(config["vocab_size"])
+    if (largest := max(tokens)) >= vocab_size:
+        raise UserError(
+            f"prompt {id} has the token {largest}, and the model's vocabulary {vocab_size} tokens (vocab_size): copy "
+            "the tokenizer that belongs to the model into its folder"
+        )
