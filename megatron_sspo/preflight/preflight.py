@@ -24,7 +24,6 @@ from megatron_sspo.run_folder import trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.table import check_coverage
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
@@ -71,7 +70,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)
-            check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
+            folder.check(family.rows(folder.config, int(folder.config["vocab_size"])))
     else:
         load_family(config)
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
