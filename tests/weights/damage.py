@@ -134,6 +134,7 @@ CONTENT = {
         "cut": b'{"hidden_size": 1',
         "an object": b"{}",
         "UTF-16": '{"hidden_size": 16}'.encode("utf-16"),
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
     }.items()
 }
 _SIZES = (
@@ -231,6 +232,8 @@ HEADERS = {
     "a byte too few": lambda f: shard(f).write_bytes(shard(f).read_bytes()[:-1]),
     "a missing file": lambda f: shard(f).unlink(),
     "a nested header": header(lambda e: NESTED),
+    "a header in UTF-16": header(lambda e: json.dumps(e).encode("utf-16")),
+    "a header after a byte order mark": header(lambda e: b"\xef\xbb\xbf" + json.dumps(e).encode()),
 }
 ALL: dict[str, Damage] = {**SPECIAL, **CONTENT, **CONFIG, **INDICES, **HEADERS}
 
