@@ -19,6 +19,7 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
@@ -66,6 +67,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_engine(run)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
+    end_tokens(model_path, read_config(model_path), tokenizer)
     check_environment(run.rollouts, tokenizer)
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
