@@ -59,6 +59,7 @@ def test_no_such_tensor(sharded):
     [
         ("model.bin", "has no config.json, and is no Hugging Face checkpoint; .*save_pretrained"),
         ("model.gguf", "has a GGUF file, and is no Hugging Face checkpoint; .*save_pretrained"),
+        ("mp_rank_00", "is a checkpoint of Megatron's older format torch .*; save it as torch_dist"),
         ("adapter_config.json", r"has the adapter of a model \(adapter_config.json\): merge it"),
     ],
 )

@@ -76,6 +76,11 @@ class HFFolder(ModelFolder):
                 f"{self.path} has the adapter of a model (adapter_config.json): merge it into the model with PEFT's "
                 "merge_and_unload, and save that with save_pretrained"
             )
+        if any(self.path.glob("mp_rank_*")):
+            raise UserError(
+                f"{self.path} is a checkpoint of Megatron's older format torch (mp_rank_...), which is not supported; "
+                "save it as torch_dist"
+            )
         if not os.path.lexists(self.path / "config.json"):
             found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
             raise UserError(
