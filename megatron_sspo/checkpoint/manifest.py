@@ -10,6 +10,7 @@ from typing import Any
 from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.writing import write_atomically
 
 NAME = "manifest.json"
@@ -51,7 +52,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
     """
     path = checkpoint / NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_file(path) as file:
+            text = file.read().decode("utf-8")
         content = json.loads(text)
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
         manifest = Manifest(files, dict(content["run"]))

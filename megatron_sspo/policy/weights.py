@@ -12,7 +12,7 @@ from megatron_sspo.run import Parallel
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.gather import Gather
 from megatron_sspo.weights.pieces import Shard
-from megatron_sspo.weights.table import ParameterMap, check_coverage
+from megatron_sspo.weights.table import ParameterMap
 
 
 def shard_of(row: ParameterMap) -> Shard:
@@ -41,9 +41,10 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
     """Fills the model from a folder of weights; each rank reads only its own slices.
 
     Raises:
-        UserError: the folder and the table do not match in names and shapes, or a parameter of the model has no row.
+        UserError: the folder and the table do not match (see `ModelFolder.check`), or a parameter of the model has no
+            row.
     """
-    check_coverage(rows, folder.shapes(), folder.path)
+    folder.check(rows)
     by_name = {row.name: row for row in rows}
     for name, parameter in logical_parameters(chunks):
         row = _row(by_name, name)

@@ -20,12 +20,12 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.table import check_coverage
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
@@ -68,11 +68,12 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_engine(run)
     model_path = Path(run.model.path)
     tokenizer = load_tokenizer(model_path)
+    end_tokens(model_path, read_config(model_path), tokenizer)
     check_environment(run.rollouts, tokenizer)
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)
-            check_coverage(family.rows(folder.config, int(folder.config["vocab_size"])), folder.shapes(), model_path)
+            folder.check(family.rows(folder.config, int(folder.config["vocab_size"])))
     else:
         load_family(config)
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)

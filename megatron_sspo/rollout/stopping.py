@@ -1,26 +1,58 @@
 """The end of a response: end-of-sequence tokens and stop strings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+from megatron_sspo.errors import UserError, short_repr
+
+
+def read_config(model_path: Path) -> Any:
+    """Returns `config.json` as Transformers reads it; no code of the folder is run.
+
+    Raises:
+        UserError: Transformers refuses the file.
+    """
+    with _as_user_error(model_path / "config.json"):
+        return AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
 
 
 def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Returns the union of the end tokens in `config.json`, `generation_config.json` and the tokenizer.
 
     SGLang uses the union too; the files of a chat model often name different tokens.
+
+    Raises:
+        UserError: a file names something other than tokens, or Transformers cannot read it.
     """
-    named = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
-    if (model_path / "generation_config.json").exists():
-        named.append(GenerationConfig.from_pretrained(model_path).eos_token_id)
+    named = {"config.json": getattr(config, "eos_token_id", None), "the tokenizer": tokenizer.eos_token_id}
+    name = "generation_config.json"
+    if (model_path / name).exists():
+        with _as_user_error(model_path / name):
+            named[name] = GenerationConfig.from_pretrained(model_path, local_files_only=True).eos_token_id
     tokens: set[int] = set()
-    for one_or_more in named:
-        if isinstance(one_or_more, int):
-            tokens.add(one_or_more)
-        elif one_or_more is not None:
-            tokens.update(one_or_more)
+    for place, one_or_more in named.items():
+        found = one_or_more if isinstance(one_or_more, list) else [one_or_more] if one_or_more is not None else []
+        if not all(type(token) is int and token >= 0 for token in found):
+            raise UserError(
+                f"{place} in {model_path} has eos_token_id {short_repr(one_or_more)}; it must be a token's number or a "
+                "list of them"
+            )
+        tokens.update(found)
     return frozenset(tokens)
+
+
+@contextmanager
+def _as_user_error(file: Path) -> Iterator[None]:
+    """Turns any error that Transformers raises inside into a UserError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"Transformers cannot use {file} ({reason}); correct the file") from error
 
 
 class StopStrings:

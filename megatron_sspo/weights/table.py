@@ -288,6 +288,8 @@ def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:
 def check_tied(rows: Sequence[ParameterMap], names: Collection[str], read: Read, folder: str | Path) -> None:
     """Checks that tied copies of a tensor (`copies` of its row) hold the same values, since only the tensor is read.
 
+    Their dtypes may differ, and a NaN equals a NaN.
+
     Raises:
         UserError: a copy differs.
     """
@@ -295,13 +297,18 @@ def check_tied(rows: Sequence[ParameterMap], names: Collection[str], read: Read,
         size, step = row.hf_shapes[0][0], 1024  # compared in steps, because it is a model's largest tensor
         for copy in row.copies:
             if copy in names and not all(
-                torch.equal(read(copy, 0, start, stop), read(row.hf[0], 0, start, stop))
+                _equal(read(copy, 0, start, stop), read(row.hf[0], 0, start, stop))
                 for start, stop in ((start, min(start + step, size)) for start in range(0, size, step))
             ):
                 raise UserError(
                     f"{folder} ties {copy} to {row.hf[0]} (tie_word_embeddings) but their values differ; "
                     "set tie_word_embeddings to false in config.json, or remove the one that is stale"
                 )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    a, b = a.double(), b.double()
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, ...]:

@@ -1,6 +1,8 @@
 """The manifest of a run's checkpoint."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -28,4 +30,11 @@ def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
     del content["crc32"]
     (tmp_path / NAME).write_text(json.dumps(content))
     with pytest.raises(UserError, match=f"is damaged .*{NAME}"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/full"), os.mkfifo])
+def test_something_else_in_place_of_the_manifest(tmp_path, make):
+    make(tmp_path / NAME)
+    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read: .*not a regular file"):
         read_manifest(tmp_path)

@@ -1,10 +1,12 @@
 """Errors that a user can fix are a UserError of one sentence, before anything is trained or changed."""
 
 import importlib.util
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_policy import make_run, read_batch, with_first
 
 from megatron_sspo.errors import UserError
@@ -18,6 +20,8 @@ from megatron_sspo.processes.ports import free_port
 from megatron_sspo.run import Optimizer, Parallel
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
+from tests.weights.folders import change as change_tensors
+from tests.weights.folders import edit_json
 
 
 def configure(folder, parallel=Parallel(), **options):
@@ -68,6 +72,32 @@ def test_weights_that_cannot_be_sharded(folders, kind, parallel, words):
     rows = load_family(config).rows(config, padded_vocab_size(config["vocab_size"], parallel.tensor))
     with pytest.raises(UserError, match=words):
         check_shards(rows, parallel)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (
+            "model.norm.weight",
+            lambda weight: weight.to(torch.int8),
+            "model.norm.weight of .* is torch.int8, .*quantized",
+        ),
+        (
+            "model.layers.1.mlp.up_proj.weight",
+            lambda weight: weight.to(torch.float8_e4m3fn),
+            "up_proj.weight of .* is torch.float8_e4m3fn, .*quantized",
+        ),
+        ("lm_head.weight", lambda weight: weight + 1, "ties lm_head.weight to model.embed_tokens.weight"),
+    ],
+)
+def test_weights_that_the_trainer_would_misread(folders, device, tmp_path, name, change, words):
+    folder = shutil.copytree(folders["dense"], tmp_path / "model")
+    edit_json(folder / "config.json", lambda config: config.update(tie_word_embeddings=name == "lm_head.weight"))
+    file = folder / "model.safetensors"
+    change_tensors(file, **{name: change(load_file(file)[name])})
+    with pytest.raises(UserError, match=words) as raised:
+        Policy(make_run(), folder, device)
+    assert "\n" not in str(raised.value)
 
 
 def test_policy_checks_shards_before_it_builds_the_model(folders, device):

@@ -6,7 +6,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config
 from tests.rollout import tiny_models
 
 
@@ -73,3 +74,37 @@ def test_end_tokens_are_the_union_of_all_files(tmp_path, folders, in_config, in_
     if in_generation_config is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": in_generation_config}))
     assert end_tokens(tmp_path, config, tiny_models.tokenizer()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("generation_config.json", "{", "Transformers cannot use .*generation_config.json .*; correct the file"),
+        ("generation_config.json", "[]", "Transformers cannot use .*generation_config.json .*; correct the file"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": "</s>"}',
+            "generation_config.json in .* has eos_token_id '</s>'; it",
+        ),
+        ("generation_config.json", '{"eos_token_id": [[1]]}', r"generation_config.json in .* has eos_token_id \[\[1"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": [1, null]}',
+            r"generation_config.json in .* has eos_token_id \[1, N",
+        ),
+        ("generation_config.json", '{"eos_token_id": -1}', "generation_config.json in .* has eos_token_id -1; it must"),
+        ("config.json", '{"model_type": "llama", "attention_bias": null}', "Transformers cannot use .*attention_bias"),
+        (
+            "config.json",
+            '{"model_type": "llama", "num_hidden_layers": 2, "layer_types": ["full_attention"]}',
+            "layer_types",
+        ),
+        ("config.json", '{"model_type": "llama", "eos_token_id": "</s>"}', "eos_token_id"),
+    ],
+)
+def test_files_that_name_no_end_tokens(tmp_path, name, content, message):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message) as raised:
+        end_tokens(tmp_path, read_config(tmp_path), tiny_models.tokenizer())
+    assert "\n" not in str(raised.value)

@@ -114,7 +114,7 @@ NESTED = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 LIST = b"[" * 100_000
 MANY_DIGITS = b'{"hidden_size": ' + b"9" * 10_000 + b"}"
 
-_NAMES = ("config.json", INDEX, "shard", "tokenizer.json")
+_NAMES = ("config.json", INDEX, "shard", "tokenizer.json", "merges.txt")
 _SPECIAL = {"pipe": os.mkfifo, "folder": Path.mkdir, "loop": loop, "link to nothing": nothing, "device": null}
 
 SPECIAL = {f"{name} is a {kind}": special(name, make) for name in _NAMES for kind, make in _SPECIAL.items()}
@@ -134,6 +134,7 @@ CONTENT = {
         "cut": b'{"hidden_size": 1',
         "an object": b"{}",
         "UTF-16": '{"hidden_size": 16}'.encode("utf-16"),
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
     }.items()
 }
 _SIZES = (
@@ -231,6 +232,8 @@ HEADERS = {
     "a byte too few": lambda f: shard(f).write_bytes(shard(f).read_bytes()[:-1]),
     "a missing file": lambda f: shard(f).unlink(),
     "a nested header": header(lambda e: NESTED),
+    "a header in UTF-16": header(lambda e: json.dumps(e).encode("utf-16")),
+    "a header after a byte order mark": header(lambda e: b"\xef\xbb\xbf" + json.dumps(e).encode()),
 }
 ALL: dict[str, Damage] = {**SPECIAL, **CONTENT, **CONFIG, **INDICES, **HEADERS}
 
@@ -288,6 +291,12 @@ def _second_on_first(content: Any) -> None:
     content.storage_data[MetadataIndex(QKV, chunks[-1].offsets)] = info
 
 
+def _one_record(content: Any) -> None:
+    """Places the output layer in the record of the embedding, which has the same shape."""
+    places = {index.fqn: info for index, info in content.storage_data.items()}
+    vars(places["output_layer.weight"]).update(vars(places["embedding.word_embeddings.weight"]))
+
+
 _INDEX, _BACKEND = ".metadata", "metadata.json"
 MEGATRON: dict[str, Damage] = {
     **{
@@ -333,5 +342,6 @@ MEGATRON: dict[str, Damage] = {
     **{f"a record of length {v!r}": place(NORM, length=v) for v in (None, -1, 10**18, "9")},
     "a name of no text": metadata(lambda c: c.state_dict_metadata.update({3: c.state_dict_metadata[NORM]})),
     "pieces that overlap": metadata(_second_on_first),
+    "two parameters in one record": metadata(_one_record),
     **{name: found for name, found in CONFIG.items() if not name.startswith(("heads that do not divide",))},
 }

@@ -139,6 +139,30 @@ def test_cast_to_another_dtype(checkpoint, tmp_path, direction):
     assert HFFolder(tmp_path / "hf").config["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("stored", "value", "dtype", "sentence"),
+    [
+        (torch.float32, -7e4, torch.float16, r"has values beyond 6\.55e\+04, the largest of float16; choose"),
+        (torch.bfloat16, 1e30, torch.float16, "the largest of float16"),
+        (torch.float64, 1e300, torch.float32, "the largest of float32"),
+        (torch.float32, 3.4028e38, torch.bfloat16, "the largest of bfloat16"),
+        (torch.float32, torch.inf, torch.float16, None),
+        (torch.float32, 6.5e4, torch.float16, None),
+    ],
+)
+def test_a_value_that_a_dtype_cannot_hold(checkpoint, tmp_path, stored, value, dtype, sentence):
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    found = {name: tensor.to(stored) for name, tensor in tensors(tmp_path / "hf").items()}
+    found["model.norm.weight"][3] = value
+    save_file(found, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    if sentence is None:
+        convert(tmp_path / "hf", tmp_path / "megatron", dtype=dtype)
+        return
+    with pytest.raises(UserError, match=f"model.norm.weight of .*model.safetensors .*{sentence}"):
+        convert(tmp_path / "hf", tmp_path / "megatron", dtype=dtype)
+    assert not (tmp_path / "megatron").exists()
+
+
 def test_tokenizer_and_chat_template_are_copied(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "hf")
     names = ("tokenizer.json", "chat_template.jinja", "generation_config.json")

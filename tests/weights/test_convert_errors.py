@@ -142,7 +142,7 @@ def unfinished(folder):
 
 def another_format(folder):
     edit_json(folder / "metadata.json", lambda config: config.update(sharded_backend="zarr"))
-    return "is a zarr checkpoint, which is not supported"
+    return "is a checkpoint of the format 'zarr', which is not supported"
 
 
 @pytest.mark.parametrize(

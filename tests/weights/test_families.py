@@ -68,6 +68,10 @@ LLAMA3_SCALING = {
 }
 
 
+def without(name):
+    return {field: value for field, value in LLAMA3_SCALING.items() if field != name}
+
+
 def published_names():
     """Yields the tensors of Qwen3-30B-A3B, as its index lists them."""
     yield from ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
@@ -304,6 +308,18 @@ def test_fields_that_every_family_refuses(base, field, value):
         (LLAMA, {"mlp_bias": True}, "mlp_bias True"),
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         (LLAMA, {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 2.0}}, "low_freq_factor 2.0"),
+        (
+            LLAMA,
+            {"rope_scaling": without("low_freq_factor")},
+            "low_freq_factor None, which is not supported: it must be 1",
+        ),
+        (LLAMA, {"rope_scaling": without("high_freq_factor")}, "high_freq_factor None"),
+        (
+            LLAMA,
+            {"rope_scaling": without("original_max_position_embeddings")},
+            "original_max_position_embeddings 131072",
+        ),
+        (LLAMA, {"rope_scaling": LLAMA3_SCALING, "original_max_position_embeddings": 4096}, "position_embeddings 4096"),
         (LLAMA, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
     ],

@@ -59,6 +59,7 @@ def test_no_such_tensor(sharded):
     [
         ("model.bin", "has no config.json, and is no Hugging Face checkpoint; .*save_pretrained"),
         ("model.gguf", "has a GGUF file, and is no Hugging Face checkpoint; .*save_pretrained"),
+        ("mp_rank_00", "is a checkpoint of Megatron's older format torch .*; save it as torch_dist"),
         ("adapter_config.json", r"has the adapter of a model \(adapter_config.json\): merge it"),
     ],
 )
@@ -82,9 +83,23 @@ def test_invalid_config(sharded, text, message):
         HFFolder(sharded)
 
 
-def test_no_weights(sharded):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("README.md", "x", "holds no safetensors: neither .*save_pretrained"),
+        ("checkpoints/update-000001/state.json", "{}", "is the folder of a run .*; name its folder model, or a checkp"),
+        (
+            "model.safetensors",
+            "version https://git-lfs.github.com/spec/v1\n",
+            "is a pointer of Git LFS, .*git lfs pull",
+        ),
+    ],
+)
+def test_no_weights(sharded, name, content, message):
     (sharded / "model.safetensors.index.json").unlink()
-    with pytest.raises(UserError, match="holds no safetensors"):
+    (sharded / name).parent.mkdir(parents=True, exist_ok=True)
+    (sharded / name).write_text(content)
+    with pytest.raises(UserError, match=message):
         HFFolder(sharded)
 
 

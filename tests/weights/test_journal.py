@@ -1,9 +1,12 @@
 """The steps that a journal accepts after a kill of the process, and after a crash of the machine."""
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion import journal as journal_module
 from megatron_sspo.weights.conversion.journal import ConversionProgress, Journal
 
@@ -110,3 +113,10 @@ def test_close_flushes(tmp_path, boot):
     second = Journal(path, lambda: None)
     assert second.done == {1: ConversionProgress(10, 77, finished=True)}
     second.close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/full")])
+def test_something_else_in_place_of_the_journal(tmp_path, make):
+    make(tmp_path / "journal")
+    with pytest.raises(UserError, match=r"cannot read .*journal: it is a .*, not a regular file"):
+        Journal(tmp_path / "journal", lambda: None)

@@ -2,9 +2,11 @@
 
 import shutil
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from tests.weights.folders import change, edit_json
@@ -30,3 +32,22 @@ def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     edit_json(other / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
     assert verify(pair[0], other).differences == [f"model.norm.weight is only in {pair[0]}"]
     assert verify(other, pair[1]).differences == [f"model.norm.weight is only in {pair[1]}"]
+
+
+@pytest.mark.parametrize("other", ["megatron", "hf"])
+def test_a_stored_copy_of_a_tied_embedding_is_compared_with_it(checkpoint, tmp_path, other):
+    copied = shutil.copytree(checkpoint("llama_tied"), tmp_path / "copied")
+    if other == "megatron":
+        convert(checkpoint("llama_tied"), tmp_path / "without")
+    else:
+        shutil.copytree(checkpoint("llama_tied"), tmp_path / "without")
+    embedding = HFFolder(copied).read("model.embed_tokens.weight")
+    change(copied / "model.safetensors", lm_head__weight=embedding.clone())
+    for pair in ((copied, tmp_path / "without"), (tmp_path / "without", copied)):
+        assert verify(*pair).differences == []
+    embedding.view(torch.uint8)[0, 0] ^= 1
+    change(copied / "model.safetensors", lm_head__weight=embedding)
+    assert verify(copied, tmp_path / "without").differences == ["lm_head.weight differs in 1 of 6,208 bytes"]
+    edit_json(tmp_path / "without" / "config.json", lambda config: config.update(tie_word_embeddings=False))
+    if other == "hf":  # a Megatron checkpoint without an output layer is refused then
+        assert verify(copied, tmp_path / "without").differences == [f"lm_head.weight is only in {copied}"]

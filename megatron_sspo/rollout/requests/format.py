@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
@@ -17,7 +17,7 @@ from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.client import ServerError
-from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
 
 _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
@@ -80,7 +80,7 @@ class RequestFormat:
     """
 
     def __init__(self, model_path: Path, *, routes: bool) -> None:
-        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        config = read_config(model_path)
         self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
         self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)

@@ -176,7 +176,7 @@ class TensorCopier:
                 else:
                     original = np.empty((end - begin, stored.row_bytes), dtype=np.uint8)
                     self._files.read(stored, begin + shift, end + shift, original)
-                    _view(rows, target.dtype).copy_(_view(original, stored.dtype))
+                    _cast(stored, _view(original, stored.dtype), _view(rows, target.dtype))
             first = last
 
 
@@ -202,6 +202,17 @@ class _WorkQueue:
             if not self._left[file]:
                 del self._left[file]
             return file, number
+
+
+def _cast(stored: StoredTensor, values: torch.Tensor, into: torch.Tensor) -> None:
+    """Casts values to the dtype of `into`; a finite value that would become infinite is an error."""
+    into.copy_(values)
+    if into.isinf().any() and (into.isinf() & values.isfinite()).any():
+        kind = str(into.dtype).removeprefix("torch.")
+        raise UserError(
+            f"{stored.name} of {stored.files[0]} has values beyond {torch.finfo(into.dtype).max:.4g}, the largest of "
+            f"{kind}; choose another --dtype, or leave it out"
+        )
 
 
 def _view(block: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatron_sspo.files.reading import read_bytes
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -53,7 +55,7 @@ class Journal:
         """Returns the last step of every tensor; after a reboot, the last one before a flush."""
         steps: list[tuple[int, ConversionProgress]] = []
         boot, flushed = self._boot, 0
-        for line in path.read_bytes().splitlines() if path.exists() else ():
+        for line in read_bytes(path).splitlines() if os.path.lexists(path) else ():
             try:
                 entry = json.loads(line)
                 if "boot" in entry:

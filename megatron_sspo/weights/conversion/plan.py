@@ -16,7 +16,7 @@ from megatron_sspo.weights.formats.safetensors_file import make_header
 from megatron_sspo.weights.formats.stored import StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, Piece
 from megatron_sspo.weights.formats.torch_record import RecordFrame
-from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
+from megatron_sspo.weights.table import ParameterMap
 
 FILE_BYTES = 2_000_000_000  # maximum of a file, unless one tensor is larger; each thread writes its own file
 PIECE_BYTES = 64 * 1024**2  # maximum of a piece of a Megatron tensor; a loading rank reads whole pieces
@@ -46,15 +46,11 @@ def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
     Raises:
         UserError: the folder and the weight table of its family do not match, or a tensor's dtype is not supported.
     """
-    family, shapes = load_family(folder.config), folder.shapes()
-    check_counts(folder.config, len(shapes), len(shapes), folder.path)
+    family, num_tensors = load_family(folder.config), len(folder.stored)
+    check_counts(folder.config, num_tensors, num_tensors, folder.path)
     rows = family.rows(folder.config, size(folder.config, "vocab_size"))
-    check_coverage(rows, shapes, folder.path)
-    for name, found in folder.dtypes().items():
-        if not found.is_floating_point or found.itemsize < 2:
-            raise UserError(f"{name} of {folder.path} is {found}, which is not supported: it is quantized")
+    folder.check(rows)
     if isinstance(folder, HFFolder):
-        check_tied(rows, folder.index, folder.read, folder.path)
         return _to_megatron(folder.stored, rows, dtype)
     return _to_hf(folder.stored, rows, dtype)
 

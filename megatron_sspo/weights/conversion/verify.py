@@ -9,11 +9,14 @@ import numpy as np
 
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.weights.conversion.progress import Meter
+from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS, StoredTensor
 
 _BLOCK_BYTES = 1024**2
+# A folder of a model with tied embeddings may have this copy of the second tensor; a conversion leaves it out.
+_COPY, _TIED = "lm_head.weight", "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Comparison:
 def verify(first: str | Path, second: str | Path, *, config_folder: Path | None = None) -> Comparison:
     """Compares names, shapes, dtypes and every bit of the tensors, under their Hugging Face names.
 
+    If only one folder has the output layer of a model with tied embeddings, that is compared with the embedding.
+
     Args:
         config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
@@ -39,10 +44,16 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
 
 
 def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
-    differences = [f"{name} is only in {a.path}" for name in a.stored if name not in b.stored]
-    differences += [f"{name} is only in {b.path}" for name in b.stored if name not in a.stored]
     pairs = [(a.stored[name], b.stored[name]) for name in a.stored if name in b.stored]
-    comparable = []
+    differences, comparable = [], []
+    for folder, other in ((a, b), (b, a)):
+        for name, tensor in folder.stored.items():
+            if name in other.stored:
+                continue
+            if name == _COPY and _TIED in other.stored and flag(other.config, "tie_word_embeddings"):
+                pairs.append((tensor, other.stored[_TIED]) if folder is a else (other.stored[_TIED], tensor))
+            else:
+                differences.append(f"{name} is only in {folder.path}")
     for x, y in pairs:
         if (x.shape, x.dtype) == (y.shape, y.dtype):
             comparable.append((x, y))

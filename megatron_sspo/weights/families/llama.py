@@ -3,11 +3,10 @@
 from typing import Any
 
 from megatron_sspo.weights.decoder import decoder_fields, dense_rows, embedding_fields, require_decoder, rope
-from megatron_sspo.weights.family import Config, Family, number
+from megatron_sspo.weights.family import Config, Family, number, require
 
 # The RoPE scaling of Llama 3.1. Megatron takes only the factor as an argument; it hardcodes the other values.
 _LLAMA3 = {
-    "rope_type": ("llama3",),
     "low_freq_factor": (1,),
     "high_freq_factor": (4,),
     "original_max_position_embeddings": (8192,),
@@ -16,8 +15,12 @@ _LLAMA3 = {
 
 def check(config: Config) -> None:
     """Refuses settings that Megatron would compute differently."""
-    scaling = _LLAMA3 if _is_llama3(config) else {"rope_type": ("default", "llama3")}
-    require_decoder(config, {"mlp_bias": (False, None)}, rope_parameters=scaling)
+    require_decoder(config, {"mlp_bias": (False, None)}, rope_parameters={"rope_type": ("default", "llama3")})
+    if _is_llama3(config):
+        # Transformers takes the original length from beside the scaling, from within it, or from the model's length
+        length = "original_max_position_embeddings"
+        found = {**dict.fromkeys(_LLAMA3), length: config.get("max_position_embeddings"), **rope(config)}
+        require({**found, length: config.get(length, found[length])}, _LLAMA3)
 
 
 def model_fields(config: Config) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The files that travel with a model's weights: configuration, tokenizer and chat template."""
 
 import json
+import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -46,7 +47,10 @@ def check_tokenizer_files(source: Path) -> list[Path]:
     Raises:
         UserError: one of them cannot be read, or is a pipe, a folder or a broken link.
     """
-    found = sorted({file for pattern in _COPIED for file in source.glob(pattern)})
+    named = {
+        source / name for name in _COPIED if os.path.lexists(source / name)
+    }  # `glob` skips a broken link of a name
+    found = sorted(named.union(*map(source.glob, _COPIED)))
     files = [file for file in found if not (file.is_dir() and file.suffix not in _SUFFIXES)]
     for file in files:
         try:

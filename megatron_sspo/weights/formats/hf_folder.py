@@ -57,7 +57,9 @@ class HFFolder(ModelFolder):
                     f"{self.path / file_name} lacks {missing[0]}, which {INDEX} places there; download it again"
                 )
             if unindexed := sorted(header.keys() - indexed):
-                raise UserError(f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there")
+                raise UserError(
+                    f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there; get both again"
+                )
             found |= header
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         stored = {name: found[name] for name in self.index if not name.endswith(".rotary_emb.inv_freq")}
@@ -74,6 +76,11 @@ class HFFolder(ModelFolder):
                 f"{self.path} has the adapter of a model (adapter_config.json): merge it into the model with PEFT's "
                 "merge_and_unload, and save that with save_pretrained"
             )
+        if any(self.path.glob("mp_rank_*")):
+            raise UserError(
+                f"{self.path} is a checkpoint of Megatron's older format torch (mp_rank_...), which is not supported; "
+                "save it as torch_dist"
+            )
         if not os.path.lexists(self.path / "config.json"):
             found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
             raise UserError(
@@ -88,6 +95,11 @@ class HFFolder(ModelFolder):
             raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         if has_single:
             return dict.fromkeys(sorted(read_header(single)), _SINGLE)
+        if not has_index and (self.path / "checkpoints").is_dir():
+            raise UserError(
+                f"{self.path} is the folder of a run and holds no safetensors itself; name its folder model, or a "
+                "checkpoint in its folder checkpoints"
+            )
         if not has_index:
             raise UserError(
                 f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "

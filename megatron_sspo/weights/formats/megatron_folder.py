@@ -1,7 +1,7 @@
 """A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
@@ -106,7 +106,19 @@ class MegatronFolder(ModelFolder):
                 f"{self.path} does not hold the parameters of its model family: {listed}; "
                 f"check that {self.config_folder / 'config.json'} belongs to this checkpoint"
             )
+        self._check_records({location.key for location in found.values()})
         return found
+
+    def _check_records(self, keys: Iterable[str]) -> None:
+        """Checks that no two parameters are in one record."""
+        holders: dict[tuple[str, int], str] = {}
+        for key in sorted(keys):
+            for piece in self._tensors[key].pieces:
+                if (other := holders.setdefault((piece.file, piece.offset), key)) != key:
+                    raise UserError(
+                        f"{self.path} places {other} and {key} in one record of {piece.file}; it is damaged, get the "
+                        "checkpoint again"
+                    )
 
 
 def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:

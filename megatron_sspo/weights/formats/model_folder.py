@@ -1,6 +1,6 @@
 """The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.formats.stored import Files, StoredTensor
+from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
 
 
 class ModelFolder:
@@ -38,6 +39,21 @@ class ModelFolder:
     def dtypes(self) -> dict[str, torch.dtype]:
         """Tensor name -> dtype."""
         return {name: tensor.dtype for name, tensor in self.stored.items()}
+
+    def check(self, rows: Sequence[ParameterMap]) -> None:
+        """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.
+
+        Raises:
+            UserError: names or shapes differ, a tensor is quantized, or a tied copy has other values.
+        """
+        check_coverage(rows, self.shapes(), self.path)
+        for name, dtype in self.dtypes().items():
+            if not dtype.is_floating_point or dtype.itemsize < 2:
+                raise UserError(
+                    f"{name} of {self.path} is {dtype}, which is not supported: it is quantized; get the model in "
+                    "bfloat16, or dequantize it with Transformers and save it with save_pretrained"
+                )
+        check_tied(rows, self.stored, self.read, self.path)
 
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
         """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor.

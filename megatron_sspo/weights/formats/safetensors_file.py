@@ -29,6 +29,7 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LFS_POINTER = b"version "  # the first 8 bytes of the text that Git has in place of a large file
 _MAX_HEADER_BYTES = 100_000_000  # bytes; the limit of the format
 
 
@@ -43,10 +44,15 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes < 8:
                 raise ValueError(f"it has {num_bytes} bytes, and no header")
-            [length] = struct.unpack("<Q", file.read(8))
+            start = file.read(8)
+            if start == _LFS_POINTER:
+                raise UserError(
+                    f"{path} is a pointer of Git LFS, without the tensors; get the file with `git lfs pull`"
+                )
+            [length] = struct.unpack("<Q", start)
             if length > min(_MAX_HEADER_BYTES, num_bytes - 8):
                 raise ValueError(f"its header of {length:,} bytes does not fit into its {num_bytes:,}")
-            header = parse_json(file.read(length))
+            header = parse_json(file.read(length).decode("utf-8"))
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
@@ -67,7 +73,9 @@ def _parse_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     if not isinstance(dtype, str):
         raise ValueError(f"the dtype of {name} is {short_repr(dtype)}")
     if dtype not in _DTYPES:
-        raise UserError(f"{name} of {path} has dtype {short_repr(dtype)[1:-1]}, which is not supported")
+        raise UserError(
+            f"{name} of {path} has dtype {short_repr(dtype)[1:-1]}, which is not supported; save the model in bfloat16"
+        )
     if not _are_sizes(shape):
         raise ValueError(f"the shape of {name} is {short_repr(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:

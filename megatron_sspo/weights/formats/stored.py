@@ -145,7 +145,10 @@ class Files:
                     f"cannot read {stored.name} from {file}: {error}; it is damaged, get it again"
                 ) from error
             if record.dtype != stored.dtype:
-                raise UserError(f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata")
+                raise UserError(
+                    f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata; it is "
+                    "damaged, get it again"
+                )
             if self._check and (file, offset) not in self._checked:
                 self._check_content(stored.name, file, record)
                 self._checked.add((file, offset))

@@ -90,7 +90,7 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         raise UserError(f"{path / _INDEX} is damaged ({short_repr(error)}); get the checkpoint again") from error
     if backend != _BACKENDS["sharded_backend"]:
         raise UserError(
-            f"{path} is a {short_repr(backend)[1:-1]} checkpoint, which is not supported; save it as torch_dist"
+            f"{path} is a checkpoint of the format {short_repr(backend)}, which is not supported; save it as torch_dist"
         )
     _check_files(path, found)
     return found
