@@ -60,12 +60,14 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     An answer that is still a task is wrong: an arithmetic expression if the gold answer is a number, or a sum, product,
     integral or limit if the gold answer has none.
     """
+    if not gold.strip() or not answer.strip():
+        return False
     if gold == answer:
         return True
     if max(len(gold), len(answer)) > LONGEST:
         return False
     gold, answer = clean(gold), clean(answer)
-    if not gold or not answer:
+    if not gold or not answer or ("?" in answer and "?" not in gold):
         return False
     if normalize(gold) == normalize(answer):
         return True

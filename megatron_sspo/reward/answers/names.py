@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.number import read_number, split_unit
+from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.units import split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
 _ARGUMENTS = r"(?:\([^()=]*\))?"

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
-from megatron_sspo.reward.answers.number import Number, read_number, split_unit
+from megatron_sspo.reward.answers.number import Number, read_number
+from megatron_sspo.reward.answers.units import NUMERALS, split_unit
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -40,9 +41,24 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    r"\b(?:not|never|cannot|n?either|n?or|between|than|at least|(?:at )?most|except|but|without|wrong|incorrect|"
-    r"about|approximately|almost|nearly|around|over|under|above|below|"
-    r"[a-z]+n't|twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
+    r"\b(?:not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
+    r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
+    r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
+    r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
+    r"ignor(?:es?|ing)|reject(?:s|ing)?)\b"
+)
+# Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
+_OPERATIONS = re.compile(
+    rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|sqrt|sin|cos|tan|choose|"
+    rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
+    r"to the|of (?:the |a )?(?:number|integer|value))$"
+)
+_STATES_VALUE = re.compile(
+    r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
+    r"height|perimeter|balance|amount|age|weight) of$|"
+    r"\b(?:equals?|simplifies|simplified|evaluates|comes|adds|sums|reduces|amounts|corresponds|rises|rose|increase[sd]?|"
+    r"decrease[sd]?|drops|dropped|grows|grew|falls|fell|goes|went)(?: up| out| down)? to$"
 )
 
 
@@ -181,7 +197,12 @@ def _stated_number(sentence: str) -> Number | None:
     if not match or "\\" in sentence[: match.start()]:
         return None
     words = sentence[: match.start()].lower()
-    if not re.fullmatch(r"(?:[a-z][a-z ,.'-]*)?(?<!-)", words.strip()) or _HEDGES.search(words):
+    if not re.fullmatch(r"(?:[a-z][a-z ,.'-]*)?", words) or _HEDGES.search(words):
+        return None
+    if words and match.group()[0] in "-0123456789":  # no space before the number, as in "Q42"
+        return None
+    words = words.rstrip(" ,")
+    if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
         return None
     return read_number(sentence[match.start() :].strip())
 
