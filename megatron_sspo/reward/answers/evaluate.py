@@ -276,7 +276,7 @@ def _integer_power(base: Value, exponent: int) -> Value:
     import mpmath
 
     if base == 0 and exponent == 0:
-        raise UncertainError
+        raise ZeroDivisionError
     if isinstance(base, Fraction):
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if bits > 1 and bits * abs(exponent) > _LARGEST_BITS:

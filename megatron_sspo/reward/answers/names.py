@@ -16,6 +16,7 @@ _DECORATION = (
 _SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
 _LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
 _SYMBOL = re.compile(
+    r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|"
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
@@ -73,6 +74,10 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
     if len(sides) == 1 or not all(sides):
         return Named(frozenset(), frozenset(), (text,))
     values = [side for side in sides if not _is_name(side)] or sides[-1:]
+    if any(
+        side in _variables(_INDEX_OR_ARGUMENTS.sub("", value)) for side in sides for value in values if side != value
+    ):
+        return Named(frozenset(), frozenset(), tuple(sides))  # x = 2x + 3 is an equation, and defines no x
     if known is None:
         constants = [side for side in values if not _variables(side)]
         if constants and all(_is_quantity(side) for side in values if side not in constants):

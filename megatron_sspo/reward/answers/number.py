@@ -141,6 +141,10 @@ def _repeating(whole: str, steady: str, period: str) -> Fraction:
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
+    (
+        re.compile(r"([0-9]{0,20})\.([0-9]{0,20}?)([0-9]{1,12}?)\3\3+\s*\\dots"),  # 0.333...
+        lambda m: _repeating(m[1], m[2], m[3]),
+    ),
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
     (
         re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),

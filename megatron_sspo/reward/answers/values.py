@@ -15,6 +15,7 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _NEEDLESS_SPACE = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
 _SHORT_INDEX = re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}")
 _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z](?![A-Za-z]))")  # E(X Y)
+_PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
 _BASE = re.compile(r"[0-9]\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
@@ -23,8 +24,11 @@ _FUNCTIONS = re.compile(
 RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
 _RATIO = re.compile(r":(?![^({]*[)}])|(?<=[0-9])\s+to\s+(?=[0-9])")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
-_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
-_ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
+_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
+_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det)(?![A-Za-z])")
+_ARITHMETIC = re.compile(
+    r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])|[0-9)}!]\s*\("
+)
 _FORMULA_SIGN = re.compile(r"[-+*/^_0-9]|\\(?:frac|sqrt|cdot|times)(?![A-Za-z])")
 # Words of up to four letters; other letters in a formula are products.
 _SHORT_WORDS = frozenset(
@@ -78,6 +82,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Returns whether an answer, which is no list or equation, is the gold value in a final form."""
     if normalize(gold) == normalize(answer):
         return True
+    if sorted(_PRIMED.findall(gold)) != sorted(_PRIMED.findall(answer)):  # f'(x) is not f(x)
+        return False
     if ":" in gold or ":" in answer:
         ratios = _read_ratio(gold), _read_ratio(answer)
         if ratios[0] and ratios[1]:
@@ -99,6 +105,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
     if _has_words(bare_gold) or _has_words(bare_answer):
         return tokens_of(gold) == tokens_of(answer)
+    if gold_number and _CHOICE_OF_NUMBERS.search(answer):
+        return False
     if gold_number and (_ARITHMETIC.search(answer) or RELATION.search(answer) or not _KNOWN.search(answer)):
         return False
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
