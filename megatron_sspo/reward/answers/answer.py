@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 
+from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
@@ -171,7 +172,7 @@ def clean(text: str) -> str:
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
         text = _in_plain_commands(text)
-    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=")
+    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
     text = respell_text(text)
@@ -181,7 +182,7 @@ def clean(text: str) -> str:
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
         text = _SET_BUILDER.sub(r"\2", text)
-    return respell_whole(text.rstrip(" .,;:\\").strip())
+    return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
 def _in_ascii(text: str) -> str:

@@ -48,7 +48,7 @@ _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|not|wrong|incorrect|never)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
-    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[\\])",
+    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
 _OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")

@@ -15,6 +15,8 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _NEEDLESS_SPACE = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
 _SHORT_INDEX = re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}")
 _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z](?![A-Za-z]))")  # E(X Y)
+_OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
+_ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
 _PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
 _BASE = re.compile(r"[0-9]\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
@@ -115,6 +117,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if formulas is None:
         return None
+    if _OF_INTEGRATION.search(bare_gold) and _ANY_CONSTANT.search(bare_answer):
+        bare_gold, bare_answer = _OF_INTEGRATION.sub("", bare_gold), _ANY_CONSTANT.sub("", bare_answer)
     for number, text in ((gold_number, bare_answer), (answer_number, bare_gold)):
         if number and number.places and not number.percent:
             value = formulas.value_of(text)

@@ -47,7 +47,7 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
-            return _is_readable(answer) and is_same_expression(gold, answer)
+            return _is_readable(gold) and _is_readable(answer) and is_same_expression(gold, answer)
         return verdict
 
     def value_of(self, text: str) -> Fraction | None:
