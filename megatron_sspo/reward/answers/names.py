@@ -120,6 +120,8 @@ def strip_name(text: str) -> tuple[str, str]:
 
 def read_inequality(text: str) -> tuple[str, str] | None:
     """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
+    if text.count(" and ") > 1:
+        return None
     if " and " in text:
         return _read_both(*text.split(" and ", 1))
     parts = [part.strip() for part in _RELATION.split(text)]
