@@ -30,10 +30,17 @@ def format_reward(response: str, tag: str = "answer") -> float:
 def extract_answer(response: str, tag: str = "answer") -> str | None:
     """Returns â: the stripped text between `<answer>` and `</answer>`; None if there is no such pair.
 
-    If there are several pairs, the last one counts, as the conclusion. A pair has no other answer tag inside.
+    If there are several pairs, the last one counts, as the conclusion. A pair has no other answer tag inside. A pair
+    before `</think>` belongs to the thoughts, and is no conclusion.
     """
-    answers = _pair(tag).findall(response)
+    answers = _pair(tag).findall(_outside_of_thoughts(response))
     return answers[-1].strip() if answers else None
+
+
+def _outside_of_thoughts(response: str) -> str:
+    """Returns a response without its closed thoughts; the first may have been opened by the prompt."""
+    *closed, last = response.split("</think>")
+    return " ".join((*(part.partition("<think>")[0] if "<think>" in part else "" for part in closed), last))
 
 
 @cache

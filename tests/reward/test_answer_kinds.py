@@ -27,6 +27,7 @@ KINDS = (
     "last",
     "spelling",
     "respelled",
+    "afresh",
 )
 
 DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md
@@ -81,6 +82,7 @@ REPEATED = [
     "\\text{",
     "1,",
     "and ",
+    "&",
     ":",
     "\\approx ",
     "1 ",

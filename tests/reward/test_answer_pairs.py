@@ -12,10 +12,7 @@ PAIRS = [json.loads(line) for line in (Path(__file__).parent / "answer_pairs.jso
 
 # (gold, response): the reason is in docs/rewards.md. All but the last are right answers that count as wrong.
 DISAGREEMENTS = {
-    ("5", "five"),
-    ("12", "a dozen"),
     ("3", r"x=3,\ y=4"),
-    ("12:30", "12:30 p.m."),
     ("5", r"5 \text{ (mod 7)}"),
     ("204", "<b>204</b>"),
     ("20", r"20\% of the class"),

@@ -55,6 +55,11 @@ def test_format_reward(response: str, expected: float) -> None:
         ("<answer>a\nb</answer>", "a\nb"),
         ("</answer>1<answer>", None),
         ("<answer>1", None),
+        ("<think>so <answer>1</answer></think>", None),
+        ("so <answer>1</answer></think> hm", None),
+        ("<think><answer>1</answer></think> <answer>2", None),
+        ("<think><answer>1</answer></think> <answer>2</answer>", "2"),
+        ("<answer>1</answer> <think>right</think>", "1"),
         ("1</answer>", None),
         ("42", None),
         ("", None),
@@ -67,3 +72,4 @@ def test_extract_answer(response: str, expected: str | None) -> None:
 def test_a_long_response_of_tags_takes_linear_time() -> None:
     assert format_reward("<think>" * 200_000) == 0.25
     assert extract_answer("<answer>" * 200_000) is None
+    assert extract_answer("<think></think>" * 200_000) is None

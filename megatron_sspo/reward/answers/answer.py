@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 
+from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
@@ -53,10 +54,12 @@ _ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
+_AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that closes nothing: "$2.50"
+_ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
-_PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?=[0-9A-Za-z(-])")
+_PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
 _LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
@@ -91,7 +94,7 @@ _SPELLINGS = {  # of a command, in one spelling
     "colon": ":",
 }
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+)?"
@@ -158,26 +161,28 @@ def clean(text: str) -> str:
     if "\\" in text:
         text = _DELIMITERS.sub("", text)
     if "$" in text:
-        text = _DOLLAR.sub("", text).replace("\\$", "$")
+        text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
     text = text.strip("` \n\t")
+    if "." in text or "…" in text or "dots" in text:
+        text = _ELLIPSIS.sub(r"\\dots ", text)
     if "rt" in text or not text.isascii():
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
-        text = re.sub(r"^~(?=[0-9])", r"\\approx ", text).replace("~", " ")
+        text = re.sub(r"^~+(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
         text = _in_plain_commands(text)
-    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=")
+    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
     text = respell_text(text)
     if "**" in text:
-        text = _PYTHON_POWER.sub("^", text)
+        text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
         text = _SET_BUILDER.sub(r"\2", text)
-    return respell_whole(text.rstrip(" .,;:\\").strip())
+    return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
 def _in_ascii(text: str) -> str:
@@ -266,7 +271,7 @@ def _expand_plus_minus(item: str) -> list[str]:
     if not _PLUS_MINUS.search(item):
         return [item]
     signs = {"p": "+", "m": "-"}, {"p": "-", "m": "+"}
-    return [_PLUS_MINUS.sub(lambda m, sign=sign: sign[m[1]], item) for sign in signs]
+    return [_PLUS_MINUS.sub(lambda m, sign=sign: sign[m[1]], item).removeprefix("+") for sign in signs]
 
 
 def _end_of_group(text: str, start: int) -> int:

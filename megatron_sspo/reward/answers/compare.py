@@ -1,6 +1,8 @@
 """Compares an answer with the gold answer: lists, sets, points and chains of equations, by their single values."""
 
+import itertools
 import re
+from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.matrix import as_list, read_matrix
@@ -13,6 +15,7 @@ from megatron_sspo.reward.answers.names import (
     strip_name,
 )
 from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.spelled import is_same_time, read_date
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -37,9 +40,15 @@ _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
 _LETTER_OF_CHOICE = re.compile(r"\(?([A-J])\)?")
 _SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
-_LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+)?[A-J])+")
+_LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+|\s+)?[A-J])+")
 _CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
+_NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
+_ALL_BUT = re.compile(
+    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\\{|"
+    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\\})?"
+)
+_BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
@@ -60,17 +69,26 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     An answer that is still a task is wrong: an arithmetic expression if the gold answer is a number, or a sum, product,
     integral or limit if the gold answer has none.
     """
+    if not gold.strip() or not answer.strip():
+        return False
     if gold == answer:
         return True
     if max(len(gold), len(answer)) > LONGEST:
         return False
     gold, answer = clean(gold), clean(answer)
-    if not gold or not answer:
+    if not gold or not answer or ("?" in answer and "?" not in gold):
         return False
     if normalize(gold) == normalize(answer):
         return True
     if (gold_number := read_number(gold)) and (number := read_number(answer)):
         return gold_number.equals(number)
+    dates = read_date(gold), read_date(answer)
+    if dates[0] and dates[1]:
+        return dates[0] == dates[1]
+    if (is_same := is_same_time(gold, answer)) is not None:
+        return is_same
+    if ("\\cup" in gold) != ("\\cup" in answer):
+        gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     return _compare_lists(gold, answer, formulas)
@@ -125,6 +143,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
         return False
     if kinds <= {"", "{}"}:
+        counted = _read_counts(items), _read_counts(other_items)
+        if counted[0].keys() & counted[1].keys():  # 3 apples and 4 oranges
+            return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
     return all_of(_compare_lists(*pair, formulas) for pair in zip(items, other_items, strict=True))
 
@@ -202,6 +223,28 @@ def _read_coordinates(text: str) -> dict[str, str] | None:
 def _are_roots(named: dict[str, str]) -> bool:
     """Returns whether all names are one letter with an index, as x_1 and x_2, whose order has no meaning."""
     return len({name.partition("_")[0] for name in named if "_" in name}) == 1 and all("_" in name for name in named)
+
+
+def _read_counts(items: list[str]) -> dict[str, Fraction]:
+    """Returns the numbers of `3 apples` and `4 oranges` by their nouns; empty if two have one noun."""
+    found: dict[str, Fraction] = {}
+    for item in items:
+        number, noun = read_number(item), _NOUN.search(item)
+        if number is None or noun is None:
+            return {}
+        found[noun[1].lower()] = number.value
+    return found if len(found) == len(items) > 1 else {}
+
+
+def _as_union(text: str) -> str:
+    """Returns the union of intervals for `x \\ne 3`, or for the reals without {3}; any other text as it is."""
+    match = _ALL_BUT.fullmatch(text)
+    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(match[1])] if match else []
+    points = sorted({number.value for number in numbers if number is not None})
+    if not match or len(points) != len(numbers):
+        return text
+    ends = [r"-\infty", *map(str, points), r"\infty"]
+    return r" \cup ".join(f"({left},{right})" for left, right in itertools.pairwise(ends))
 
 
 def _is_union(text: str) -> bool:

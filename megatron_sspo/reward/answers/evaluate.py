@@ -19,11 +19,15 @@ Value = Any  # a Fraction, or mpmath's real or complex number
 _DIGITS = 60
 _TOLERANCE = 10**-40  # of the larger of two values
 _LARGEST_BITS = 20_000  # of a rational number
+_HOPELESS_BITS = 10_000_000
+_LARGEST_EXPONENT = 10_000  # of a real number
+_HOPELESS_EXPONENT = 50_000
 _LARGEST_LOGARITHM = 900  # of a real number
 _LARGEST_ANGLE = 1e10
 _LARGEST_EQUAL = 1e28  # above it, 40 digits do not show whether 1 was added
 _MOST_CANCELLED = 10**-15  # of a sum: what remains of 60 digits is enough
 _LARGEST_FACTORIAL = 1000
+_HOPELESS_FACTORIAL = 20_000
 _LARGEST_GAMMA = 100
 _POINTS = 4
 _LONGEST_ARITHMETIC = 100  # characters
@@ -34,6 +38,10 @@ class TooLargeError(ArithmeticError):
     """A number of the formula is too large to be computed."""
 
 
+class HopelessError(TooLargeError):
+    """A number of the formula has so many digits that no library can compute it."""
+
+
 class UncertainError(ArithmeticError):
     """The value cannot be computed with enough digits."""
 
@@ -41,7 +49,8 @@ class UncertainError(ArithmeticError):
 def is_same_formula(gold: str, answer: str) -> bool | None:
     """Returns whether two formulas have the same values; None if that cannot be said here.
 
-    An answer with a number that is too large to be computed is not the same.
+    An answer with a number that is too large to be computed is not the same; nor is any answer to a gold number that
+    math-verify could not compute either.
     """
     try:
         gold_tree, answer_tree = _parse(gold), parse_formula(answer)
@@ -59,13 +68,15 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
                 if not names:
                     return None
                 continue
+            except HopelessError:
+                return False
             except (ArithmeticError, ValueError):
                 return None
             try:
                 right = _Evaluation(point).value(answer_tree)
                 verdicts.append(_compare_values(left, right))
-            except (ZeroDivisionError, TooLargeError):
-                if not _names(answer_tree):
+            except (ZeroDivisionError, TooLargeError) as error:
+                if isinstance(error, HopelessError) or not _names(answer_tree):
                     return False
             except (ArithmeticError, ValueError):
                 return None
@@ -276,14 +287,14 @@ def _integer_power(base: Value, exponent: int) -> Value:
     import mpmath
 
     if base == 0 and exponent == 0:
-        raise UncertainError
+        raise ZeroDivisionError
     if isinstance(base, Fraction):
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if bits > 1 and bits * abs(exponent) > _LARGEST_BITS:
-            raise TooLargeError
+            raise HopelessError if bits * abs(exponent) > _HOPELESS_BITS else TooLargeError
         return base**exponent
-    if abs(exponent) > 10_000:
-        raise TooLargeError
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise HopelessError if abs(exponent) > _HOPELESS_EXPONENT else TooLargeError
     return mpmath.power(base, exponent)
 
 
@@ -307,7 +318,7 @@ def _factorial(value: Value) -> Value:
     if value.denominator != 1 or value < 0:
         raise UncertainError
     if value > _LARGEST_FACTORIAL:
-        raise TooLargeError
+        raise HopelessError if value > _HOPELESS_FACTORIAL else TooLargeError
     return Fraction(math.factorial(int(value)))
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.number import read_number, split_unit
+from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.units import split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
 _ARGUMENTS = r"(?:\([^()=]*\))?"
@@ -15,6 +16,7 @@ _DECORATION = (
 _SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
 _LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
 _SYMBOL = re.compile(
+    r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|"
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
@@ -72,6 +74,10 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
     if len(sides) == 1 or not all(sides):
         return Named(frozenset(), frozenset(), (text,))
     values = [side for side in sides if not _is_name(side)] or sides[-1:]
+    if any(
+        side in _variables(_INDEX_OR_ARGUMENTS.sub("", value)) for side in sides for value in values if side != value
+    ):
+        return Named(frozenset(), frozenset(), tuple(sides))  # x = 2x + 3 is an equation, and defines no x
     if known is None:
         constants = [side for side in values if not _variables(side)]
         if constants and all(_is_quantity(side) for side in values if side not in constants):
@@ -114,6 +120,8 @@ def strip_name(text: str) -> tuple[str, str]:
 
 def read_inequality(text: str) -> tuple[str, str] | None:
     """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
+    if text.count(" and ") > 1:
+        return None
     if " and " in text:
         return _read_both(*text.split(" and ", 1))
     parts = [part.strip() for part in _RELATION.split(text)]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from megatron_sspo.reward.answers.units import CURRENCIES, read_tail
+
 _LONGEST = 1000  # characters; Python refuses to read integers of more than 4300 digits
 _LARGEST_EXPONENT = 1000  # of ten
 _ENOUGH_DIGITS = 12  # significant digits with which a decimal stands for a real number that it does not state exactly
@@ -17,54 +19,6 @@ _TEX_FRACTION = rf"\\frac\s*\{{\s*({_SIGNED})\s*\}}\s*\{{\s*({_SIGNED})\s*\}}"
 _TEN_TO = r"(?:10|\{\s*10\s*\})\s*\^\s*(?:[{(]\s*([+-]?[0-9]+)\s*[)}]|([0-9]))"
 
 _LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥₹]|Rs\.?)\s*)?(?P<inner>[+-]?)\s*")
-_PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
-_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
-_MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
-_OHM = re.compile(r"\s+[kM]?\s*\\Omega(?![A-Za-z])")
-_POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
-_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
-_UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:\.?[ /]+[a-zA-Z]+)*{_POWER}$")
-
-# Words after a number that turn it into another number or another answer.
-_NOT_A_UNIT = re.compile(
-    "and|or|nor|but|to|not|than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|third|"
-    "hundreds?|thousands?|millions?|billions?|trillions?|k|dozen|tens|mod|modulo|base|below|too|permille|is|are|if|when|where|for|choose",
-    re.IGNORECASE,
-)
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-_SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
-_CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
-_MARKS = _CURRENCIES | {"'": "foot", '"': "inch"}  # signs after a number
-# Numbers with two different units of this table are different answers. Other words are not compared as units.
-_UNITS = {
-    name: unit
-    for unit, names in {
-        "millimetre": "mm millimeter millimeters millimetre millimetres",
-        "centimetre": "cm centimeter centimeters centimetre centimetres",
-        "metre": "m meter meters metre metres",
-        "kilometre": "km kilometer kilometers kilometre kilometres",
-        "inch": "in inch inches",
-        "foot": "ft foot feet",
-        "yard": "yd yard yards",
-        "mile": "mi mile miles",
-        "second": "s sec secs second seconds",
-        "minute": "min mins minute minutes",
-        "hour": "h hr hrs hour hours",
-        "day": "day days",
-        "week": "week weeks",
-        "month": "month months",
-        "year": "year years",
-        "gram": "g gram grams",
-        "kilogram": "kg kilogram kilograms",
-        "dollar": "dollar dollars usd",
-        "cent": "cent cents",
-        "euro": "euro euros eur",
-        "pound": "pound pounds lb lbs",
-        "degree": "degree degrees",
-        "radian": "rad radian radians",
-    }.items()
-    for name in names.split()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +27,7 @@ class Number:
 
     value: Fraction  # 50 for "50%"
     percent: bool = False
-    unit: str = ""  # a unit of the table above, in one spelling; empty for any other word or none
+    unit: str = ""  # a unit that `units` knows, in one spelling, such as "metre^2"; empty for any other word or none
     digits: int = field(default=0, compare=False)  # significant ones of an integer or decimal; 0 for other notations
     places: int = field(default=0, compare=False)  # decimals
 
@@ -90,6 +44,8 @@ class Number:
             return self.value == answer.value or self._agrees_with(answer) or answer._agrees_with(self)
         as_unit = self.percent or abs(self.value) > 1
         stated, bare = (self, answer) if self.percent else (answer, self)
+        if bare.unit:  # $5 is not 5%
+            return False
         return stated.value / 100 == bare.value or (as_unit and stated.value == bare.value)
 
     def states(self, value: Fraction) -> bool:
@@ -138,7 +94,7 @@ def read_number(text: str) -> Number | None:
         if not (match := form.match(rest)):
             continue
         value = value_of(match)
-        tail = _read_tail(rest[match.end() :])
+        tail = read_tail(rest[match.end() :])
         if value is None or tail is None:
             continue
         percent, unit = tail
@@ -147,54 +103,11 @@ def read_number(text: str) -> Number | None:
         return Number(
             -value if negative else value,
             percent,
-            _CURRENCIES.get(lead["currency"] or "", unit),
+            CURRENCIES.get(lead["currency"] or "", unit),
             len(re.sub("[^0-9]", "", written).lstrip("0")),
             len(written.partition(".")[2]),
         )
     return None
-
-
-def _read_tail(tail: str) -> tuple[bool, str] | None:
-    """Returns whether a percent sign follows a number, and its unit; None if anything else follows."""
-    if not tail.strip():
-        return False, ""
-    if match := _PERCENT.match(tail):
-        rest = _read_tail(tail[match.end() :])
-        return None if rest is None or rest[0] else (True, rest[1])
-    if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
-        return False, "degree"
-    if tail.strip() in _MARKS:
-        return False, _MARKS[tail.strip()]
-    if "\\" in tail:
-        tail = _OHM.sub(" ohm", _MICRO.sub(" micro", tail))
-    if not _UNIT.fullmatch(tail):
-        return None
-    words = re.findall(r"(?<!\\)\b[A-Za-z]+", tail)
-    if "\\cdot" in tail and not all(word in _UNITS or word in _SINGLE_LETTER_UNITS for word in words):
-        return None
-    if _NOT_A_UNIT.fullmatch(words[0]) or {word.lower() for word in words} & {"and", "or", "not", "nor"}:
-        return None
-    # "5m" may be five times m; after a space, or in \\text{}, it is a unit.
-    if len(words[0]) == 1 and (words[0] not in _SINGLE_LETTER_UNITS or not tail[0].isspace()):
-        return None
-    if len(words) == 1 and words[0].isupper() and len(words[0]) == 2 and not tail[0].isspace():
-        return None  # "2AB" is a product
-    if len(words) == 1 and not tail[0].isspace() and len(words[0]) > 1 and words[0] in _ALPHABET:
-        return None  # "2abc"
-    base = [word for word in words if word.lower() not in ("square", "sq", "cubic")][:1]
-    return False, _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
-
-
-def split_unit(expression: str) -> tuple[str, str]:
-    """Returns the expression without the words of its unit, and the unit as in `Number.unit`.
-
-    "2\\sqrt{3} cm" and "2\\sqrt{3}" are the same answer.
-    """
-    match = _UNIT_OF_EXPRESSION.search(expression)
-    tail = _read_tail(match.group()) if match else None
-    if match is None or tail is None:
-        return expression, ""
-    return expression[: match.start()], tail[1]
 
 
 def _decimal(text: str) -> Fraction:
@@ -228,6 +141,10 @@ def _repeating(whole: str, steady: str, period: str) -> Fraction:
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
+    (
+        re.compile(r"([0-9]{0,20})\.([0-9]{0,20}?)([0-9]{1,12}?)\3\3+\s*\\dots"),  # 0.333...
+        lambda m: _repeating(m[1], m[2], m[3]),
+    ),
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
     (
         re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),

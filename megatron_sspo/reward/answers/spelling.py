@@ -3,7 +3,7 @@
 import re
 
 _FORMATTING = re.compile(
-    r"\\(?:text)?color\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}"
+    r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}"
     r"|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
 )
 _ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
@@ -16,13 +16,16 @@ _CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)
 _BETWEEN_DOTS = re.compile(r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?")
 _REPEATED = re.compile(r"(?<=[0-9.])\\(?:dot|bar|overline)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
 _DEGREE_LETTER = re.compile(r"(?<=[0-9})])\s*\^\s*(?:\{\s*o\s*\}|o(?![A-Za-z]))")
+_OPERATOR = re.compile(
+    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp|gcd|max|min)\s*\}"
+)
 _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
 _REALS = re.compile(r"\\(?:mathbb|mathds|Bbb)\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|\\reals(?![A-Za-z])")
 
 _BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
-_DIGITS_IN_BRACKETS = re.compile(r"^\(([0-9A-F]+)\)\s*(?=_)")
+_DIGITS_IN_BRACKETS = re.compile(r"^[({]([0-9A-F]+)[)}]\s*(?=_)")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-_BASE_IN_WORDS = re.compile(rf"_\s*\{{\s*({'|'.join(_BASES)})\s*\}}")
+_BASE_IN_WORDS = re.compile(rf"_\s*(?:\{{\s*({'|'.join(_BASES)})\s*\}}|({'|'.join(_BASES)})(?![a-z]))")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
 _FUNCTION = re.compile(
     r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp)(?=\s*[(^_0-9\\{]|\s+[a-z](?![A-Za-z]))"
@@ -38,12 +41,14 @@ _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
     r"^(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*(?=\(?[A-Ja-j](?![A-Za-z]))", re.IGNORECASE
 )
-_IS_THE_ANSWER = re.compile(r"\s+is\s+(?:the|our|my)\s+(?:final\s+|correct\s+)?answer\.?$", re.IGNORECASE)
+_IS_THE_ANSWER = re.compile(
+    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
+)
 _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|not|wrong|incorrect|never)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
-    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[\\])",
+    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
 _OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")
@@ -51,8 +56,10 @@ _ANGLES = re.compile(r"<([^<>]*,[^<>]*)>")
 _QUOTED = re.compile(r"([\"'])([^\"']*)\1")
 
 _ALL_REALS = re.compile(
-    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers)|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)", re.IGNORECASE
+    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers|(?:\s+values\s+of)?\s+[a-z])|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)",
+    re.IGNORECASE,
 )
+_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE)", re.IGNORECASE)
 _EMPTY = re.compile(
     r"\\\{\s*\\\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
     re.IGNORECASE,
@@ -75,7 +82,7 @@ def respell_commands(text: str) -> str:
         text = _ROOT_OF.sub(lambda m: rf"\sqrt[{m[1].strip('{}')}]{{{m[2].strip('{}')}}}", text)
     if "\\dot" in text or "\\bar" in text or "\\overline" in text:
         text = _REPEATED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", _BETWEEN_DOTS.sub(r"\\overline{\1\2\3}", text))
-    return _REALS.sub(r"\\mathbb{R}", text)
+    return _REALS.sub(r"\\mathbb{R}", _OPERATOR.sub(r"\\\1 ", text))
 
 
 def respell_text(text: str) -> str:
@@ -89,7 +96,7 @@ def respell_text(text: str) -> str:
     if "mod" in text:
         text = _MODULUS.sub(r"mod \1", text)
     if "_" in text:
-        text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
+        text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
         text = _DIGITS_IN_BRACKETS.sub(r"\1", text)
         text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     if "^" in text:
@@ -112,6 +119,8 @@ def respell_whole(text: str) -> str:
     """Returns the usual spelling of an answer that is the empty set, all reals, or an interval such as `]1,2[`."""
     if _EMPTY.fullmatch(text):
         return r"\emptyset"
+    if _MISSING.fullmatch(text):
+        return "DNE"
     if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
         return r"(-\infty,\infty)"
     if match := _ANGLES.fullmatch(text):

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
-from megatron_sspo.reward.answers.number import Number, read_number, split_unit
+from megatron_sspo.reward.answers.number import Number, read_number
+from megatron_sspo.reward.answers.units import NUMERALS, split_unit
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -14,6 +15,9 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _NEEDLESS_SPACE = re.compile(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
 _SHORT_INDEX = re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}")
 _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z](?![A-Za-z]))")  # E(X Y)
+_OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
+_ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
+_PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
 _BASE = re.compile(r"[0-9]\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
@@ -22,8 +26,11 @@ _FUNCTIONS = re.compile(
 RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
 _RATIO = re.compile(r":(?![^({]*[)}])|(?<=[0-9])\s+to\s+(?=[0-9])")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
-_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![A-Za-z])")
-_ARITHMETIC = re.compile(r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])")
+_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
+_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det)(?![A-Za-z])")
+_ARITHMETIC = re.compile(
+    r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])|[0-9)}!]\s*\("
+)
 _FORMULA_SIGN = re.compile(r"[-+*/^_0-9]|\\(?:frac|sqrt|cdot|times)(?![A-Za-z])")
 # Words of up to four letters; other letters in a formula are products.
 _SHORT_WORDS = frozenset(
@@ -40,9 +47,24 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    r"\b(?:not|never|cannot|n?either|n?or|between|than|at least|(?:at )?most|except|but|without|wrong|incorrect|"
-    r"about|approximately|almost|nearly|around|over|under|above|below|"
-    r"[a-z]+n't|twice|double|triple|half|minus|plus|times|divided|if|unless|maybe|perhaps|probably|possibly)\b"
+    r"\b(?:not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
+    r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
+    r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
+    r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
+    r"ignor(?:es?|ing)|reject(?:s|ing)?)\b"
+)
+# Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
+_OPERATIONS = re.compile(
+    rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|sqrt|sin|cos|tan|choose|"
+    rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
+    r"to the|of (?:the |a )?(?:number|integer|value))$"
+)
+_STATES_VALUE = re.compile(
+    r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
+    r"height|perimeter|balance|amount|age|weight) of$|"
+    r"\b(?:equals?|simplifies|simplified|evaluates|comes|adds|sums|reduces|amounts|corresponds|rises|rose|increase[sd]?|"
+    r"decrease[sd]?|drops|dropped|grows|grew|falls|fell|goes|went)(?: up| out| down)? to$"
 )
 
 
@@ -62,6 +84,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Returns whether an answer, which is no list or equation, is the gold value in a final form."""
     if normalize(gold) == normalize(answer):
         return True
+    if sorted(_PRIMED.findall(gold)) != sorted(_PRIMED.findall(answer)):  # f'(x) is not f(x)
+        return False
     if ":" in gold or ":" in answer:
         ratios = _read_ratio(gold), _read_ratio(answer)
         if ratios[0] and ratios[1]:
@@ -83,6 +107,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
     if _has_words(bare_gold) or _has_words(bare_answer):
         return tokens_of(gold) == tokens_of(answer)
+    if gold_number and _CHOICE_OF_NUMBERS.search(answer):
+        return False
     if gold_number and (_ARITHMETIC.search(answer) or RELATION.search(answer) or not _KNOWN.search(answer)):
         return False
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
@@ -91,6 +117,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if formulas is None:
         return None
+    if _OF_INTEGRATION.search(bare_gold) and _ANY_CONSTANT.search(bare_answer):
+        bare_gold, bare_answer = _OF_INTEGRATION.sub("", bare_gold), _ANY_CONSTANT.sub("", bare_answer)
     for number, text in ((gold_number, bare_answer), (answer_number, bare_gold)):
         if number and number.places and not number.percent:
             value = formulas.value_of(text)
@@ -181,7 +209,12 @@ def _stated_number(sentence: str) -> Number | None:
     if not match or "\\" in sentence[: match.start()]:
         return None
     words = sentence[: match.start()].lower()
-    if not re.fullmatch(r"(?:[a-z][a-z ,.'-]*)?(?<!-)", words.strip()) or _HEDGES.search(words):
+    if not re.fullmatch(r"(?:[a-z][a-z ,.'-]*)?", words) or _HEDGES.search(words):
+        return None
+    if words and match.group()[0] in "-0123456789":  # no space before the number, as in "Q42"
+        return None
+    words = words.rstrip(" ,")
+    if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
         return None
     return read_number(sentence[match.start() :].strip())
 

@@ -19,6 +19,7 @@ _FLOAT_DECIMALS = 12
 
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
+_FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
 # math-verify takes 2 5/3 for 7/3. `read_number` has read the proper ones, as mixed numbers.
 _IMPROPER_MIXED = re.compile(r"[0-9]\s+(?:[0-9]+\s*/\s*[0-9]|\\[dt]?frac)")
 
@@ -46,7 +47,7 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
-            return _is_readable(answer) and is_same_expression(gold, answer)
+            return _is_readable(gold) and _is_readable(answer) and is_same_expression(gold, answer)
         return verdict
 
     def value_of(self, text: str) -> Fraction | None:
@@ -59,7 +60,12 @@ def _compare_values(gold: str, answer: str) -> bool | None:
     if len(sides) == len(other_sides) == 1:
         return evaluate.is_same_formula(gold, answer)
     if len(sides) == len(other_sides) == 2:
-        return evaluate.is_same_equation((sides[0], sides[1]), (other_sides[0], other_sides[1]))
+        verdict = evaluate.is_same_equation((sides[0], sides[1]), (other_sides[0], other_sides[1]))
+        if verdict is None and evaluate.is_same_formula(sides[1], other_sides[1]):
+            return (
+                evaluate.is_same_formula(sides[0], other_sides[0]) or False
+            )  # math-verify may compare right sides alone
+        return verdict
     return None
 
 
@@ -69,7 +75,9 @@ def _is_readable(text: str) -> bool:
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
-    return depth == 0 and deepest <= _DEEPEST and not (_SECOND_POWER.search(text) or _IMPROPER_MIXED.search(text))
+    if depth != 0 or deepest > _DEEPEST:
+        return False
+    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED))
 
 
 def is_same_expression(gold: str, answer: str) -> bool:

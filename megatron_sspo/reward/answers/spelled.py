@@ -1,0 +1,138 @@
+"""Reads numbers in English words, clock times and dates."""
+
+import math
+import re
+
+_ONES = {
+    word: value
+    for value, word in enumerate(
+        (
+            *(
+                "zero",
+                "one",
+                "two",
+                "three",
+                "four",
+                "five",
+                "six",
+                "seven",
+                "eight",
+                "nine",
+                "ten",
+                "eleven",
+                "twelve",
+            ),
+            *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+        )
+    )
+}
+_TENS = {
+    word: 10 * value
+    for value, word in enumerate(
+        ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"), start=2
+    )
+}
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
+# Numerals at the start of a text. "three quarters" and "two and a half" are other numbers, and are left as words.
+_IN_WORDS = re.compile(
+    rf"(?:(?P<sign>negative|minus)\s+)?(?:an?\s+(?=hundred|dozen|thousand|million|billion|trillion))?"
+    rf"(?P<words>(?:{_NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{_NUMERAL}))*)"
+    rf"(?=$|\s+(?!(?:{_NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
+    re.IGNORECASE,
+)
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?:(?:\s*,\s*|\s+)(?P<year>[0-9]{4}))?"
+_DATE = re.compile(rf"(?:the\s+)?(?:{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR})", re.IGNORECASE)
+_DAY_FIRST = re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:at\s+)?(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?", re.IGNORECASE
+)
+
+
+def respell_numerals(text: str) -> str:
+    """Returns a text with digits for the number in words at its start: "25 apples" for "twenty-five apples"."""
+    match = _IN_WORDS.match(text)
+    value = _value_of(re.split(r"[\s-]+", match["words"].lower())) if match else None
+    if match is None or value is None:
+        return text
+    return f"{'-' if match['sign'] else ''}{value}{text[match.end() :]}"
+
+
+def read_date(text: str) -> tuple[int, int, int] | None:
+    """Returns the year, month and day of a date such as "March 5, 2021"; the year 0 if none is stated."""
+    match = _DATE.fullmatch(text) or _DAY_FIRST.fullmatch(text)
+    if not match:
+        return None
+    return int(match["year"] or 0), _MONTHS.index(match["month"][:3].lower()) + 1, int(match["day"])
+
+
+def is_same_time(gold: str, answer: str) -> bool | None:
+    """Returns whether two times of the day are the same; None if the gold answer is no time, or may be a ratio.
+
+    A gold time without a.m. or p.m. leaves open which one it is. In an answer, a time without either is of 24 hours.
+    """
+    stated, found = _TIME.fullmatch(gold), _TIME.fullmatch(answer)
+    if not stated or not (stated["minute"] or stated["half"]):
+        return None
+    hour, minute = int(stated["hour"]), int(stated["minute"] or 0)
+    is_ratio = not stated["half"] and (hour > 24 or math.gcd(hour, minute) == 1)  # 3:20, in lowest terms
+    if found is None or not (stated["half"] or found["half"]):
+        return None if is_ratio else found is not None and (hour, minute) == _numbers(found)
+    if minute != _numbers(found)[1]:
+        return False
+    if not stated["half"]:
+        return hour in (_numbers(found)[0], _on_24_hours(found))
+    if not found["half"] and (not found["minute"] or 0 < _numbers(found)[0] <= 12):
+        return False  # "6:00" may be either half of the day
+    return _on_24_hours(stated) == _on_24_hours(found)
+
+
+def _numbers(time: re.Match[str]) -> tuple[int, int]:
+    return int(time["hour"]), int(time["minute"] or 0)
+
+
+def _on_24_hours(time: re.Match[str]) -> int:
+    hour = int(time["hour"])
+    if not time["half"]:
+        return hour
+    return hour % 12 + (12 if time["half"].lower() == "p" else 0)
+
+
+def _value_of(words: list[str]) -> int | None:
+    """Returns the value of numerals such as `two hundred and five`; None if they are several numbers, as `one two`."""
+    if words[-1] == "dozen":
+        dozens = _value_of(words[:-1] or ["one"])
+        return None if dozens is None else 12 * dozens
+    total = group = 0
+    smallest = 10**15  # the scale of the part before: scales fall from left to right
+    last = 100  # what the word before allows: 100 after a scale or "hundred", 10 after "twenty", 1 after "five"
+    for word in words:
+        if word == "and":
+            if last != 100 or not (total or group):
+                return None
+        elif word in _ONES:
+            value = _ONES[word]
+            if value >= last or (value == 0 and len(words) > 1):
+                return None
+            group, last = group + value, 1
+        elif word in _TENS:
+            if last != 100:
+                return None
+            group, last = group + _TENS[word], 10
+        elif word == "hundred":
+            if group >= 100 or (group and not group % 10):
+                return None
+            group, last = max(group, 1) * 100, 100
+        else:
+            if _SCALES.get(word, smallest) >= smallest:
+                return None
+            smallest = _SCALES[word]
+            total, group, last = total + max(group, 1) * smallest, 0, 100
+    return total + group
