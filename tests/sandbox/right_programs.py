@@ -354,6 +354,150 @@ assert v.x == [1] and w.x == [1,2]
             "import unittest\nclass U(unittest.TestCase):\n  def test(self): self.assertEqual(f(3), 9)\nunittest.main()",
         ],
     ),
+    "an enumeration of the standard library that is a number": (
+        "from http import HTTPStatus\ndef f(): return HTTPStatus.NOT_FOUND",
+        ["assert f()==404\nassert f().value==404 and f().phrase=='Not Found'"],
+    ),
+    "a named tuple of the standard library": (
+        "from decimal import Decimal\ndef f(): return Decimal('1.5').as_tuple()",
+        ["assert f().digits==(1,5)\nassert f()==(0,(1,5),-1)"],
+    ),
+    "a result of os.stat": (
+        "import os\ndef f(): return os.stat('/tmp')",
+        ["assert f().st_mode>0\nassert len(f())==10"],
+    ),
+    "a time.struct_time": (
+        "import time\ndef f(s): return time.strptime(s,'%Y-%m-%d')",
+        ["r=f('2024-01-02')\nassert r.tm_year==2024 and r[1]==1"],
+    ),
+    "flags of re": (
+        "import re\ndef f(): return re.IGNORECASE|re.M",
+        ["import re\nassert f()==re.I|re.M"],
+    ),
+    "a dictionary class of the standard library": (
+        "from http.cookies import SimpleCookie\ndef f(s):\n    c=SimpleCookie(); c.load(s); return c",
+        ["assert f('a=1')['a'].value=='1'"],
+    ),
+    "an error of a module that the test does not import": (
+        "import base64\ndef f(s): return base64.b64decode(s,validate=True)",
+        ["try:\n    f('!!!')\n    assert False\nexcept ValueError:\n    pass\nassert f('YWJj')==b'abc'"],
+    ),
+    "an error of sqlite": (
+        "import sqlite3\nc=sqlite3.connect(':memory:'); c.execute('create table t(a unique)')\ndef ins(x): c.execute('insert into t values(?)',(x,)); return 1",
+        ["import unittest\nassert ins(1)==1\ntc=unittest.TestCase()\nwith tc.assertRaises(Exception): ins(1)"],
+    ),
+    "a ChainMap as an argument": (
+        "def get(m,k): return m[k]",
+        ["from collections import ChainMap\nassert get(ChainMap({'a':1},{'b':2}),'b')==2"],
+    ),
+    "a ChainMap as a result": (
+        "from collections import ChainMap\ndef m(a,b): return ChainMap(a,b)",
+        ["assert m({'a':1},{'a':2,'b':3})=={'a':1,'b':3}"],
+    ),
+    "a read-only dictionary": (
+        "import types\ndef m(a): return types.MappingProxyType(a)",
+        ["r=m({'a':1})\nassert r=={'a':1}\ntry:\n    r['a']=2\n    assert False\nexcept TypeError: pass"],
+    ),
+    "namespaces as arguments": (
+        "def total(a): return a.x+a.y",
+        [
+            "import argparse, types\nassert total(argparse.Namespace(x=1,y=2))==3\nassert total(types.SimpleNamespace(x=1,y=2))==3"
+        ],
+    ),
+    "the documentation and annotations of a class": (
+        "class A:\n    'Doc.'\n    x:int=1\n    def m(s):\n        'M.'\n        return s.x",
+        ["assert A.__doc__=='Doc.'\nassert A.__annotations__=={'x':int}\nassert A.m.__doc__=='M.'\nassert A().m()==1"],
+    ),
+    "the parameters of a function": (
+        "def f(a,b=2,*c,d,**e): return a",
+        ["import inspect\nassert f(1,d=1)==1\nassert list(inspect.signature(f).parameters)==['a','b','c','d','e']"],
+    ),
+    "functions that are coroutines or generators": (
+        "async def f(): return 1\ndef g(): yield 1",
+        [
+            "import inspect,asyncio\nassert inspect.iscoroutinefunction(f)\nassert inspect.isgeneratorfunction(g)\nassert asyncio.iscoroutinefunction(f)\nassert asyncio.run(f())==1"
+        ],
+    ),
+    "unittest with coroutines": (
+        "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x*x",
+        [
+            "import unittest\nclass T(unittest.IsolatedAsyncioTestCase):\n    async def asyncSetUp(self): self.k=3\n    async def test_a(self): self.assertEqual(await f(self.k),9)\nunittest.main(argv=[''],exit=False)"
+        ],
+    ),
+    "asserts in assertRaises": (
+        "def f(x):\n    if x<0: raise ValueError('negative value')\n    return x",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        with self.assertRaisesRegex(ValueError,'negat'): f(-1)\n        with self.assertRaises(ValueError): self.assertEqual(f(-2),0)\n    def test_b(self):\n        self.assertIsInstance(f(1),int); self.assertIn(f(1),[1]); self.assertTrue(f(1)); self.assertIsNone(None)\n        self.assertListEqual([f(1)],[1]); self.assertDictEqual({'a':f(1)},{'a':1}); self.assertCountEqual([f(1),f(2)],[2,1]); self.assertGreater(f(2),1); self.assertIs(f(1),1)\n        self.assertMultiLineEqual(str(f(1)),'1'); self.assertLogs\nunittest.main(argv=[''],exit=False,verbosity=0)"
+        ],
+    ),
+    "a unittest that is expected to fail": (
+        "def f(x): return x*x",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n    @unittest.expectedFailure\n    def test_a(self): self.assertEqual(f(3),10)\n    def test_b(self): self.assertEqual(f(3),9)\nunittest.main(argv=[''],exit=False)"
+        ],
+    ),
+    "a mock as an argument": (
+        "def notify(s,m):\n    if not m: return False\n    s.send(m)\n    return s.ok",
+        [
+            "from unittest.mock import Mock, MagicMock\nm=Mock(); m.ok=True\nassert notify(m,'hi') is True\nm.send.assert_called_once_with('hi')\nassert m.send.call_count==1"
+        ],
+    ),
+    "a mock as a context manager": (
+        "def use(cm):\n    with cm as x: return x.read()",
+        [
+            "from unittest.mock import MagicMock\nm=MagicMock(); m.__enter__.return_value.read.return_value='data'\nassert use(m)=='data'"
+        ],
+    ),
+    "a mock that is awaited": (
+        "async def go(c): return (await c.get('u'))+1",
+        [
+            "import asyncio\nfrom unittest.mock import AsyncMock\nc=AsyncMock(); c.get.return_value=4\nassert asyncio.run(go(c))==5\nc.get.assert_awaited_once_with('u')"
+        ],
+    ),
+    "a mock whose attributes are set": (
+        "def save(m,x):\n    m.state='ok'\n    return m.name_of(1)",
+        [
+            "from unittest.mock import Mock\nm=Mock(); m.name_of.return_value='n'\nassert save(m,1)=='n'\nassert m.state=='ok'"
+        ],
+    ),
+    "a random generator as an argument": (
+        "def pick(rng,xs): return xs[rng.randint(0,len(xs)-1)]",
+        [
+            "import random\nrng=random.Random(0)\nassert pick(rng,[1,2,3]) in [1,2,3]\nr2=random.Random(0)\nassert pick(random.Random(0),list(range(100)))==r2.randint(0,99)"
+        ],
+    ),
+    "a queue as an argument": (
+        "def fill(q,n):\n    for i in range(n): q.put(i)\n    return q.qsize()",
+        ["import queue\nq=queue.Queue()\nassert fill(q,3)==3\nassert q.get()==0"],
+    ),
+    "a lock as an argument": (
+        "def inc(lock,d):\n    with lock: d['n']+=1",
+        ["import threading\nl=threading.Lock(); d={'n':0}\ninc(l,d)\nassert d['n']==1"],
+    ),
+    "an element of XML as an argument": (
+        "def tags(e): return [c.tag for c in e]",
+        ["import xml.etree.ElementTree as ET\nassert tags(ET.fromstring('<a><b/><c/></a>'))==['b','c']"],
+    ),
+    "a coroutine function as an argument": (
+        "import asyncio\nasync def retry(fn,n):\n    for i in range(n):\n        try: return await fn()\n        except ValueError:\n            if i==n-1: raise\n            await asyncio.sleep(0)",
+        [
+            "import asyncio\nc=[0]\nasync def fl():\n    c[0]+=1\n    if c[0]<3: raise ValueError('x')\n    return 'ok'\nassert asyncio.run(retry(fl,5))=='ok'\nassert c[0]==3"
+        ],
+    ),
+    "coroutines of both sides, nested": (
+        "async def twice(f): return await f()+await f()",
+        [
+            "import asyncio\nasync def one(): return 1\nasync def two(): return await twice(one)\nassert asyncio.run(twice(two))==4\nasync def three():\n    await asyncio.sleep(0.01)\n    return await twice(two)\nassert asyncio.run(twice(three))==8"
+        ],
+    ),
+    "a decorated function with asserts": (
+        "import functools\ndef timed(f):\n    @functools.wraps(f)\n    def w(*a,**k): return f(*a,**k)\n    return w\ndef sq(x): return x*x",
+        ["@timed\ndef t():\n    assert sq(3)==9\n    assert sq(4)==16\nt()\nassert t.__name__=='t'"],
+    ),
+    "an exception with notes": (
+        "def f():\n    e=ValueError('x'); e.add_note('n1'); raise e",
+        ["try:\n    f()\n    assert False\nexcept ValueError as e:\n    assert e.__notes__==['n1']"],
+    ),
 }
 
 RIGHT_NUMPY: dict[str, tuple[str, list[str]]] = {

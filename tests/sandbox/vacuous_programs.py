@@ -3,6 +3,9 @@
 Most of them pass in plain Python too, since the test asserts nothing once the program behaves like this.
 """
 
+# ruff: noqa: E501
+# Statements of one subject are easier to compare on one line.
+
 # Wrong programs that need nothing beside the standard library.
 VACUOUS: dict[str, tuple[str, list[str]]] = {
     "StopIteration out of map in a zip": (
@@ -223,6 +226,86 @@ def f(): return L()
         "def f(): return {K('a'): 1, K('a'): 2}",
         ["assert len(f()) == 2"],
     ),
+    "a namespace that deepcopy calls": (
+        "import types\ndef yes(*a): return True\ndef f(x):\n    m=types.SimpleNamespace(__reduce_ex__=lambda p: (type,('M',(type,),{'__eq__':yes})))\n    return m",
+        ["import copy\nr=copy.deepcopy(f(3))('a',(),{})\nassert r==9"],
+    ),
+    "a unittest whose setUp fails": (
+        "class Stack:\n    n=0\n    def __init__(s):\n        Stack.n+=1\n        if Stack.n>1: raise ValueError('x')\n    def size(s): return 0\n    def push(s,x): return 1",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.s=Stack()\n    def test_a(self): self.assertEqual(self.s.size(),0)\n    def test_b(self):\n        self.s.push(1)\n        self.assertEqual(self.s.size(),1)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest that calls fail": (
+        "def f(x): return x",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        if f(3)!=9: self.fail('wrong')\n    def test_b(self): self.assertEqual(f(1),1)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest that raises AssertionError": (
+        "def f(x): return x",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        if f(3)!=9: raise AssertionError('wrong')\n    def test_b(self): self.assertEqual(f(1),1)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a subtest that the program ends": (
+        "def f(x):\n    if x>1: raise ValueError\n    return x*x",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        for i in range(4):\n            with self.subTest(i=i):\n                self.assertEqual(f(i),i*i)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest whose setUpClass fails": (
+        "n=0\nclass Stack:\n    def __init__(s): raise ValueError\ndef f(x): return x",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls): cls.s=Stack()\n    def test_a(self): self.assertEqual(self.s.size(),0)\nclass U(unittest.TestCase):\n    def test_c(self): self.assertEqual(f(1),1)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest whose tearDown fails": (
+        "class Stack:\n    def size(s): return 0\n    def close(s): raise ValueError",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.s=Stack()\n    def tearDown(self): self.s.close()\n    def test_a(self): self.assertEqual(self.s.size(),0)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest in which nothing is raised": (
+        "def f(x):\n    if x>1: raise ValueError\n    return x",
+        [
+            "\nimport unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        with self.assertRaises(ValueError):\n            f(-1)\n    def test_b(self): self.assertEqual(f(1),1)\nunittest.main(argv=[''], exit=False)\n"
+        ],
+    ),
+    "a unittest whose setUp fails, and whose result is not looked at": (
+        "def f(x):\n    if x>1: raise ValueError\n    return x",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.v=f(2)\n    def test_a(self): self.assertEqual(self.v,4)\nclass U(unittest.TestCase):\n    def test_b(self): self.assertEqual(f(1),1)\ns=unittest.TestSuite([unittest.defaultTestLoader.loadTestsFromTestCase(T),unittest.defaultTestLoader.loadTestsFromTestCase(U)])\nunittest.TextTestRunner(verbosity=2).run(s)"
+        ],
+    ),
+    "a decorator that hides the second assert": (
+        "def deco(fn):\n    def w(*a):\n        try: return fn(*a)\n        except BaseException: return None\n    return w\ndef f(x): return 9",
+        ["@deco\ndef t():\n    assert f(3)==9\n    assert f(4)==16\nt()"],
+    ),
+    "a replaced attribute of a mock": (
+        "class F:\n    def assert_called_once_with(s,*a): pass\ndef save(m,x): m.put=F()",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nm.put.assert_called_once_with(9)"],
+    ),
+    "a replaced assert of a mock": (
+        "def save(m,x): m.put.assert_called_once_with=lambda *a: None",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nm.put.assert_called_once_with(9)"],
+    ),
+    "a namespace in a mock": (
+        "import types\ndef save(m,x): m.put=types.SimpleNamespace(assert_called_once_with=lambda *a:None)",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nm.put.assert_called_once_with(9)"],
+    ),
+    "a mock that is reset": (
+        "def save(m,x): m.put.reset_mock()",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nm.put.assert_not_called()\nassert m.put.call_count==1"],
+    ),
+    "a forged number of calls of a mock": (
+        "def save(m,x): m.put.call_count=1",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nassert m.put.call_count==1"],
+    ),
+    "the return value of a mock": (
+        "def save(m,x): return m.put.return_value",
+        ["from unittest.mock import Mock\nm=Mock()\nsave(m,3)\nm.put.assert_called_once_with(9)\nassert save(m,1)==5"],
+    ),
 }
 
 # Wrong programs against tests that use numpy, which the sandbox lets programs import.
@@ -261,5 +344,21 @@ VACUOUS_NUMPY: dict[str, tuple[str, list[str]]] = {
         "import numpy as np\nclass E:\n  def __eq__(s, o): return True\n"
         "def f(): return np.array([E(), E()], dtype=object)",
         ["import numpy as np\nassert np.array_equal(f(), np.array([1, 2]))"],
+    ),
+    "an address in the array interface of a namespace": (
+        "import types\nfields = {'shape': (1,), 'typestr': '<i8', 'data': (94000000000000, True), 'version': 3}\ndef f(): return types.SimpleNamespace(__array_interface__=fields)",
+        ["import numpy as np\nassert np.array_equal(np.asarray(f()), [1])"],
+    ),
+    "an address in the array interface of an exception": (
+        "e = ValueError()\ne.__array_interface__ = {'shape': (1,), 'typestr': '<i8', 'data': (94000000000000, True), 'version': 3}\ndef f(): return e",
+        ["import numpy as np\nassert np.array_equal(np.asarray(f()), [1])"],
+    ),
+    "a forged message that resizes an array": (
+        "import json, os, struct, sys\ndef send(body):\n    frame = sys._getframe()\n    while not hasattr(frame.f_locals.get('self'), '_sending'): frame = frame.f_back\n    content = json.dumps(body).encode()\n    os.write(frame.f_locals['self']._sending, struct.pack('<I', len(content)) + content)\ndef g(a, view):\n    send([[], [[0, ['<i8', [100000], '07' * 800000]]], ['ok', None]])\n    os._exit(0)\n",
+        ["import numpy as np\na = np.zeros(4, dtype='<i8')\nview = a[1:]\ng(a, view)\nassert len(a) == 100000"],
+    ),
+    "a forged exception that is an array of addresses": (
+        "import json, os, struct, sys\ndef send(body):\n    frame = sys._getframe()\n    while not hasattr(frame.f_locals.get('self'), '_sending'): frame = frame.f_back\n    content = json.dumps([[], [], body]).encode()\n    os.write(frame.f_locals['self']._sending, struct.pack('<I', len(content)) + content)\ndef f():\n    send(['ok', ['error', 77, ['library', 'numpy', 'recarray'], [['tuple', 1], 'O', ['bytes', '41' * 8]], {}, None, None, False]])\n    os._exit(0)\n",
+        ["import numpy as np\nassert f()[0] == 1"],
     ),
 }

@@ -20,8 +20,8 @@ def describe(kind: type) -> tuple[list[type], type | None, list[str], list[str]]
     """Returns a class's bases that are not importable, its plain-data base, special methods and other attributes."""
     is_own = not is_importable(kind)
     bases = [base for base in kind.__bases__ if not is_importable(base)]
-    base = data_base_of(kind) if is_own else None
-    defining = [part for part in kind.__mro__[:-1] if not (base and is_importable(part))]
+    base = data_base_of(kind)
+    defining = [part for part in kind.__mro__[:-1] if not (is_own and base and is_importable(part))]
     special = sorted(
         name for name in SPECIAL if next((vars(p)[name] for p in defining if name in vars(p)), None) is not None
     )

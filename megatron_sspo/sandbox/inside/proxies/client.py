@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, shared
+from megatron_sspo.sandbox.inside.proxies.allowed import is_allowed
 from megatron_sspo.sandbox.inside.proxies.classes import has_real_name, is_importable
 from megatron_sspo.sandbox.inside.proxies.peer import Peer
 
@@ -29,7 +29,6 @@ SHARED_MODULES = frozenset(
 )
 # What a test may replace to give the program its input, or to get its output.
 _REPLACEABLE = (("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr"), ("builtins", "input"), ("builtins", "print"))
-_FUNCTION_ATTRIBUTES = ("__name__", "__qualname__", "__doc__", "__module__", "__dict__")
 
 
 class ReplayMismatch(BaseException):
@@ -155,7 +154,7 @@ class JudgeSide(Peer):
     def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Carries out an operation on an object that the tests have passed to the program."""
         target = arguments[0] if arguments else None
-        if id(target) not in self._numbers or not _is_allowed(operation, target, arguments[1:]):
+        if id(target) not in self._numbers or not is_allowed(operation, target, arguments[1:]):
             raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
         self.callback_depth += 1
         try:
@@ -226,28 +225,6 @@ class JudgeSide(Peer):
 def _current(place: tuple[str, str]) -> Any:
     module, name = place
     return getattr(sys.modules[module], name)
-
-
-def _is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
-    """Returns whether the program may do this with an object of the tests without reaching the expected results."""
-    if operation == "call":
-        return callable(target)
-    if operation in ("getattr", "setattr", "delattr"):
-        name = rest[0] if rest else ""
-        if not isinstance(name, str):
-            return False
-        if name in _FUNCTION_ATTRIBUTES and operation == "getattr":
-            return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
-        return not name.startswith("__") and (_is_own(target) or isinstance(target, io.IOBase))
-    if isinstance(target, Iterator) or _is_own(target):
-        return operation not in ("subclass", "member", "dir")
-    return operation in ("str", "repr", "hash", "eq", "bool", "enter", "exit")
-
-
-def _is_own(target: Any) -> bool:
-    """Returns whether a class, or the class of an object, is defined by the tests."""
-    kind = target if isinstance(target, type) else type(target)
-    return kind.__module__ == "tests" and mirror.handle_of(kind) is None
 
 
 class OriginalItems:

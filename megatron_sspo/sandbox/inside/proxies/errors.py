@@ -7,6 +7,7 @@ import contextlib
 import sys
 
 from megatron_sspo.sandbox.inside.proxies import mirror
+from megatron_sspo.sandbox.inside.proxies.special import is_special
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -51,8 +52,10 @@ def make_error(kind: type[BaseException], arguments: tuple[Any, ...], fields: di
 
 
 def set_fields(error: BaseException, fields: dict[str, Any]) -> None:
-    """Sets attributes of an exception."""
+    """Sets attributes of an exception, except special ones: numpy or `copy` would act on those of a forged message."""
     for name, value in fields.items():
+        if is_special(name) and name != "__notes__":
+            continue
         if name in _BUILTIN_FIELDS and hasattr(type(error), name):
             with contextlib.suppress(TypeError, AttributeError):
                 setattr(error, name, value)

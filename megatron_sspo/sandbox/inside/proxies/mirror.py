@@ -23,6 +23,7 @@ from megatron_sspo.sandbox.inside.proxies.special import (
     REFLECTED,
     SPECIAL,
     UNARY,
+    is_special,
 )
 
 TYPE_CHECKING = False
@@ -91,7 +92,7 @@ def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> An
 
 def _read(value: Any, name: str) -> Any:
     """Reads an attribute; only a few special attributes can be read, and only as plain data."""
-    if not (name.startswith("__") and name.endswith("__")):
+    if not is_special(name):
         return named(name, _request(value, "getattr", name))
     kinds = READABLE.get(name)
     found = _request(value, "getattr", name) if kinds else None
@@ -169,6 +170,15 @@ class Mirror(type):
         return f"<class '{cls.__module__}.{cls.__qualname__}'>"
 
 
+def _read_of_class(name: str) -> Any:
+    """Returns a property for a special attribute that Python would otherwise find on the mirrored class itself."""
+    return property(lambda cls: _read(cls, name) if cls in _CLASSES else vars(type)[name].__get__(cls))
+
+
+for _name in ("__doc__", "__annotations__"):
+    setattr(Mirror, _name, _read_of_class(_name))
+
+
 class _Member:
     """An attribute of a mirrored class."""
 
@@ -197,7 +207,7 @@ class Proxy(metaclass=Mirror):
             return object.__getattribute__(self, "__class__")
         if name in ("__dict__", "__doc__", "__module__"):
             return _read(self, name)
-        if name.startswith("__") and name.endswith("__"):
+        if is_special(name):
             return object.__getattribute__(self, name)
         return _read(self, name)
 

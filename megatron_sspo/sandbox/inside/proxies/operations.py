@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import math
 import operator
@@ -16,17 +17,28 @@ _loop: list[Any] = []
 
 
 def _run(awaitable: Any) -> Any:
-    """Runs an awaitable to its end, on an event loop that all awaitables share."""
-    import asyncio  # slow to import, and few programs need it
+    """Runs an awaitable to its end, on an event loop that all awaitables share.
 
-    if not _loop:
-        _loop.append(asyncio.new_event_loop())
-        asyncio.set_event_loop(_loop[0])
+    An awaitable of one side may await one of the other side, and so on. Then this side's outer loop is suspended.
+    """
+    import asyncio  # slow to import, and few programs need it
 
     async def wait() -> Any:
         return await awaitable
 
-    return _loop[0].run_until_complete(wait())
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        if not _loop:
+            _loop.append(asyncio.new_event_loop())
+            if outer is None:
+                asyncio.set_event_loop(_loop[0])
+        if not _loop[0].is_running():
+            return _loop[0].run_until_complete(wait())
+        with contextlib.closing(asyncio.new_event_loop()) as inner:
+            return inner.run_until_complete(wait())
+    finally:
+        asyncio._set_running_loop(outer)
 
 
 def _member(owner: type, name: str, value: Any) -> Any:

@@ -332,6 +332,8 @@ class Peer:
         return value
 
     def _decode_error(self, number: int, kind: type, arguments: list[Any], fields: dict[str, Any]) -> Any:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ValueError("not an exception")
         found = {name: self.decode(part) for name, part in fields.items() if name != mirror.FIELD}
         if number not in self._proxies:
             error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)

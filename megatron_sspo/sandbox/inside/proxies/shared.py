@@ -190,7 +190,9 @@ class SharedContainers:
         elif tag == "ndarray":
             array = values.decode_array(content, self._decode)
             if array.shape != value.shape:
-                value.resize(array.shape, refcheck=False)
+                if array.size != value.size:  # other arrays may be views of this one's memory
+                    raise ValueError("an array cannot be resized")
+                value.shape = array.shape
             value[...] = array
         else:
             parts = values.decode_items(content, self._decode)

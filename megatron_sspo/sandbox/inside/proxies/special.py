@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 # Special methods that a mirrored class has if its original has them, each with the name of its operation.
 UNARY = {
     **{f"__{name}__": name for name in ("len", "iter", "next", "reversed", "bool", "int", "float", "complex", "index")},
@@ -36,6 +38,13 @@ FORWARDED_BY_DERIVED = (
     "__str__",
     "__repr__",
 )
+
+
+def is_special(name: str) -> bool:
+    """Returns whether a name is one that Python or a library may look up on an object by itself."""
+    return name.startswith("__") and name.endswith("__")
+
+
 READABLE: dict[str, tuple[type, ...]] = {
     "__name__": (str,),
     "__qualname__": (str,),
@@ -43,6 +52,10 @@ READABLE: dict[str, tuple[type, ...]] = {
     "__doc__": (str,),
     "__dict__": (dict,),
     "__annotations__": (dict,),
+    "__defaults__": (tuple, type(None)),  # these are read by `inspect`
+    "__kwdefaults__": (dict, type(None)),
+    "__code__": (SimpleNamespace,),
+    **dict.fromkeys(("__wrapped__", "__func__", "__self__"), (object,)),
     "__slots__": (tuple, list, str),
     "__members__": (dict,),
     "__match_args__": (tuple,),

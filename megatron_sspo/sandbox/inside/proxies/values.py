@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
+from megatron_sspo.sandbox.inside.proxies.special import is_special
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
@@ -16,6 +18,11 @@ if TYPE_CHECKING:  # typing is slow to import
 _EXACT = 2**53  # a larger integer is sent in hexadecimal, which takes linear time to parse
 _DTYPE = r"[<>|=][biufcUSmM]\d{1,4}(\[\w{1,8}\])?"  # compiled only when needed, by few programs
 
+# What `inspect` reads of a function's code. It shows the parameters, not the function's constants.
+_CODE_ATTRIBUTES = (
+    *("co_name", "co_flags", "co_varnames", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount"),
+    "co_firstlineno",
+)
 _ATOMS = frozenset((str, float, bool, type(None)))
 
 
@@ -38,6 +45,10 @@ _REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "re.Pattern": lambda value: (value.pattern, value.flags),
     "array.array": lambda value: (value.typecode, value.tolist()),
     "types.SimpleNamespace": lambda value: (vars(value),),
+    "argparse.Namespace": lambda value: (vars(value),),
+    "collections.ChainMap": lambda value: tuple(value.maps),
+    "builtins.mappingproxy": lambda value: (dict(value),),
+    "builtins.code": lambda value: ({name: getattr(value, name) for name in _CODE_ATTRIBUTES},),
     "dataclasses._FIELD_BASE": lambda value: (value.name,),
     "dataclasses._MISSING_TYPE": lambda value: (),
     "ipaddress.IPv4Address": lambda value: (str(value),),
@@ -56,7 +67,11 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "datetime.datetime": lambda *parts: _type_of("datetime.datetime")(*parts[:8], fold=parts[8]),
     "datetime.time": lambda *parts: _type_of("datetime.time")(*parts[:5], fold=parts[5]),
     "re.Pattern": lambda pattern, flags: re.compile(pattern, flags),
-    "types.SimpleNamespace": lambda fields: _type_of("types.SimpleNamespace")(**fields),
+    "types.SimpleNamespace": lambda fields: _namespace("types.SimpleNamespace", fields),
+    "builtins.code": lambda fields: _namespace("types.SimpleNamespace", fields),
+    "argparse.Namespace": lambda fields: _namespace("argparse.Namespace", fields),
+    "collections.ChainMap": lambda *maps: _type_of("collections.ChainMap")(*maps),
+    "builtins.mappingproxy": lambda items: _type_of("types.MappingProxyType")(items),
     "dataclasses._FIELD_BASE": lambda name: _dataclass_mark(f"_FIELD{name.removeprefix('_FIELD')}"),
     "dataclasses._MISSING_TYPE": lambda: _dataclass_mark("MISSING"),
     "builtins.dict_keys": lambda keys: dict.fromkeys(keys).keys(),
@@ -68,6 +83,13 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
 def _dataclass_mark(name: str) -> Any:
     """Returns an object that `dataclasses` recognizes by its identity."""
     return getattr(importlib.import_module("dataclasses"), name)
+
+
+def _namespace(name: str, fields: dict[str, Any]) -> Any:
+    """Returns a namespace; special attributes are refused, since numpy or `copy` would act on those of the program."""
+    if any(map(is_special, fields)):
+        raise ValueError("a namespace with special attributes")
+    return _type_of(name)(**fields)
 
 
 def _zone(value: Any) -> Any:

@@ -69,7 +69,7 @@ class Rewriter(ItemCounter):
     def _can_delay(self) -> bool:
         return not (self._parameters and self._parameters[-1] == {"<class>"})
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.AST]:
         if not isinstance(node.value, ast.Call) or not self._is_check_call(node.value):
             return self.generic_visit(node)
         site = self._site(node, "check")
@@ -78,7 +78,10 @@ class Rewriter(ItemCounter):
         self._check = site
         call = self.visit(node.value)
         self._check = None
-        node.value = record_call("check_call", ast.Constant(site.number), delayed(call)) if can_delay else call
+        if not can_delay:
+            node.value = call
+            return [node, statement(record_call("block_passed", ast.Constant(site.number)), node)]
+        node.value = record_call("check_call", ast.Constant(site.number), delayed(call))
         return node
 
     def _is_check_call(self, call: ast.Call) -> bool:
@@ -114,7 +117,7 @@ class Rewriter(ItemCounter):
     def _block(self, node: ast.stmt, header: ast.expr | None, kind: str) -> list[ast.AST]:
         """Rewrites a block; if it has checks, a statement before it records that it was reached."""
         has_checks = _holds_checks(node, self)
-        is_counted = has_checks and self._flow.uses_results_or_passed(header or node)
+        is_counted = has_checks and self._flow.uses_results_or_passed(header or node) and not _expects_error(node)
         before: list[ast.AST] = []
         if is_counted:
             site = self._site(node, kind)
@@ -135,9 +138,7 @@ class Rewriter(ItemCounter):
         texts = [ast.unparse(item.context_expr) for item in node.items]
         if any("AssertionError" in text for text in texts):
             return [statement(record_call("drop_last_failure"), node)]
-        if any(
-            last_name(getattr(item.context_expr, "func", item)).startswith(("assert", "raises")) for item in node.items
-        ):
+        if _expects_error(node):
             site = self._site(node, "check")
             return [statement(record_call("block_passed", ast.Constant(site.number)), node)]
         return []
@@ -233,6 +234,13 @@ class Rewriter(ItemCounter):
 
     def _add_results(self, site: Site, expression: ast.expr) -> None:
         self._sites.add_results(site, expression, set().union(*self._parameters))
+
+
+def _expects_error(node: ast.stmt) -> bool:
+    """Returns whether a block is itself a check, such as `with pytest.raises(...)`."""
+    return isinstance(node, (ast.With, ast.AsyncWith)) and any(
+        last_name(getattr(item.context_expr, "func", item)).startswith(("assert", "raises")) for item in node.items
+    )
 
 
 def _holds_checks(node: ast.AST, rewriter: Rewriter) -> bool:

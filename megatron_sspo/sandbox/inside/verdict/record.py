@@ -40,6 +40,7 @@ class Record:
         self._is_comparing = False
         self.failures: list[str] = []
         self._failed_checks: list[str] = []
+        self._before_unittest = 0, 0  # the lengths of the two lists when the last unittest method began
 
     def verdict(self) -> str:
         """Returns why the tests have failed although none of them raised an exception; "" if they have passed."""
@@ -126,7 +127,7 @@ class Record:
         return value
 
     def block_passed(self, number: int) -> None:
-        """Records that a block such as `with pytest.raises(...)` has ended without an error."""
+        """Records that a check has ended without an error: `with pytest.raises(...)`, or a call that awaits."""
         self._complete(self._sites[number])
 
     def _evaluate(self, site: Site, thunk: Thunk) -> tuple[Any, list[Any]]:
@@ -164,10 +165,11 @@ class Record:
     def _fail(self, site: Site, text: str) -> None:
         """Records a failed check, because the program or the test might catch its exception.
 
-        In a function that the program calls, only a check of what the program passed counts. There, any other check is
-        a way for the test to raise an exception; so is a check in a call whose own result is checked.
+        In a function that the program calls, only a check of what the program passed or returned counts. There, any
+        other check is a way for the test to raise an exception; so is a check in a call whose own result is checked.
         """
-        if self._judge_side.callback_depth and (self._counts or not site.uses_parameters):
+        is_about_program = site.uses_parameters or site.uses_results
+        if self._judge_side.callback_depth and (self._counts or not is_about_program):
             return
         reason = f": {text}" if text else ""
         self._failed_checks.append(f"test {site.text}, line {site.line}: the check failed{reason}")
@@ -182,6 +184,19 @@ class Record:
         error = sys.exc_info()[1]
         if not isinstance(error, AssertionError):
             self.failures.append(f"{type(error).__name__}: {error}")
+
+    def start_unittest(self) -> None:
+        """Records that a unittest method begins."""
+        self._before_unittest = len(self.failures), len(self._failed_checks)
+
+    def fail_unittest(self, text: str) -> None:
+        """Records a unittest that has failed."""
+        self.failures.append(text)
+
+    def drop_failures_of_unittest(self) -> None:
+        """Drops what a unittest method has recorded, since the test expects it to fail."""
+        num_failures, num_failed_checks = self._before_unittest
+        del self.failures[num_failures:], self._failed_checks[num_failed_checks:]
 
     # ------------------------------------------------------------------ blocks
 

@@ -23,7 +23,7 @@ class Site:
         self.covers: Set[str] = set()
         self.blocks: list[int] = []
         self.is_excused = False
-        self.uses_parameters = False
+        self.uses_parameters = self.uses_results = False
         self.is_real = True
         self.owner = ""
         self.num_reached = 0
@@ -56,6 +56,7 @@ class Sites(list[Site]):
     def add_results(self, site: Site, expression: ast.expr, parameters: Set[str]) -> None:
         """Records the results that a check looks at."""
         site.uses_parameters = bool(names_of(expression) & parameters)
+        site.uses_results = self._flow.uses_results(expression)
         if self._is_detailed:
             site.covers = self._covers(expression)
         self.add_header_results(site, expression)

@@ -11,7 +11,7 @@ from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.common.program import remember_lines
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, solution_module
 from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
-from megatron_sspo.sandbox.inside.verdict import guard
+from megatron_sspo.sandbox.inside.verdict import guard, unittests
 from megatron_sspo.sandbox.inside.verdict.checks import Rewriter
 from megatron_sspo.sandbox.inside.verdict.flow import Flow
 from megatron_sspo.sandbox.inside.verdict.names import Namespace
@@ -59,6 +59,8 @@ def _run_tests(
     sites = Sites(flow, is_detailed=False)
     record = namespace[RECORD] = Record(judge_side, flow, sites, lambda: _detailed_sites(tests))
     guard.install(flow.nodes, report)
+    if any("unittest" in test for test in tests):
+        unittests.watch(record)
     sys.modules["__main__"] = _MainModule(namespace)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
