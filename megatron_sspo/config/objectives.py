@@ -32,13 +32,13 @@ def _check_objective(value: Any) -> Any:
         _reject(_WHAT)
     try:
         sums = value(*arguments, **inputs)
-        is_sound = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
+        is_scalar = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
     except Exception as error:
         _reject(
             "an objective that takes log_probs, old_log_probs, advantages and segments; on three tokens it raised "
             f"{type(error).__name__}: {one_line(str(error))}"
         )
-    if not is_sound:
+    if not isinstance(sums, Sums) or not is_scalar:
         _reject("an objective that returns Sums, whose loss is a finite scalar")
     _check_gradient(sums.loss, log_probs)
     try:

@@ -22,22 +22,22 @@ def watch(record: Record) -> None:
         record.start_unittest()
         start(self, test)
 
-    def add_expected_failure(self: unittest.TestResult, test: Any, found: Any) -> None:
+    def add_expected_failure(self: unittest.TestResult, test: Any, err: Any) -> None:
         record.drop_failures_of_unittest()
-        expected(self, test, found)
+        expected(self, test, err)
 
-    def add_error(self: unittest.TestResult, test: Any, found: Any) -> None:
-        record.fail_unittest(f"{test}: {found[0].__name__}: {found[1]}")
-        error(self, test, found)
+    def add_error(self: unittest.TestResult, test: Any, err: Any) -> None:
+        record.fail_unittest(f"{test}: {err[0].__name__}: {err[1]}")
+        error(self, test, err)
 
-    def add_failure(self: unittest.TestResult, test: Any, found: Any) -> None:
-        record.fail_unittest(f"{test}: {found[0].__name__}: {found[1]}")
-        failure(self, test, found)
+    def add_failure(self: unittest.TestResult, test: Any, err: Any) -> None:
+        record.fail_unittest(f"{test}: {err[0].__name__}: {err[1]}")
+        failure(self, test, err)
 
-    def add_part(self: unittest.TestResult, test: Any, subtest: Any, found: Any) -> None:
-        if found is not None:
-            record.fail_unittest(f"{subtest}: {found[0].__name__}: {found[1]}")
-        part(self, test, subtest, found)
+    def add_part(self: unittest.TestResult, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            record.fail_unittest(f"{subtest}: {err[0].__name__}: {err[1]}")
+        part(self, test, subtest, err)
 
     def add_unexpected_success(self: unittest.TestResult, test: Any) -> None:
         record.fail_unittest(f"{test}: unexpected success")
