@@ -7,11 +7,13 @@ its sandbox fails the probe.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hmac
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -25,7 +27,7 @@ from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, check_key
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
-_SOCKET_SECONDS = 60.0  # for a client to send its request, or to read the answer
+_SOCKET_SECONDS = 60.0  # for a client to send its whole request, or to read the answer
 _IDLE_SECONDS = 600.0  # an unused session is ended after this time
 MAX_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
@@ -61,16 +63,49 @@ class SandboxServer(ThreadingHTTPServer):
         self.key = key
         self.slots = threading.Semaphore(concurrency)
         self.sessions = _Sessions(max_sessions)
+        self.awaited = _Awaited()
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
-        """Ends idle sessions; the server loop calls it twice a second."""
+        """Ends idle sessions and slow connections; the server loop calls it twice a second."""
         self.sessions.end_idle()
+        self.awaited.end_late()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints an error of the server; a client that has gone is none."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def server_close(self) -> None:
         super().server_close()
         self.sessions.end_all()
         self.runner.close()
+
+
+class _Awaited:
+    """The connections whose next request has not arrived, each with the time at which it is late.
+
+    The socket's own limit is for one read, so a client that sends a byte a minute would keep its thread for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._late_at: dict[socket.socket, float] = {}
+
+    def add(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._late_at[connection] = time.monotonic() + _SOCKET_SECONDS
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._late_at.pop(connection, None)
+
+    def end_late(self) -> None:
+        with self._lock:
+            for connection, late_at in self._late_at.items():
+                if late_at < time.monotonic():
+                    with contextlib.suppress(OSError):  # the client has closed it
+                        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Sessions:
@@ -144,6 +179,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _SOCKET_SECONDS
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.awaited.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.awaited.remove(self.connection)  # before it is closed: its number may then be another connection's
+        super().finish()
+
     def do_GET(self) -> None:
         runner = self.server.runner
         about = {"limits": dataclasses.asdict(runner.limits), "has_total_memory_limit": runner.has_total_memory_limit}
@@ -216,7 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not re.fullmatch("[0-9]{1,12}", size) or int(size) > _LONGEST_BODY:
             raise BadRequest(f"a request needs a Content-Length of at most {_LONGEST_BODY} bytes")
         try:
-            found = json.loads(self.rfile.read(int(size)) or b"{}")
+            body = self.rfile.read(int(size))
+            self.server.awaited.remove(self.connection)
+            found = json.loads(body or b"{}")
         except (ValueError, RecursionError) as error:
             raise BadRequest("the request is not JSON") from error
         if not isinstance(found, dict):
@@ -230,6 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.server.awaited.add(self.connection)  # for the next request
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: a line for each of thousands of checks would be useless."""

@@ -4,9 +4,11 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from unittest.mock import Mock
@@ -15,6 +17,7 @@ import pytest
 
 from megatron_sspo.environment.codeact import environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox import serve
 from megatron_sspo.sandbox.probe import open_sandbox, probe
 from megatron_sspo.sandbox.remote import KEY, RemoteSandbox
 from megatron_sspo.sandbox.sandbox import Sandbox
@@ -26,6 +29,7 @@ from tests.sandbox.conftest import LIMITS
 pytestmark = pytest.mark.slow
 
 THE_KEY = "a key of the tests' own"
+A_POST = f"POST /run HTTP/1.1\r\nAuthorization: Bearer {THE_KEY}\r\n"
 
 
 def start_server(*arguments: str, key: str = THE_KEY) -> subprocess.Popen[str]:
@@ -220,6 +224,19 @@ def served(server: HTTPServer) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.mark.parametrize("start", ["", "GET /about HTTP/1.1\r\n", f"{A_POST}Content-Length: 99999\r\n\r\n"])
+def test_a_client_that_never_ends_its_request_is_disconnected(start: str, monkeypatch) -> None:
+    monkeypatch.setattr(serve, "_SOCKET_SECONDS", 0.5)
+    with served(SandboxServer(("127.0.0.1", 0), Mock(), THE_KEY, 2)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(start.encode())
+            with pytest.raises(OSError):
+                while True:
+                    client.sendall(b"x")
+                    time.sleep(0.05)
 
 
 def test_closing_an_ended_session_frees_its_place() -> None:
