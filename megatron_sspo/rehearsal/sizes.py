@@ -1,6 +1,6 @@
 """A model folder of which only config.json is known: its tensors are zeros."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.table import ParameterMap, check_coverage
 
 KNOWN = Path(__file__).parent / "models"
 
@@ -27,6 +28,10 @@ class SizesFolder(ModelFolder):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name -> shape."""
         return self._shapes
+
+    def check(self, rows: Sequence[ParameterMap]) -> None:
+        """Compares the shapes: there are no values to check."""
+        check_coverage(rows, self._shapes, self.path)
 
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> torch.Tensor:
         """Returns a slice of zeros."""

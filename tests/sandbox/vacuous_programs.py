@@ -193,6 +193,10 @@ def f(x): return 0
         "def f(x):\n  '''\n  >>> 1\n  1\n  '''\n  return 0",
         ["import doctest\nf(2)\ndoctest.run_docstring_examples(f, globals())"],
     ),
+    "no docstring, where it is the test": (
+        "def f(x):\n  return 0",
+        ["import doctest\nf(2)\ndoctest.run_docstring_examples(f, globals())"],
+    ),
     "something that cannot be passed where an exception is wanted": (
         "def f(x): return 0",
         ["class Odd: pass\ntry:\n  f(Odd())\nexcept TypeError:\n  pass\nelse:\n  assert False"],

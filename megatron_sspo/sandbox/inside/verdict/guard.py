@@ -9,6 +9,8 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Set
 
+from megatron_sspo.sandbox.inside.proxies import mirror
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
@@ -67,6 +69,22 @@ def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
         raise RuntimeError(f"the judge refuses to execute {what}")
 
     sys.addaudithook(hook)
+
+
+def refuse_doctests(report: Callable[[str], None]) -> None:
+    """Makes doctest refuse docstrings of the program, in which it would test itself."""
+    import doctest  # slow to import, and few tests use it
+
+    kind: Any = doctest.DocTestFinder
+    get_test = kind._get_test
+
+    def get_own_test(self: Any, obj: Any, *arguments: Any) -> Any:
+        if mirror.handle_of(obj) is not None:
+            report("the test executes a docstring of the program")
+            raise RuntimeError("the judge refuses to execute a docstring of the program")
+        return get_test(self, obj, *arguments)
+
+    kind._get_test = get_own_test
 
 
 def _is_allowed(source: Any, caller: str, texts: Set[str]) -> bool:

@@ -61,6 +61,8 @@ def _run_tests(
     guard.install(flow.nodes, report)
     if any("unittest" in test for test in tests):
         unittests.watch(record)
+    if any("doctest" in test for test in tests):
+        guard.refuse_doctests(report)
     sys.modules["__main__"] = _MainModule(namespace)
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
