@@ -32,6 +32,7 @@ from megatron_sspo.rollout.collect import score
 from megatron_sspo.rollout.engines.embedded import engine
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 
 _FRESH_SEED = 1_000_003  # fresh responses have other random numbers than those of the start of the cycle
 
@@ -48,8 +49,9 @@ class Checkpoint:
                 folder = Path(parent) / "model"
                 convert(run / "checkpoints" / f"update-{update:06d}", folder, config_folder=model_path)
             self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-        self._engine = engine(model_path)
-        self._engine.load_weights(self.model.state_dict().items(), update)
+            self._engine = engine(model_path)
+            stored = HFFolder(folder)
+            self._engine.load_weights(((name, stored.read(name)) for name in stored.index), update)
         self.update = update
 
     def respond(self, prompts: Sequence[Prompt], group_size: int, seed: int) -> list[RolloutGroup]:
