@@ -1,7 +1,8 @@
 """Cosine of each objective's gradient, on responses k updates stale, with the on-policy gradient (docs/study.md, b.3).
 
-    megatron-sspo train examples/study/recipes.py:sums --set updates_per_sync=8 --set checkpoint_every=1 \\
-        --set checkpoints_kept=97 --set model.path=... --set model.init=pretrained --set name=mechanism-0
+    megatron-sspo train examples/study/recipes.py:sums --set seed=0 --set updates_per_sync=8 \\
+        --set checkpoint_every=1 --set checkpoints_kept=97 --set model.init=pretrained \\
+        --set model.path=runs/study/sums-warm/seed=0/model --set name=mechanism-0
     python -m examples.study.mechanism runs/mechanism-0
 
 At the start of a cycle of the run the policy θ_0 generates G responses to each prompt. k updates later, at θ_k, each
