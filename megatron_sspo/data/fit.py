@@ -5,6 +5,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
+from megatron_sspo.weights.family import size
 
 
 def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> None:
@@ -16,7 +17,7 @@ def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> N
     Raises:
         UserError: a prompt is too long, or the tokenizer belongs to another model.
     """
-    num_positions = int(config.get("max_position_embeddings", 2**31))
+    num_positions = size(config, "max_position_embeddings")
     for prompt in prompts:
         if len(prompt.tokens) >= num_positions:
             raise UserError(
@@ -29,7 +30,7 @@ def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> N
 
 def check_vocabulary(id: str, tokens: Iterable[int], config: Mapping[str, Any]) -> None:
     """Raises UserError if a prompt or demonstration has a token that the model lacks."""
-    vocab_size = int(config["vocab_size"])
+    vocab_size = size(config, "vocab_size")
     if (largest := max(tokens)) >= vocab_size:
         raise UserError(
             f"prompt {id} has the token {largest}, and the model's vocabulary {vocab_size} tokens (vocab_size): copy "

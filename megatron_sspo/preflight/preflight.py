@@ -24,7 +24,7 @@ from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
-from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
 
 
@@ -73,7 +73,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     if run.model.init == "pretrained":
         with open_folder(model_path) as folder:
             family = load_family(folder.config)
-            folder.check(family.rows(folder.config, int(folder.config["vocab_size"])))
+            folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
     else:
         load_family(config)
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)

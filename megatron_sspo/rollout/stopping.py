@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.errors import UserError, short_repr
 
 
@@ -51,7 +52,7 @@ def _as_user_error(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(str(error)) or type(error).__name__
         raise UserError(f"Transformers cannot use {file} ({reason}); correct the file") from error
 
 
