@@ -91,6 +91,10 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
         update, sizes, written = extra.pop("update"), extra.pop("batch_sizes"), extra.pop("format", 1)
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")
+        if type(update) is not int or update < 0:
+            raise ValueError(f"state.json has update {update!r}")
+        if wrong := [name for name in needed if not isinstance(extra[name], dict)]:
+            raise ValueError(f"{wrong[0]} in state.json is not an object")
     if written != _FORMAT:
         raise UserError(
             f"the checkpoint {path} has format {written}, and this version of megatron_sspo reads format {_FORMAT}: "

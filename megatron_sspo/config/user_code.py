@@ -13,16 +13,20 @@ from megatron_sspo.errors import UserError
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+_DEPENDENCIES = tuple(
+    f"{folder}{name}/" for folder in _INSTALLED for name in ("torch", "megatron", "numpy", "transformers")
+)
 
 
 @contextmanager
-def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
+def user_code_errors(what: str, *, always: bool = False, unchanged: type[Exception] | None = None) -> Iterator[None]:
     """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
         what: the name of the code for the message: "the recipe x.py".
         always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
             because it comes from this package.
+        unchanged: a class of exceptions that are passed on, such as torch.OutOfMemoryError.
 
     Raises:
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
@@ -33,6 +37,8 @@ def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
+        if unchanged is not None and isinstance(error, unchanged):
+            raise
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
             raise syntax_user_error(error) from error
         places = _user_lines(error)
@@ -74,7 +80,9 @@ def _user_lines(error: BaseException) -> list[str]:
 
 
 def _is_user_file(file: str) -> bool:
-    """Returns whether a file belongs neither to this package nor to Python itself."""
+    """Returns whether a file belongs neither to this package, nor to a library that it calls, nor to Python itself."""
+    if file.startswith(_DEPENDENCIES):
+        return False
     installed = file.startswith(_INSTALLED)
     return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))
 

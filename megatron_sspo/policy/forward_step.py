@@ -13,6 +13,7 @@ from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -139,7 +140,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
 
     Returns:
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its
-        second element is one more divisor, hence 1.
+        second element is one more divisor, hence 1. It raises a UserError if an objective of the user's own raises.
     """
     average, needs = average_of(objective), needs_of(objective)
 
@@ -149,7 +150,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         inputs = {name: _input(name, microbatch, entropy) for name in needs}
-        sums = _evaluate(objective, corrected, old, microbatch, inputs)
+        with user_code_errors("the objective", unchanged=torch.OutOfMemoryError):
+            sums = _evaluate(objective, corrected, old, microbatch, inputs)
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
         advantage = microbatch.token_advantages
         if advantage is None:

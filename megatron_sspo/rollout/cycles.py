@@ -84,9 +84,19 @@ class RolloutCycles:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Schedules the prompts of a `state` again, in the same order."""
-        self._restored = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
-        self._cancelled = [prompt_from_row(row) for row in state["given_up"]]
+        """Schedules the prompts of a `state` again, in the same order.
+
+        Raises:
+            UserError: the state is damaged.
+        """
+        try:
+            self._restored = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
+            self._cancelled = [prompt_from_row(row) for row in state["given_up"]]
+        except (LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"the cycles cannot be resumed: the checkpoint's prompts that were begun are damaged ({error!r}): "
+                "resume from another checkpoint"
+            ) from error
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last cycle."""

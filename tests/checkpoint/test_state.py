@@ -231,6 +231,15 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, change, found
         read_checkpoint(path)
 
 
+@pytest.mark.parametrize("change", [{"update": "1"}, {"update": -1}, {"update": True}, {"cycles": []}])
+def test_values_of_another_type_are_damage(tmp_path: Path, change) -> None:
+    path = save(tmp_path, 1)
+    numbers = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({**numbers, "cycles": {}, **change}))
+    with pytest.raises(UserError, match=r"is damaged .*state\.json"):
+        read_checkpoint(path, ["cycles"])
+
+
 def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     (path / "state.json").write_bytes(b"\xff\xfe\x00")

@@ -1,5 +1,6 @@
 """Damaged or missing tokenizers."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -53,3 +54,12 @@ def test_no_tokenizer(folder: Path) -> None:
         file.unlink()
     with pytest.raises(UserError, match="has no tokenizer, or one without a vocabulary"):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden_size", "64"), ("num_hidden_layers", None), ("vocab_size", -1.5)])
+def test_a_wrong_size_is_not_blamed_on_the_tokenizer(folder: Path, name: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: value}))
+    with pytest.raises(UserError, match=rf"config.json cannot be read by Transformers: .*field '{name}'") as raised:
+        load_tokenizer(folder)
+    assert "\n" not in str(raised.value)

@@ -193,6 +193,14 @@ def test_a_resumed_run_restarts_pending_prompts():
     assert expected[1][0] == 1, "what was given up is begun again"
 
 
+@pytest.mark.parametrize(
+    "damage", [{}, {"begun": 5, "given_up": []}, {"begun": [["x"]], "given_up": []}, {"begun": []}]
+)
+def test_a_damaged_state_is_refused(damage):
+    with pytest.raises(UserError, match=r"the cycles cannot be resumed: .* are damaged"):
+        cycles(make_run(max_staleness=2), Servers()).restore(damage)
+
+
 def test_metadata_that_json_cannot_represent_does_not_stop_a_checkpoint():
     source = cycles(make_run(max_staleness=2), Servers())
     source._cancelled = [Prompt(id="1", tokens=(1, 2), answer="", metadata={"set": {1}, "list": [1, [2]]})]
