@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.study.grid import SEARCHES, SWEEPS, Sweep, folder_name
+from examples.study.grid import ALONE, SWEEPS, Sweep, folder_name
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
@@ -68,16 +68,16 @@ def main(arguments: Sequence[str]) -> int:
 def _with_one_start(kept: Mapping[str, list[list[Row]]], found: Mapping[str, list[list[Row]]]) -> dict[str, Any]:
     """Returns the earlier runs without those whose seed has another start in the runs that were found.
 
-    Runs of a search stay: they are compared with nothing but one another.
+    Runs of a search and of a cell that is only described stay: they are compared with no other sweep.
     """
     starts = {
         (row["recipe"], str(row["seed"])): float(row["first"])
         for [row], *_ in found.values()
-        if row["sweep"] not in SEARCHES
+        if row["sweep"] not in ALONE
     }
 
     def fits(row: Row) -> bool:
-        return row["sweep"] in SEARCHES or float(row["first"]) == starts.get(
+        return row["sweep"] in ALONE or float(row["first"]) == starts.get(
             (row["recipe"], row["seed"]), float(row["first"])
         )
 

@@ -79,6 +79,7 @@ class Sweep:
         assignments: of `--set`, for all of its runs.
         search: the sweep that chooses the recipe's lr*; "" if the learning rates are known.
         screening: the sweep whose collected runs choose among the objectives; "" if all of them are run.
+        described: whether its cells are described alone and compared with no others.
     """
 
     objectives: Mapping[str, str]
@@ -89,6 +90,7 @@ class Sweep:
     assignments: Sequence[str] = field(default_factory=tuple)
     search: str = ""
     screening: str = ""
+    described: bool = False
 
 
 def _search(recipe: str) -> Sweep:
@@ -107,11 +109,15 @@ SWEEPS = {
     "mild": Sweep(objectives=MILD, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8),
     "gates": Sweep(objectives=OTHER_GATES | ONE_SIGN, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
     "map 1": Sweep(objectives={"AtanLog": "sspo()"}, updates_per_sync=[1], rates=[RATES[0], RATES[2]], seeds=2),
-    "map 2 and 4 rest": Sweep(objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2),
-    "map 2 and 4": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[2, 4], rates=[RATES[0], RATES[2]], seeds=2),
+    "map 2 and 4 rest": Sweep(
+        objectives=_REST | NO_GATE, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=2, described=True
+    ),
+    "map 2 and 4": Sweep(
+        objectives=CORE | NO_GATE, updates_per_sync=[2, 4], rates=[RATES[0], RATES[2]], seeds=2, described=True
+    ),
     "map 8": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[8], rates=RATES[:1], seeds=8),
     "map 8 no gate": Sweep(objectives=NO_GATE, updates_per_sync=[8], rates=RATES[1:], seeds=2),
-    "map 16": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[16], rates=RATES, seeds=2),
+    "map 16": Sweep(objectives=CORE | NO_GATE, updates_per_sync=[16], rates=RATES, seeds=2, described=True),
     "temperatures": Sweep(objectives=TEMPERATURES, updates_per_sync=[8], rates=RATES[1:2], seeds=8),
     "replay": Sweep(
         objectives=FEW,
@@ -135,6 +141,8 @@ SWEEPS = {
     ),
 }
 SEARCHES = {"search", *(sweep.search for sweep in SWEEPS.values() if sweep.search)}
+# compared with no other sweep, so their warm starts may be others
+ALONE = SEARCHES | {name for name, sweep in SWEEPS.items() if sweep.described}
 
 
 def folder_name(sweep: str) -> str:

@@ -4,6 +4,7 @@ python -m examples.study.run                          # everything, two runs at 
 python -m examples.study.run --only staleness --seeds 2
 python -m examples.study.run --only staleness,mild,gates --seed-by-seed    # what is stopped has whole seeds
 python -m examples.study.run --only "search long sums,long sums"
+python -m examples.study.run --only staleness --objective AtanLog --seeds 4 --output runs/again    # cells made again
 """
 
 import argparse
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the first exit code that is not 0, and 0 if all runs are finished."""
     parser = argparse.ArgumentParser(prog="python -m examples.study.run", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,...", help=f"sweeps to run: {', '.join(SWEEPS)}")
+    parser.add_argument(
+        "--objective", action="append", metavar="NAME", help="of the sweeps this objective alone, or several"
+    )
     parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds of each sweep that is no search")
     parser.add_argument("--seed-by-seed", action="store_true", help="all sweeps with one seed, then with the next")
     parser.add_argument("--at-once", type=int, default=2, help="number of runs at a time (%(default)s)")
@@ -33,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [name.strip() for name in options.only.split(",")] if options.only else list(SWEEPS)
     if unknown := [name for name in names if name not in SWEEPS]:
         parser.error(f"there is no sweep {unknown[0]!r}: choose from {', '.join(SWEEPS)}")
+    for name in options.objective or ():
+        if not any(name in SWEEPS[sweep].objectives for sweep in names):
+            parser.error(f"none of these sweeps has an objective {name!r}")
     most = max(min(SWEEPS[name].seeds, options.seeds) for name in names)
     rounds = range(1, most + 1) if options.seed_by_seed else [options.seeds]
     try:
@@ -50,6 +57,11 @@ def _make(name: str, most_seeds: int, options: argparse.Namespace) -> int:
     unit = chosen(sweep.search, options.output) if sweep.search else 1.0
     if sweep.screening:
         sweep = replace(sweep, objectives=chosen_objectives())
+    if options.objective:
+        kept = {label: text for label, text in sweep.objectives.items() if label in options.objective}
+        if not kept:
+            return 0
+        sweep = replace(sweep, objectives=kept)
     warm = options.output / f"{sweep.recipe}-warm"
     starts = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
     if code := subprocess.run(starts, check=False).returncode:

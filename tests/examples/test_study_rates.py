@@ -116,3 +116,15 @@ def test_searches_are_of_the_recipe_whose_rate_they_choose() -> None:
             search = SWEEPS[sweep.search]
             assert search.recipe == sweep.recipe and search.updates_per_sync == [1] and search.seeds == 3
     assert {SWEEPS[name].recipe for name in SEARCHES} == {sweep.recipe for sweep in SWEEPS.values()}
+
+
+def test_cells_are_made_again_by_objective(tmp_path, monkeypatch, capsys) -> None:
+    made: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda line, check: made.append(line) or SimpleNamespace(returncode=0))
+    chosen = ["--objective", "AtanLog", "--objective", "GRPO", "--seeds", "4", "--output", str(tmp_path)]
+    assert run.main(["--only", "staleness,gates", *chosen]) == 0
+    assert [line[4].rpartition(":")[2] for line in made] == ["warm_sums", "sums"]  # the sweep "gates" has neither
+    assert "objective={'GRPO': grpo(), 'AtanLog': sspo()}" in made[1]
+    with pytest.raises(SystemExit):
+        run.main(["--only", "staleness", "--objective", "Nothing"])
+    assert "none of these sweeps has an objective 'Nothing'" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, mannwhitneyu, ttest_1samp
 
-from examples.study import collect, objections, screening, statistics
+from examples.study import collect, objections, rerun, screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
 from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
@@ -122,7 +122,8 @@ def both_forms(gate_finals: Mapping[str, tuple[float, float]], *, seeds: int = 8
 
 
 @pytest.mark.parametrize(
-    ("sweep", "first", "is_kept"), [("mild", 0.5, True), ("mild", 0.4, False), ("search", 0.4, True)]
+    ("sweep", "first", "is_kept"),
+    [("mild", 0.5, True), ("mild", 0.4, False), ("search", 0.4, True), ("map 16", 0.4, True), ("map 8", 0.4, False)],
 )
 def test_runs_of_a_seed_have_one_start(tmp_path, monkeypatch, sweep, first, is_kept) -> None:
     """A run of an earlier collection stays only if it began at the warm start of the runs that are found."""
@@ -137,6 +138,25 @@ def test_runs_of_a_seed_have_one_start(tmp_path, monkeypatch, sweep, first, is_k
     assert [found["run"] for found in collect.read_rows(tmp_path / "runs.csv")] == [
         *(["earlier"] if is_kept else []), "now", "other"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("final", "word"), [(0.78, "yes"), (0.5, "no")])
+def test_cells_that_are_made_again(tmp_path, monkeypatch, capsys, final, word) -> None:
+    Files().add("AtanLog", 0.8).read(tmp_path)
+    again = {"objective": "AtanLog", "mu": 8, "lr": f"{RATE:.3g}", "recipe": "sums"}
+    runs = {str(seed): [[{**again, "seed": seed, "final": final + NOISE[seed]}], [], []] for seed in range(4)}
+    monkeypatch.setattr(rerun, "RESULTS", tmp_path)
+    monkeypatch.setattr(rerun, "read_finished", lambda _, name, __: runs if name == "staleness" else {})
+    assert rerun.main([str(tmp_path)]) == (word == "no")
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"| AtanLog | sums, μ = 8, {RATE:.3g} | 4 | ") and line.endswith(f"| {word} |")
+
+
+def test_further_seeds_lie_within_their_interval() -> None:
+    drawn = np.random.default_rng(0).normal(size=(2000, 12))
+    found = [rerun.further(list(values[:8]), 4) for values in drawn]
+    within = [one.low <= values[8:].mean() <= one.high for one, values in zip(found, drawn, strict=True)]
+    assert np.mean(within) == pytest.approx(0.95, abs=0.015)
 
 
 # --- statistics
