@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--account", required=True)
     parser.add_argument("--partition", required=True)
-    parser.add_argument("--stale", action="store_true", help="refresh the sampler every 4 updates, and not every 2")
+    parser.add_argument("--stale", action="store_true", help="send weights to the servers every 4 updates")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     options = parser.parse_args()
     job = paper_job("qwen3_30b_a3b_math", stale=options.stale)

@@ -1,7 +1,7 @@
 """Trains Qwen3-8B on DAPO's mathematics with SSPO, in the paper's setting.
 
 megatron-sspo train examples/qwen3_8b_math.py            the paper's μ = 2
-megatron-sspo train examples/qwen3_8b_math.py:stale      the harsher regime, μ = 4
+megatron-sspo train examples/qwen3_8b_math.py:stale      staler rollouts, μ = 4
 
 For stale rollouts, the study on small models (docs/study.md) says: lower the learning rate, or make the gate one-sided:
 --set "objective=sspo(Pessimistic(AtanLog()))".
@@ -24,5 +24,5 @@ def recipe(mu: int = 2) -> Run:
 
 
 def stale() -> Run:
-    """Refreshes the sampler every 4 updates instead of every 2."""
+    """Sends weights to the engine every 4 updates instead of every 2."""
     return recipe(mu=4)

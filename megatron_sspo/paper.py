@@ -1,7 +1,7 @@
 """The settings that the SSPO paper's experiments share, for recipes to vary (arXiv 2602.19327, §4.2 and appendix A).
 
-The paper gives G = 8 responses a prompt, at most 512 tokens, no KL term, a sampler that is refreshed every μ = 2
-optimizer steps (4 in the harsher regime), and (τ_neg, τ_pos) from {(0.3, 0.2), (0.6, 0.5)}. It gives no learning rate,
+The paper gives G = 8 responses a prompt, at most 512 tokens, no KL term, a rollout policy that is updated every μ = 2
+optimizer steps (4 for staler rollouts), and (τ_neg, τ_pos) from {(0.3, 0.2), (0.6, 0.5)}. It gives no learning rate,
 batch size or layout: the values here are our starting points and have not been run. The paper also gives neither its
 prompts nor the number of turns of a CodeAct task: here at most five, in 2048 tokens, which is four times 512.
 
@@ -86,7 +86,7 @@ def paper(
     Args:
         name: the name of the run's folder; "-stale" is appended unless μ = 2.
         model: a Hugging Face folder under `models/`.
-        mu: the number of optimizer steps between refreshes of the sampler.
+        mu: the number of optimizer steps between two syncs of the engine's weights.
         max_tokens: the maximum number of response tokens, over all turns.
         evaluation: names of sets in `HELD_OUT`.
     """

@@ -201,7 +201,7 @@ class Run:
     # which saves that pass, and ρ then contains the mismatch and the staleness
     old_policy: Literal["trainer", "rollout"] = "trainer"
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
-    updates_per_sync: Count = 2  # the paper's μ: optimizer steps between refreshes of the sampler
+    updates_per_sync: Count = 2  # the paper's μ: optimizer steps between two syncs of the engine's weights
     tokens_per_microbatch: Count = 16384  # most tokens of a forward pass, prompts included
     # whether the responses of a group share their prompt in a forward pass; None: on a CPU, unless routers have losses
     share_prompts: bool | None = None

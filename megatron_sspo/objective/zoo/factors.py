@@ -13,9 +13,9 @@ from megatron_sspo.objective.numbers import check_number
 class GammaKernel:
     """m_t = W_i^k e^{λ (1 − W_i)} with W_i = Π_t ρ_it, for every token of the sequence: VESPO (arXiv 2602.10693).
 
-    (k, λ) depends on the sign of Â. m = 1 at W = 1. The defaults come from the authors' code and scripts, and of TRL;
-    the documentation in that code prints (2, 1.5) and (4, 2.5). They clamp log W to [−18.4, 20], which changes no m
-    above 10⁻¹⁶.
+    (k, λ) depends on the sign of Â. m = 1 at W = 1. The defaults are those of the authors' code and scripts, and of
+    TRL; the documentation in that code prints (2, 1.5) and (4, 2.5). The code clamps log W to [−18.4, 20], which
+    changes no m above 10⁻¹⁶.
 
     Raises:
         ValueError: a number is negative or not finite.

@@ -159,8 +159,8 @@ def icepop(floor: float = 0.5, cap: float = 5.0) -> Correction:
 
 
 def kpop(max_kl: float = 0.1) -> Correction:
-    """c_t where the binary KL of π_old and π_rollout is at most φ both ways: KPop (ringtech.notion.site/kpop).
+    """c_t where the binary KL of π_old and π_rollout is at most max_kl both ways: KPop (ringtech.notion.site/kpop).
 
-    A correction. φ = 0.1 is the paper's value as prime-rl gives it (#3283).
+    A correction. 0.1 is the paper's value as prime-rl gives it (#3283).
     """
     return Correction("binary_kl", "token", max_kl=max_kl)
