@@ -126,6 +126,7 @@ class Job:
         environments = open_environments(run, stack, self.environment)
         self.engine = open_engine(run, Path(run.model.path), self.folder)
         stack.callback(self.engine.close)
+        self.engine.release_memory()  # until the first sync: a checkpoint is loaded, and a warm start trains
         self.cycles = RolloutCycles(
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )

@@ -13,7 +13,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.servers import server_program
-from megatron_sspo.rollout.servers.options import Options
+from megatron_sspo.rollout.servers.options import Options, check_gpus
 from megatron_sspo.rollout.servers.own import build_servers
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
 
@@ -148,3 +148,22 @@ def test_modules_of_the_trainer_do_not_shadow_packages(tmp_path):
     )
     assert "'server_program.py', '--x', '--api-key=-secret', '--admin-api-key=-secret'" in done.stdout
     assert "megatron_sspo/rollout" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({}, True),
+        ({"urls": ("http://10.0.0.1:30000",), "release_memory": True}, True),
+        ({"urls": ("http://10.0.0.1:30000",)}, False),
+    ],
+)
+def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options, is_refused):
+    given = Options(transport="distributed", **options)
+    check_gpus(given)  # gloo does
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    if not is_refused:
+        check_gpus(given)
+        return
+    with pytest.raises(UserError, match="NCCL takes one process for each GPU"):
+        check_gpus(given)

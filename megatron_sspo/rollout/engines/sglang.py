@@ -89,6 +89,8 @@ class SGLangEngine:
         self._options = options
         self._is_driver = is_driver
         self._transport = _TRANSPORTS[options.transport](options, model_path)
+        if options.release_memory:
+            hand_over_to_servers()  # a server that starts measures how much memory is free
         if not is_driver:
             return
         self.key = os.environ.get(server_program.KEY, "") if options.urls else secrets.token_urlsafe(32)

@@ -50,12 +50,20 @@ _SET_BY_THE_RUN = ("host", "port", "api_key", "admin_api_key")  # options of ser
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
 )
+_NO_NCCL = (
+    'rollouts.options.transport is "distributed", and servers are on GPUs of the trainer, but NCCL takes one process '
+    'for each GPU: choose "ipc" for servers that the run starts, and "tensor" for others'
+)
 
 
 def check_gpus(options: Options) -> None:
-    """Raises UserError if the options need GPUs and this machine has none."""
-    if options.transport == "ipc" and not torch.cuda.is_available():
+    """Raises UserError if the options need GPUs and this machine has none, or if they need other GPUs than its own."""
+    on_gpu = torch.cuda.is_available()
+    if options.transport == "ipc" and not on_gpu:
         raise UserError(_NO_IPC)
+    # servers of the run begin with the first GPU, which is that of rank 0, a sender
+    if options.transport == "distributed" and on_gpu and (options.release_memory or not options.urls):
+        raise UserError(_NO_NCCL)
 
 
 def check(options: Options) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,11 @@ from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_h
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.ports import free_port
 
-# The group's own timeout is longer than the timeouts of its work, because after it NCCL's watchdog ends this process.
+# The group's own timeout is longer than the timeouts of its work.
 _TIMEOUT = timedelta(seconds=300)
 _POLL_SECONDS = 0.002  # between two checks of a broadcast on a GPU
+# What torch reads when it makes a group of NCCL. By default its watchdog ends this process if NCCL loses a server.
+_ERRORS_ARE_OURS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
 
 
 def backend() -> str:
@@ -49,7 +52,8 @@ def join(address: str, port: int, size: int, name: str) -> Any:
     host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
     store = dist.TCPStore(host, port, size, is_master=False, timeout=_TIMEOUT)  # pyright: ignore[reportPrivateImportUsage]
     make: Callable[..., Any] = _new_process_group_helper
-    group, _ = make(size, 0, [], Backend(backend()), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
+    with _environment(_ERRORS_ARE_OURS):
+        group, _ = make(size, 0, [], Backend(backend()), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
     _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
     return group
 
@@ -84,3 +88,18 @@ def abort(group: Any) -> None:
         dist.destroy_process_group(group)
     elif end is not None:
         end(group)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Sets environment variables inside, and restores them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

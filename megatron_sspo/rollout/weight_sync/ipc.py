@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
@@ -38,7 +37,7 @@ class IpcTransport(Transport):
         stream = tensors if observe is None else observe(tensors)  # every rank gathers all weights on its own GPU
         for bucket in buckets(stream, self._bucket_bytes, device=_device()):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-            flat, handles = self._share(bucket)
+            flat, handles = _share(bucket, [device for server in session.servers for device in server.devices])
             contents = {
                 server: {
                     "serialized_named_tensors": handles_of(session.servers[server].url, server.devices, handles),
@@ -54,16 +53,27 @@ class IpcTransport(Transport):
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Shares this process's copy of each bucket while rank 0 sends. A collective."""
         for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
-            flat, _ = self._share(bucket)
+            flat, _ = _share(bucket)
             _release(flat)
 
-    def _share(self, bucket: Sequence[NamedTensor]) -> tuple[torch.Tensor, dict[str, str]]:
-        """Returns the bucket in this GPU's memory, and the handles of all GPUs by GPU id. A collective."""
-        flat, metadata = flatten(bucket)
-        uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
+
+def _share(bucket: Sequence[NamedTensor], devices: Sequence[str] = ()) -> tuple[torch.Tensor, dict[str, str]]:
+    """Returns the bucket in this GPU's memory, and the handles by GPU id of the GPUs that have a server. A collective.
+
+    A GPU without a server makes no handle: torch never frees memory whose handle was made and not opened.
+
+    Args:
+        devices: the ids of the servers' GPUs; those that rank 0 gives count.
+    """
+    flat, metadata = flatten(bucket)
+    uuid = _gpu_id(flat)
+    if uuid not in agree.broadcast_from_rank_0(devices):
+        handle = None
+    else:
         torch.cuda.synchronize()
-        mine = (uuid, ipc_message(flat, metadata, torch.multiprocessing.reductions.reduce_tensor))
-        return flat, dict(agree.all_gather_objects(mine))
+        handle = ipc_message(flat, metadata, torch.multiprocessing.reductions.reduce_tensor)
+    found = agree.all_gather_objects((uuid, handle))
+    return flat, {uuid: handle for uuid, handle in found if handle is not None}
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
@@ -86,8 +96,7 @@ def ipc_message(flat: torch.Tensor, metadata: list[Any], reduce: Callable[[torch
         reduce: torch's function from a tensor to (function, arguments), which rebuild it in another process.
     """
     _, arguments = reduce(flat)
-    device = str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
-    shared = _Shared((*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :]))
+    shared = _Shared((*arguments[:_DEVICE], _gpu_id(flat), *arguments[_DEVICE + 1 :]))
     pickled = pickle.dumps({"metadata": metadata, "flattened_tensor": shared}, protocol=2)
     return base64.b64encode(with_sglang_class_name(pickled).replace(_OURS, _THEIRS, 1)).decode()
 
@@ -113,12 +122,19 @@ _OURS = f"c{_open.__module__}\n{_open.__qualname__}\n".encode()
 _THEIRS = b"csglang.srt.utils.patch_torch\n_rebuild_cuda_tensor_modified\n"
 
 
+def _gpu_id(flat: torch.Tensor) -> str:
+    return str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
+
+
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def _release(flat: torch.Tensor) -> None:
-    """Frees the bucket when all servers have read it; no process may free its memory earlier. A collective."""
-    dist.barrier()
+    """Frees the bucket when all servers have read it; no process may free its memory earlier. A collective.
+
+    The barrier is one of the hosts: a rank that waited by NCCL would occupy the GPU on which its server loads weights.
+    """
+    agree.barrier()
     del flat
     torch.cuda.ipc_collect()

@@ -1,0 +1,45 @@
+"""Handles of GPU memory, with stand-ins for CUDA and for the other ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.processes import agree
+from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.pool import Server
+from megatron_sspo.rollout.weight_sync import ipc
+from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
+
+
+@pytest.fixture
+def handles(monkeypatch):
+    """The sizes of the memory for which this process makes a handle. In place of a GPU's id it has the name "cpu"."""
+    made = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
+    monkeypatch.setattr(ipc, "_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(ipc, "ipc_message", lambda flat, *_: made.append(len(flat)) or "handle")
+    return made
+
+
+@pytest.mark.parametrize(("devices", "expected"), [(("GPU-0",), []), (("GPU-0", "cpu"), [8])])
+def test_a_gpu_without_a_server_makes_no_handle(handles, monkeypatch, devices, expected):
+    """torch keeps the memory of a handle that nobody opens: the weights of every sync would stay on that GPU."""
+    monkeypatch.setattr(agree, "broadcast_from_rank_0", lambda _: devices)
+    IpcTransport(bucket_bytes=8).participate([("a", torch.ones(2))])
+    assert handles == expected
+
+
+def test_servers_get_the_handles_of_their_gpus_and_no_gpu_waits_for_them(handles, monkeypatch):
+    monkeypatch.setattr(dist, "barrier", lambda *_, **__: pytest.fail("NCCL's barrier occupies the servers' GPUs"))
+    barriers, requests = [], []
+    monkeypatch.setattr(agree, "barrier", lambda: barriers.append(len(requests)))
+    server = Server(Client("", ""), devices=("cpu",))
+    session = SimpleNamespace(servers={server: server.client}, num_bytes=0)
+    session.begin, session.end, session.finish = (lambda *_: None for _ in range(3))
+    session.start_each = lambda _, contents: requests.append(contents[server]["serialized_named_tensors"])
+    IpcTransport(bucket_bytes=8).send(session, [("a", torch.ones(2)), ("b", torch.ones(2))], 1)
+    assert requests == [["handle"]] * 2 and barriers == [1, 2]
