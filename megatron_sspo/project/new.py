@@ -1,6 +1,7 @@
 """Writes a new project: a recipe, its reward, data, model and Slurm scripts, to be edited."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 TEMPLATE = Path(__file__).parent / "template"
+_PAGE = re.compile(r"\bdocs/\w+\.md\b")  # a page that a project does not have
 
 
 def write_project(folder: Path) -> None:
@@ -35,8 +37,8 @@ def write_project(folder: Path) -> None:
                 copy_function=shutil.copyfile,
             )
             for path in (temporary / "paper").glob("*.py"):  # in a checkout the recipes are in examples/
-                text = path.read_text(encoding="utf-8")
-                path.write_text(text.replace(" examples/", " paper/"), encoding="utf-8")
+                text = path.read_text(encoding="utf-8").replace(" examples/", " paper/")
+                path.write_text(_PAGE.sub(r"\g<0> of megatron_sspo", text), encoding="utf-8")
             done = subprocess.run(
                 [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, encoding="utf-8", check=False
             )

@@ -33,6 +33,7 @@ def test_the_papers_recipes_name_the_place_where_they_are(project: Path) -> None
     for path in sorted((project / "paper").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         assert f"megatron-sspo train paper/{path.name}" in text and " examples/" not in text
+        assert text.count("docs/") == text.count(".md of megatron_sspo") > 0
 
 
 def test_what_exists_is_not_overwritten(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

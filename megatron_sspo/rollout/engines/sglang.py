@@ -285,6 +285,7 @@ class SGLangEngine:
             self._watch = None
         session = self._new_session()
         session.post("/pause_generation", {"mode": "abort"})  # returns when no request is in progress
+        session.flush(has_retracted=False)  # waits for the scheduler, which asserts that it has finished its last batch
         session.post("/release_memory_occupation", {})
         self._run(self._record_session(session, None))
         self._released = set(session.servers.values())
