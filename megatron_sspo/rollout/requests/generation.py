@@ -227,6 +227,7 @@ class Requests:
                 more, limit = self.format.parse(answer.result()), content["sampling_params"]["max_new_tokens"]
                 if len(more.tokens) > limit:
                     raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
+                server.num_removals = 0
                 return more
             raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
