@@ -35,7 +35,14 @@ class Agents:
 
     def begin(self, base_url: str, prompt: Prompt) -> "concurrent.futures.Future[Any]":
         """Begins an episode; the future's result is what the agent returns, and cancelling it cancels the agent."""
-        return asyncio.run_coroutine_threadsafe(self._agent.run(base_url, prompt), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._run(base_url, prompt), self._loop)
+
+    async def _run(self, base_url: str, prompt: Prompt) -> Any:
+        try:
+            return await self._agent.run(base_url, prompt)
+        except (SystemExit, KeyboardInterrupt) as error:  # they would end the event loop, and with it all episodes
+            why = f"{error!r}: an agent must return or raise another exception instead"
+            raise RuntimeError(why).with_traceback(error.__traceback__) from error
 
     def count(self, **numbers: float) -> None:
         """Adds the numbers of one finished episode to the metrics."""

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import json
 import os
+import signal
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
@@ -158,6 +159,10 @@ def write(answers: TextIO, content: Any) -> None:
 
 async def main() -> None:
     """Opens the environment, and runs commands until the other process has none left or has ended."""
+    # Slurm sends these to all processes of a job, and the trainer still needs the episodes of its update. The
+    # environment's own processes would inherit SIG_IGN, and then nothing could end them; a handler they do not inherit.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: None)
     # the protocol gets its own descriptors: the environment prints to stdout, and its processes read stdin
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "rb") as nothing:

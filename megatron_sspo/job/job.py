@@ -33,6 +33,7 @@ from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, update_metrics
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.processes import agree, local
@@ -88,7 +89,7 @@ class Job:
             stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
             self._profiler = Profiler(self._profiled, self.folder, dist.get_rank())
             stack.callback(self._profiler.close)
-            agree.run_on_rank_0(lambda: self._lock(stack))
+            agree.run_on_rank_0(lambda: self._lock(stack, is_new=resume is None))
             found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
             self._newest = found[-1] if found else None
             if self._newest is not None and local.is_launched() and not local.is_child():
@@ -190,9 +191,11 @@ class Job:
         with self._open:
             self._stop_early() if self.stop.exit_code else self._finish()
 
-    def _lock(self, stack: ExitStack) -> None:
-        """Locks the run's folder against other runs."""
+    def _lock(self, stack: ExitStack, *, is_new: bool) -> None:
+        """Locks the run's folder against other runs; one that has begun and ended since the checks is not replaced."""
         stack.enter_context(RunLock(self.folder))
+        if is_new:
+            check_is_new(self.folder)
 
     def _open_records(self, stack: ExitStack) -> None:
         """Opens the files that rank 0 writes: configuration, metrics, log. Removes metrics after the checkpoint."""

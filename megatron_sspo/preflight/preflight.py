@@ -115,10 +115,16 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
     has_run = (folder / "config.json").exists()
     if resume is not None and not has_run:
         raise UserError(f"{resume} is not the folder of a run: it has no config.json")
-    if resume is None and has_run:
+    if resume is None:
+        check_is_new(folder)
+    found = list_checkpoints(folder / "checkpoints")
+    return check_resumable(run, folder, found[-1]) if found else None
+
+
+def check_is_new(folder: Path) -> None:
+    """Raises UserError if a folder holds a run, which a new run would overwrite."""
+    if (folder / "config.json").exists():
         raise UserError(
             f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
             "--set name=..."
         )
-    found = list_checkpoints(folder / "checkpoints")
-    return check_resumable(run, folder, found[-1]) if found else None

@@ -60,7 +60,7 @@ class ControlStore:
         def claim() -> bool:
             if self._ending.add("claims", 1) > 1:
                 return False
-            self._ending.set("reason", f"{kind} {why}")
+            self._ending.set("reason", f"{kind} {why}".encode(errors="backslashreplace").decode())
             self._ending.add("ended", 1)
             return True
 

@@ -97,10 +97,13 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
     ours, theirs = os.pipe()
     environment = {**_environment(num_processes), _REPORT: str(theirs)}
     processes: list[subprocess.Popen[bytes] | Fork] = []
+    came: list[int] = []  # signals
 
     def forward_signal(number: int, _: Any) -> None:
-        for process in processes:
-            process.send_signal(number)
+        if os.getpid() == this:  # a fork has this handler for a moment
+            came.append(number)
+            for process in processes:
+                process.send_signal(number)
 
     handlers = {number: signal.signal(number, forward_signal) for number in stop.SIGNALS}
     try:
@@ -110,6 +113,8 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
                 processes.append(_start(arguments, variables, theirs))
             else:
                 processes.append(fork(partial(_be_rank, forked, variables, handlers), f"rank {rank}"))
+        for number in [*came]:  # while processes were started: the later ones have not got it
+            forward_signal(number, None)
         return _wait(processes, ours)
     finally:
         if os.getpid() == this:  # a fork leaves this block, too

@@ -25,6 +25,7 @@ _CHECK_SECONDS = 0.25
 _FROZEN_SECONDS = 8.0  # a process that does not respond for so long counts as frozen
 _GRACE_SECONDS = 5.0  # time for the failed rank to end, and for the launcher to see which rank failed
 _SHUTDOWN_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
+_WRITE_SECONDS = 2.0  # after which a line is not waited for any more
 
 _progress_marks = itertools.count(1)
 _last_mark = 0
@@ -339,11 +340,26 @@ class Watchdog:
             threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
 
     def _log_line(self, text: str) -> None:
-        line = f"{text}\n"
-        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as file:  # one write: lines stay whole
+        """Writes to the log and to standard error, by threads, because a disk or a stopped terminal may block."""
+        deadline = time.monotonic() + _WRITE_SECONDS
+        writers = [
+            threading.Thread(target=write, args=(f"{text}\n",), name="watchdog-log", daemon=True)
+            for write in (self._write_to_log, _write_to_standard_error)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(max(0.0, deadline - time.monotonic()))
+
+    def _write_to_log(self, line: str) -> None:
+        # a path in the line may have bytes that are not UTF-8; one write: lines stay whole
+        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
-        with contextlib.suppress(OSError, ValueError):
-            print(line, end="", file=sys.stderr, flush=True)
+
+
+def _write_to_standard_error(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(line, end="", file=sys.stderr, flush=True)
 
 
 def _positions(frame: FrameType | None) -> Iterator[tuple[int, int]]:

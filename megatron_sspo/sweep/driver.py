@@ -115,6 +115,8 @@ class Driver:
                     )
                 attempt = _Attempt(cell=cell, slot=slot, process=process, log=log, checkpoint=newest_checkpoint(folder))
                 self._running.append(attempt)
+                if self._stop_signal:  # another thread of this process, in which signals are not blocked, has got it
+                    process.send_signal(signal.SIGTERM)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             self._progress.log(f"{cell.name}: {'resumes' if '--resume' in command else 'starts'}")

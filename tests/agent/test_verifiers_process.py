@@ -9,7 +9,7 @@ from megatron_sspo.agent.verifiers import agent
 from megatron_sspo.types import Prompt
 
 LOADERS = """
-import os, types
+import os, signal, types
 
 def resolve_env_config(environment):
     return types.SimpleNamespace(taskset=None)
@@ -33,3 +33,19 @@ def test_an_episode_after_the_end_of_the_process_begins_another_one(tmp_path: Pa
         await vf.close()
 
     asyncio.run(run_two())
+
+
+def test_signals_that_slurm_sends_to_all_processes_end_no_episode(tmp_path: Path) -> None:
+    folder = tmp_path / "verifiers" / "v1" / "utils"
+    folder.mkdir(parents=True)
+    sent = "os.kill(os.getpid(), signal.SIGTERM) or os.kill(os.getpid(), signal.SIGUSR1)"
+    (folder / "loaders.py").write_text(LOADERS.replace("os._exit(3)", sent), encoding="utf-8")
+    prompt = Prompt(id="0", tokens=(1,), answer="", metadata={"task": 0})
+
+    async def run_one() -> None:
+        vf = agent({}, folder=str(tmp_path))
+        with pytest.raises(RuntimeError, match=r"the environment failed: .*load_environment"):  # the next thing it does
+            await asyncio.wait_for(vf.run("http://127.0.0.1", prompt), 60)
+        await vf.close()
+
+    asyncio.run(run_one())

@@ -1,6 +1,10 @@
 """Environment variables of a job's processes, and what is shown on the console."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +70,15 @@ def test_a_name_with_brackets_is_no_markup(tmp_path: Path, capsys: pytest.Captur
     display.table(name, [name], [[name]])
     assert capsys.readouterr().out.count(name) == 4
     assert (tmp_path / "log.txt").read_text().count(name) == 2
+
+
+def test_a_signal_while_processes_start_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def start_after_a_signal(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(local, "_command", lambda _: ["sleep", "20"])
+    monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
+    assert local.launch([], 1) == 128 + signal.SIGTERM

@@ -153,3 +153,25 @@ def test_a_single_process_is_watched_too(tmp_path: Path) -> None:
     with ranks("wait_patiently", log, timeout=3, count=1) as processes:
         code, out, _ = ends(processes)[0]
     assert code == HUNG and "REPORT" in out and "--- stack of rank 0" in log.read_text()
+
+
+def test_a_disk_that_hangs_does_not_keep_a_hung_run_alive(tmp_path: Path) -> None:
+    """The log is a pipe that nobody reads: to open it blocks, as a file of a disk that does not answer."""
+    os.mkfifo(tmp_path / "log.txt")
+    with ranks("sleep", tmp_path / "log.txt", timeout=3, count=1) as processes:
+        code, out, err = ends(processes)[0]
+    assert code == HUNG and "REPORT" in out and "--- stack of rank 0" in err
+
+
+def test_a_path_that_is_not_utf_8_ends_a_run_like_any_other(tmp_path: Path) -> None:
+    folder = Path(f"{tmp_path}/\udcff")
+    folder.mkdir()
+    with ranks("sleep", folder / "log.txt", timeout=3, count=1) as processes:
+        assert ends(processes)[0][0] == HUNG
+    assert "the run hangs" in (folder / "log.txt").read_text()
+
+
+def test_a_reason_that_is_not_utf_8_reaches_the_other_ranks(tmp_path: Path) -> None:
+    with ranks("fail_with_a_path", tmp_path / "log.txt", timeout=1000) as processes:
+        (code, _, err), _ = ends(processes)
+    assert code == 2 and r"rank 1 failed (ValueError: \udcff cannot be read)" in err

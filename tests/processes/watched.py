@@ -27,10 +27,20 @@ def sleep_on_rank_1() -> None:
     agree.barrier()
 
 
+def sleep() -> None:
+    time.sleep(1000)
+
+
 def fail_on_rank_1() -> None:
     if rank == 1:
         raise ValueError("something broke")
     agree.barrier()
+
+
+def fail_with_a_path() -> None:
+    if rank == 1:
+        raise ValueError("\udcff cannot be read")
+    time.sleep(1000)
 
 
 def work_until_asked() -> None:
@@ -71,7 +81,7 @@ watchdog = Watchdog(
     timeout=timeout,
     stop_timeout=stop_timeout,
     signals=(signal.SIGTERM, signal.SIGUSR1),
-    report=lambda why, code: print(f"REPORT {code} {why}", flush=True),
+    report=lambda why, code: print(f"REPORT {code} {why!a}", flush=True),
 )
 with watchdog:
     print("ready", flush=True)

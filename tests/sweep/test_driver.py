@@ -279,3 +279,16 @@ def test_durations() -> None:
         "1 h 00 min",
         "3 h 05 min",
     ]
+
+
+def test_a_signal_that_another_thread_gets_while_a_run_starts_reaches_the_run(drive, monkeypatch):
+    """Signals are blocked in the main thread alone, and Python then calls the handler there all the same."""
+    start = subprocess.Popen
+
+    def start_after_a_signal(*arguments, **options):
+        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
+    code, said = drive({NAMES[0]: "waits"}, at_once=1)
+    assert code == 85 and f"{NAMES[0]}: has stopped" in said

@@ -1,7 +1,9 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
 import os
+import resource
 import shutil
+import signal
 
 import pytest
 import torch
@@ -256,6 +258,29 @@ def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
     with pytest.raises(error):
         write_folder(tmp_path / "deep" / "new", broken(), source=source, shard_bytes=1)
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_full_disk_is_one_sentence(checkpoint, tmp_path):
+    """Here it is a limit on the size of a file, which safetensors reports in the same way."""
+    source, limits = HFFolder(checkpoint("llama")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
+            write_folder(tmp_path / "new", stream(source), source=source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_what_a_killed_process_has_left_is_removed(checkpoint, tmp_path):
+    source = HFFolder(checkpoint("llama"))
+    for name in ("[new].partial-1a2b3c4d", "n.partial-1a2b3c4d"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.safetensors").touch()
+    write_folder(tmp_path / "[new]", stream(source), source=source)
+    assert {"[new]", "n.partial-1a2b3c4d"} == {path.name for path in tmp_path.iterdir()} - {"llama"}
 
 
 @pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a occurs twice"), ([], "no tensors")])

@@ -1,7 +1,9 @@
 """The steps that a journal accepts after a kill of the process, and after a crash of the machine."""
 
+import errno
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,25 @@ def test_something_else_in_place_of_the_journal(tmp_path, make):
     make(tmp_path / "journal")
     with pytest.raises(UserError, match=r"cannot read .*journal: it is a .*, not a regular file"):
         Journal(tmp_path / "journal", lambda: None)
+
+
+def test_bytes_that_cannot_be_flushed_are_an_error_and_are_copied_again(tmp_path, boot):
+    """A shared disk that is full accepts writes, and says so when they are flushed."""
+    path, is_full = tmp_path / "journal", []
+
+    def flush():
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = Journal(path, flush, every=1)
+    first.note(3, ConversionProgress(10, 77), 1)
+    while b"flushed" not in path.read_bytes():
+        time.sleep(0.01)
+    is_full.append(True)
+    first.note(3, ConversionProgress(20, 78), 1)
+    with pytest.raises(OSError, match="No space left"):
+        first.close()
+    first.close()  # a second call does nothing
+    second = Journal(path, lambda: None)
+    assert second.done == {3: ConversionProgress(10, 77)}
+    second.close()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment, Episode
 from megatron_sspo.types import Prompt
 
@@ -36,12 +37,13 @@ class Episodes:
         Raises:
             UserError: the environment is broken.
         """
-        for place in responses:
-            if place not in self._open:
-                self._open[place] = self._environment.open(self._prompts[place])
-        work = [self._threads.submit(self._open[place].observe, text) for place, text in responses.items()]
-        found = {place: one.result() for place, one in zip(responses, work, strict=True)}
-        for place, observation in found.items():
-            if observation is None:
-                self._open.pop(place).close()
+        with user_code_errors("the environment"):
+            for place in responses:
+                if place not in self._open:
+                    self._open[place] = self._environment.open(self._prompts[place])
+            work = [self._threads.submit(self._open[place].observe, text) for place, text in responses.items()]
+            found = {place: one.result() for place, one in zip(responses, work, strict=True)}
+            for place, observation in found.items():
+                if observation is None:
+                    self._open.pop(place).close()
         return found

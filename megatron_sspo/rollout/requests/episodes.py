@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.types import Prompt
@@ -31,15 +32,22 @@ class ServedEpisodes:
     async def episode(self, prompt: Prompt) -> AsyncIterator[Observe]:
         """Opens an episode and yields its `observe`; the episode is closed at the end, even after an error."""
         async with self._slots:
-            episode = self._environment.open(prompt)
+            # an environment that calls sys.exit would otherwise end the event loop, and all requests would wait forever
+            with user_code_errors("the environment"):
+                episode = self._environment.open(prompt)
             pending: list[Future[str | None]] = []
 
+            def observe_in_thread(response: str) -> str | None:
+                with user_code_errors("the environment"):
+                    return episode.observe(response)
+
             def observe(response: str) -> Awaitable[str | None]:
-                pending[:] = [self._threads.submit(episode.observe, response)]
+                pending[:] = [self._threads.submit(observe_in_thread, response)]
                 return asyncio.wrap_future(pending[0])
 
             def close() -> None:
-                episode.close()
+                with user_code_errors("the environment"):
+                    episode.close()
                 wait(pending)  # the slot is released only after `observe` has returned
 
             try:

@@ -77,6 +77,11 @@ class Requests:
         found, self._idle_seconds = self._idle_seconds, 0.0
         return found
 
+    @property
+    def are_in_progress(self) -> bool:
+        """Returns whether a server is at work on a request. Any thread may ask."""
+        return self._num_in_progress > 0
+
     def episodes(self, environment: Environment | Agents) -> ServedEpisodes | AgentEpisodes:
         """Returns the episodes of an environment or agent, one instance for all generations in it.
 
@@ -227,6 +232,7 @@ class Requests:
                 more, limit = self.format.parse(answer.result()), content["sampling_params"]["max_new_tokens"]
                 if len(more.tokens) > limit:
                     raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
+                server.num_removals = 0
                 return more
             raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
@@ -295,7 +301,9 @@ class ServedGeneration:
                 while True:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
-                mark_progress()  # the pool detects a server that hangs
+                # The pool detects a server that hangs, and an agent has a time limit; an environment has none.
+                if self._requests.are_in_progress or not isinstance(self._episodes, ServedEpisodes):
+                    mark_progress()
                 self._restart_failed()
                 if not found and not self._requests.pool.ready():
                     self._await_any()

@@ -19,6 +19,7 @@ _START_SECONDS = 900.0  # a large model's server compiles and captures graphs fo
 _POLL_SECONDS = 0.5
 _LOG_SECONDS = 10.0  # between two log lines during a wait
 _WATCH_SECONDS = 2.0  # between two health checks
+_MOST_REMOVALS = 8  # of an external server in a row, without an answer to a request for a response
 
 
 @dataclass(eq=False)
@@ -32,6 +33,7 @@ class Server:
     version: int | None = None  # policy version of the weights that it holds
     failure: str = ""  # reason of its last removal
     num_restarts: int = 0
+    num_removals: int = 0  # of an external server, since it last answered a request for a response
     started: float = field(default_factory=time.monotonic)  # time of the start; for an external one, of its removal
     removed: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is removed
 
@@ -143,6 +145,8 @@ class ServerPool:
         server.is_up, server.version, server.failure = False, None, reason
         if server.process is None:
             server.started = time.monotonic()
+            server.num_removals += 1
+            _log.warning("the rollout server %s gets no requests until it is healthy: %s", server.client.url, reason)
         server.removed.set()
         if self.router is not None:
             self.run_in_background(self.router.remove(server.client.url))
@@ -178,6 +182,8 @@ class ServerPool:
         """Checks a server that is not up, and records that it has come up or has failed to start."""
         if server.is_up or (server.failure and server.process is not None):
             return  # a failed server that the run owns must be restarted first
+        if server.num_removals >= _MOST_REMOVALS:
+            return  # it is healthy between its failures, so it would come up without end
         if server.process is None:  # a killed trainer may have left it paused
             with contextlib.suppress(ServerError):
                 await server.client.post("/continue_generation", {}, seconds=5.0)
@@ -192,7 +198,7 @@ class ServerPool:
         if server.is_up or not server.failure:
             return True
         if server.process is None:  # its owner may restart it
-            return time.monotonic() - server.started < _START_SECONDS
+            return server.num_removals < _MOST_REMOVALS and time.monotonic() - server.started < _START_SECONDS
         return server.num_restarts < self._max_restarts
 
     # ------------------------------------------------------------------ in the thread that made the pool

@@ -34,8 +34,9 @@ class DiskTransport(Transport):
                 session.num_bytes += tensor.nbytes
                 yield name, tensor.detach().cpu().clone()
 
+        for left in self._folder.glob("weights-*"):  # by a killed trainer; no other one uses the run's folder
+            shutil.rmtree(left, ignore_errors=True)
         path = self._folder / f"weights-{version}"
-        shutil.rmtree(path, ignore_errors=True)
         write_folder(path, counted(), source=self._source)
         content = {
             "model_path": str(path),

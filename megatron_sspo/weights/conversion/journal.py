@@ -1,5 +1,6 @@
 """A journal on disk of what a long copy has done, so that a killed copy can be continued."""
 
+import contextlib
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from megatron_sspo.files.reading import read_bytes
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LOST = "lost"  # in place of a boot's id: of the steps, only those that were flushed count
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Journal:
         self.done: dict[int, ConversionProgress] = self._read(path)
         self._changed = threading.Condition()
         self._unflushed, self._closed = 0, False
+        self._error: OSError | None = None  # of the thread
         # the file is rewritten, so that steps dropped now are not read again later
         temporary = path.with_name(f"{path.name}.new")
         self._file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
@@ -77,7 +80,11 @@ class Journal:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Flushes the remaining bytes and closes the file. It may be called more than once."""
+        """Flushes the remaining bytes and closes the file. It may be called more than once.
+
+        Raises:
+            OSError: bytes could not be flushed, now or earlier: a shared disk that is full says so only then.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -85,14 +92,22 @@ class Journal:
             self._changed.notify()
         self._thread.join()
         os.close(self._file)
+        if self._error is not None:
+            raise self._error
 
     def _flush_loop(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._unflushed >= self._every)
                 closed, steps, self._unflushed = self._closed, self._steps, 0
-            self._flush()
-            self._write({"flushed": steps})
+            try:
+                self._flush()
+                self._write({"flushed": steps})
+            except OSError as error:
+                self._error = error
+                with contextlib.suppress(OSError):
+                    self._write({"boot": _LOST})  # the system may have dropped what it could not write
+                return
             if closed:
                 return
 

@@ -1,5 +1,6 @@
 """Hugging Face folders: slices of tensors are read in place, and tensors are written from a stream."""
 
+import glob
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -144,10 +146,11 @@ def write_folder(
     path = real_path(path)
     check_destination(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_partial(path)
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir()
     try:
-        dtypes = _write_weights(partial, tensors, shard_bytes)
+        dtypes = _write_weights(partial, tensors, shard_bytes, path)
         copy_tokenizer_files(source.config_folder, partial)
         write_config(source.config, partial, dtypes)
         publish(partial, path)
@@ -156,8 +159,20 @@ def write_folder(
         raise
 
 
-def _write_weights(folder: Path, tensors: Iterable[tuple[str, Tensor]], shard_bytes: int) -> set[torch.dtype]:
-    """Writes the safetensors and their index. Returns the floating-point dtypes among the tensors."""
+def _remove_partial(path: Path) -> None:
+    """Removes what killed processes have left that wrote to this path; only one process at a time writes there."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _write_weights(
+    folder: Path, tensors: Iterable[tuple[str, Tensor]], shard_bytes: int, path: Path
+) -> set[torch.dtype]:
+    """Writes the safetensors and their index. Returns the floating-point dtypes among the tensors.
+
+    Args:
+        path: the final name of the folder, for the error of a full disk.
+    """
     shards: list[list[str]] = []  # the names in each file
     pending: dict[str, Tensor] = {}
     pending_bytes = total_bytes = 0
@@ -168,7 +183,10 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, Tensor]], shard_by
         nonlocal pending_bytes
         shards.append(list(pending))
         file = folder / f"{len(shards)}.safetensors"
-        save_file(pending, file, metadata={"format": "pt"})
+        try:
+            save_file(pending, file, metadata={"format": "pt"})
+        except SafetensorError as error:  # in place of an OSError
+            raise UserError(f"cannot write {path} ({error}): make room, or write to another disk") from error
         _set_default_permissions(file)
         pending.clear()
         pending_bytes = 0

@@ -1,0 +1,20 @@
+"""The folder of a new run, which another run may have used since the checks."""
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.job.job import Job
+
+
+def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):
+    job = SimpleNamespace(folder=tmp_path)
+    with ExitStack() as stack:
+        Job._lock(job, stack, is_new=True)
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    with ExitStack() as stack, pytest.raises(UserError, match="already contains a run: continue it with --resume"):
+        Job._lock(job, stack, is_new=True)
+    with ExitStack() as stack:
+        Job._lock(job, stack, is_new=False)

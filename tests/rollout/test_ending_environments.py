@@ -1,0 +1,108 @@
+"""Environments that call sys.exit, or never return."""
+
+import asyncio
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.embedded.episodes import Episodes
+from megatron_sspo.rollout.requests import generation
+from megatron_sspo.rollout.requests.episodes import ServedEpisodes
+from megatron_sspo.rollout.tasks import cancel_all_others
+from megatron_sspo.types import Prompt, Sampling
+
+PROMPT = Prompt(id="first", tokens=(1,), answer="")
+
+
+class Ending:
+    """An environment and its only episode; one of its methods ends the process."""
+
+    stop, max_episodes = (), 1
+
+    def __init__(self, where):
+        self.where = where
+
+    def call(self, name):
+        if name == self.where:
+            sys.exit(3)
+
+    def open(self, prompt):
+        self.call("open")
+        return self
+
+    def observe(self, response):
+        self.call("observe")
+
+    def close(self):
+        self.call("close")
+
+
+@pytest.mark.parametrize("where", ["open", "observe", "close"])
+def test_an_environment_that_ends_the_process_is_an_error_of_its_line(where):
+    async def served():
+        async with ServedEpisodes(Ending(where), None).episode(PROMPT) as observe:
+            await observe("a response")
+
+    with pytest.raises(UserError, match=r"test_ending_environments.py, line \d+ .*sys.exit\(3\)"):
+        asyncio.run(served())
+    with pytest.raises(UserError, match=r"sys.exit\(3\)"), Episodes(Ending(where), [PROMPT]) as episodes:
+        episodes.observe({0: "a response"})
+
+
+class Stuck(Ending):
+    """An environment whose episode never returns from its first turn, until the test ends."""
+
+    def __init__(self):
+        super().__init__("")
+        self.is_over = threading.Event()
+
+    def observe(self, response):
+        self.is_over.wait()
+
+
+@pytest.mark.parametrize("num_requests", [0, 1])
+def test_a_stuck_environment_is_no_progress(monkeypatch, submit, num_requests):
+    """The watchdog then ends the run. While servers work, it is progress that the pool watches."""
+    stuck, marks = Stuck(), []
+    monkeypatch.setattr(generation, "mark_progress", lambda: marks.append(1))
+    monkeypatch.setattr(generation, "_POLL_SECONDS", 0.05)
+    requests = generation.Requests(None, None, None, max_in_flight=1, seconds=1.0)
+    requests._num_in_progress = num_requests
+    requests.pool = SimpleNamespace(ready=lambda: [1])
+
+    async def respond(prompt, sampling, first, episodes):
+        async with episodes.episode(prompt) as observe:
+            await observe("a response")
+        return "a rollout"
+
+    requests.generate_response = respond
+    pending = generation.ServedGeneration(
+        requests,
+        [PROMPT],
+        Sampling(),
+        1,
+        episodes=ServedEpisodes(stuck, None),
+        submit=submit,
+        restart_failed=lambda: None,
+        await_any=lambda: None,
+    )
+    threading.Timer(0.5, stuck.is_over.set).start()
+    ((number, _),) = pending.wait()
+    assert number == 0 and bool(marks) == bool(num_requests)
+
+
+def test_a_stuck_environment_does_not_keep_a_loop_from_its_end(submit):
+    stuck = Stuck()
+
+    async def observe_it():
+        async with ServedEpisodes(stuck, None).episode(PROMPT) as observe:
+            await observe("a response")
+
+    waiting = submit(observe_it())
+    with pytest.raises(TimeoutError):
+        waiting.result(0.2)
+    submit(cancel_all_others(0.2)).result(10)
+    stuck.is_over.set()
