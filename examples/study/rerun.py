@@ -22,14 +22,18 @@ HEADER = ("objective", "cell", "seeds", "final", "the study (95 %)", "as many fu
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a row for each cell of a folder; returns 1 if one is not within its interval."""
-    rows = compare(Path(arguments[0] if arguments else "runs/again"))
+    """Prints a row for each cell of a folder; returns 1 if one is not within its interval, and 2 without such cells."""
+    folder = Path(arguments[0] if arguments else "runs/again")
+    rows = compare(folder)
+    if not rows:
+        print(f"error: {folder} has no finished run of a cell that the study has", file=sys.stderr)
+        return 2
     print(table(HEADER, rows))
     return int(any(row[-1] != "yes" for row in rows))
 
 
 def compare(folder: Path) -> list[list[str]]:
-    """Returns a row of `HEADER` for each cell of the folder's sweeps."""
+    """Returns a row of `HEADER` for each cell of the folder's sweeps that the study has, too."""
     study = read_study(RESULTS)
     again: dict[tuple[str, str, int, float], list[float]] = {}
     for name, sweep in SWEEPS.items():
@@ -39,6 +43,8 @@ def compare(folder: Path) -> list[list[str]]:
     rows = []
     for (objective, recipe, mu, lr), values in again.items():
         known = list(finals(study.runs(objective, Cell(mu=mu, lr=lr, recipe=recipe))).values())
+        if not known:
+            continue
         expected = further(known, len(values))
         found = float(np.mean(values))
         is_within = expected.low is not None and expected.high is not None and expected.low <= found <= expected.high

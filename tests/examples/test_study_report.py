@@ -152,6 +152,11 @@ def test_cells_that_are_made_again(tmp_path, monkeypatch, capsys, final, word) -
     assert line.startswith(f"| AtanLog | sums, μ = 8, {RATE:.3g} | 4 | ") and line.endswith(f"| {word} |")
 
 
+def test_a_folder_without_cells_of_the_study_is_an_error(tmp_path, capsys) -> None:
+    assert rerun.main([str(tmp_path / "nowhere")]) == 2
+    assert "nowhere has no finished run of a cell that the study has" in capsys.readouterr().err
+
+
 def test_further_seeds_lie_within_their_interval() -> None:
     drawn = np.random.default_rng(0).normal(size=(2000, 12))
     found = [rerun.further(list(values[:8]), 4) for values in drawn]
