@@ -21,6 +21,7 @@ from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.agents.tree import Sampled
 from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.agents import QueuedSampler, TurnQueue, WaitingTurn, event_loop
+from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution, random_stream
@@ -323,13 +324,13 @@ class EmbeddedEngine:
         logits, cache, mask, lengths = self._prefill(rows)
         while True:
             tokens = self._append(rows, logits, sampling, stop_strings)
-            # Finished rows are removed at once. This copies the cache, as every step does anyway to append to it.
-            live = [place for place, row in enumerate(rows) if row.finish_reason is None]
-            if not live:
+            finished = [row.finish_reason is not None for row in rows]
+            if all(finished):
                 return
-            if len(live) < len(rows):
-                rows = [rows[place] for place in live]
-                kept = torch.tensor(live, device=self._device)
+            if any(finished):
+                places = order_without(finished)
+                rows = [rows[place] for place in places]
+                kept = torch.tensor(places, device=self._device)
                 cache.batch_select_indices(kept)
                 tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
@@ -358,7 +359,7 @@ class EmbeddedEngine:
         mask = (torch.arange(width) >= width - lengths[:, None]).long()
         padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts.values()])
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        cache = DynamicCache(config=self._model.config)
+        cache = key_value_cache(self._model.config)
         logits = self._model(
             input_ids=padded.to(self._device),
             attention_mask=mask.to(self._device),

@@ -13,7 +13,7 @@ from torch.distributed import Backend, distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.ports import free_port
+from megatron_sspo.processes.ports import check_address
 
 # The group's own timeout is longer than the timeouts of its work.
 _TIMEOUT = timedelta(seconds=300)
@@ -33,9 +33,14 @@ def device() -> torch.device:
 
 
 def open_store(address: str) -> Any:
-    """Opens a store through which the members of a group find each other, on a free port of this machine."""
+    """Opens a store through which the members of a group find each other, on a free port of this machine.
+
+    Raises:
+        UserError: `address` is not an address of this machine.
+    """
+    check_address(address)
     return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        address, free_port(address), is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+        address, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
     )
 
 
