@@ -28,6 +28,7 @@ KINDS = (
     "spelling",
     "respelled",
     "afresh",
+    "restated",
 )
 
 DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md

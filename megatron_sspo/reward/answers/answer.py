@@ -24,7 +24,7 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),  # characters without a width
         "。": ".",
         "、": ",",
-        "ℝ": r"\mathbb{R}",
+        **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℕℤℚℝℂ", "NZQRC", strict=True)},
         "Ω": r"\Omega ",
         **{letter: rf"\{name} " for letter, name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True)},
         **dict.fromkeys("µμ", r"\mu "),

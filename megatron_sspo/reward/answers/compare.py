@@ -10,6 +10,7 @@ from megatron_sspo.reward.answers.names import (
     letters_of,
     may_be_same,
     read_assignments,
+    read_far,
     read_inequality,
     read_names,
     strip_name,
@@ -48,6 +49,11 @@ _ALL_BUT = re.compile(
     r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\\{|"
     r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\\})?"
 )
+# for all integers k; k \\in \\mathbb{Z}
+_PARAMETER = re.compile(
+    r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
+    r"(?:([a-z])\s*(?:\\in\s*\\mathbb\{Z\}|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
+)
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
@@ -80,6 +86,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if normalize(gold) == normalize(answer):
         return True
+    gold, answer = _without_parameters(gold, answer)
     if (gold_number := read_number(gold)) and (number := read_number(answer)):
         return gold_number.equals(number)
     dates = read_date(gold), read_date(answer)
@@ -87,7 +94,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
-    if ("\\cup" in gold) != ("\\cup" in answer):
+    if ("\\cup" in gold) != ("\\cup" in answer) or ("|" in gold) != ("|" in answer):
         gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
@@ -236,8 +243,24 @@ def _read_counts(items: list[str]) -> dict[str, Fraction]:
     return found if len(found) == len(items) > 1 else {}
 
 
+def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
+    stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
+    letters = [match and (match[1] or match[2]) for match in (stated, found)]
+    bare_gold, bare_answer = (
+        text[: match.start()] if match else text for text, match in ((gold, stated), (answer, found))
+    )
+    if not bare_gold or not bare_answer:
+        return gold, answer
+    if letters[0] and letters[1] and letters[0] != letters[1] and letters[0] not in letters_of(bare_answer):
+        bare_answer = re.sub(rf"(?<![A-Za-z\\]){letters[1]}(?![A-Za-z])", letters[0], bare_answer)
+    return bare_gold, bare_answer
+
+
 def _as_union(text: str) -> str:
-    """Returns the union of intervals for `x \\ne 3`, or for the reals without {3}; any other text as it is."""
+    """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
+    if "|" in text:
+        return read_far(text) or text
     match = _ALL_BUT.fullmatch(text)
     numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(match[1])] if match else []
     points = sorted({number.value for number in numbers if number is not None})

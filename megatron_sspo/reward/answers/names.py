@@ -31,6 +31,7 @@ _NO_LETTERS = FUNCTIONS | {
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
 }
 _GREATER = {">": "<", r"\ge": r"\le"}
+_ABSOLUTE = re.compile(r"\|([A-Za-z])(?:([-+])([0-9.]+))?\|")  # |x-3|
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{])")
 _POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
@@ -134,6 +135,8 @@ def read_inequality(text: str) -> tuple[str, str] | None:
         values, signs = values[::-1], [_GREATER[sign] for sign in reversed(signs)]
     place = 1 if len(values) == 3 else int(bool(_SYMBOL.fullmatch(_compact(values[1]))))
     name = values.pop(place)
+    if "|" in name:
+        return _read_distance(name, values[0], signs[0]) if place == 0 and len(values) == 1 else None
     if not _SYMBOL.fullmatch(_compact(name)) or any(letters_of(value) for value in values):
         return None
     opening = "[" if signs[0] != "<" else "("
@@ -143,6 +146,32 @@ def read_inequality(text: str) -> tuple[str, str] | None:
     else:
         interval = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
     return _in_one_spelling(name), interval
+
+
+def read_far(text: str) -> str | None:
+    """Returns the union of the two intervals of `|x - 3| > 2`; None for any other text."""
+    parts = [part.strip() for part in _RELATION.split(text)]
+    if len(parts) != 3 or parts[1] not in _GREATER:
+        return None
+    found = _read_distance(parts[0], parts[2], _GREATER[parts[1]])
+    if found is None:
+        return None
+    is_open = parts[1] == ">"
+    left, right = found[1][1:-1].split(",")
+    return rf"(-\infty,{left}{')' if is_open else ']'} \cup {'(' if is_open else '['}{right},\infty)"
+
+
+def _read_distance(absolute: str, distance: str, sign: str) -> tuple[str, str] | None:
+    """Returns the name and the interval of `|x - 3| < 2`; None if one of the two numbers is none, or not positive."""
+    match, number = _ABSOLUTE.fullmatch(_compact(absolute)), read_number(distance)
+    if not match or not number or number.value <= 0 or number.unit or number.percent:
+        return None
+    center = read_number(match[3] or "0")
+    if center is None:
+        return None
+    middle = -center.value if match[2] == "+" else center.value
+    ends = f"{middle - number.value},{middle + number.value}"
+    return match[1], f"({ends})" if sign == "<" else f"[{ends}]"
 
 
 def _read_both(first: str, second: str) -> tuple[str, str] | None:

@@ -34,10 +34,23 @@ _TENS = {
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
-# Numerals at the start of a text. "three quarters" and "two and a half" are other numbers, and are left as words.
+_PARTS = {
+    word: bottom
+    for bottom, word in enumerate(
+        ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), start=2
+    )
+} | {"halve": 2, "quarter": 4}
+_WORDS = rf"(?:{_NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{_NUMERAL}))*"
+# A fraction that is the whole text, as "three quarters", "two and a half", "half". "third" alone is an ordinal.
+_FRACTION = re.compile(
+    rf"(?:(?P<sign>negative|minus)\s+)?(?:(?P<whole>{_WORDS})\s+and\s+)?"
+    rf"(?:(?P<top>an?|{_WORDS})[\s-]+(?P<part>{'|'.join(_PARTS)})s?|half)",
+    re.IGNORECASE,
+)
+# Numerals at the start of a text; those of "three quarters of a mile" are another number, and are left as words.
 _IN_WORDS = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:an?\s+(?=hundred|dozen|thousand|million|billion|trillion))?"
-    rf"(?P<words>(?:{_NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{_NUMERAL}))*)"
+    rf"(?P<words>{_WORDS})"
     rf"(?=$|\s+(?!(?:{_NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
     re.IGNORECASE,
 )
@@ -58,6 +71,8 @@ _TIME = re.compile(
 
 def respell_numerals(text: str) -> str:
     """Returns a text with digits for the number in words at its start: "25 apples" for "twenty-five apples"."""
+    if fraction := _FRACTION.fullmatch(text):
+        return _in_digits(fraction) or text
     match = _IN_WORDS.match(text)
     value = _value_of(re.split(r"[\s-]+", match["words"].lower())) if match else None
     if match is None or value is None:
@@ -92,6 +107,18 @@ def is_same_time(gold: str, answer: str) -> bool | None:
     if not found["half"] and (not found["minute"] or 0 < _numbers(found)[0] <= 12):
         return False  # "6:00" may be either half of the day
     return _on_24_hours(stated) == _on_24_hours(found)
+
+
+def _in_digits(fraction: re.Match[str]) -> str:
+    """Returns a fraction such as "2\\frac{1}{2}" for "two and a half"; "" if its words are several numbers."""
+    whole, top = (
+        1 if words in ("a", "an") else _value_of(re.split(r"[\s-]+", words.lower())) if words else default
+        for words, default in ((fraction["whole"], 0), (fraction["top"], 1))
+    )
+    if whole is None or top is None:
+        return ""
+    bottom = _PARTS[(fraction["part"] or "half").lower()]
+    return f"{'-' if fraction['sign'] else ''}{whole or ''}\\frac{{{top}}}{{{bottom}}}"
 
 
 def _numbers(time: re.Match[str]) -> tuple[int, int]:

@@ -20,7 +20,9 @@ _OPERATOR = re.compile(
     r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp|gcd|max|min)\s*\}"
 )
 _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
-_REALS = re.compile(r"\\(?:mathbb|mathds|Bbb)\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|\\reals(?![A-Za-z])")
+_SET_OF_NUMBERS = re.compile(
+    r"\\(?:mathbb|mathds|Bbb)\s*(?:\{\s*([NZQRC])\s*\}|([NZQRC])(?![A-Za-z]))|\\reals(?![A-Za-z])"
+)
 
 _BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
 _DIGITS_IN_BRACKETS = re.compile(r"^[({]([0-9A-F]+)[)}]\s*(?=_)")
@@ -59,6 +61,7 @@ _ALL_REALS = re.compile(
     r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers|(?:\s+values\s+of)?\s+[a-z])|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)",
     re.IGNORECASE,
 )
+_INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
 _MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE)", re.IGNORECASE)
 _EMPTY = re.compile(
     r"\\\{\s*\\\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
@@ -82,7 +85,7 @@ def respell_commands(text: str) -> str:
         text = _ROOT_OF.sub(lambda m: rf"\sqrt[{m[1].strip('{}')}]{{{m[2].strip('{}')}}}", text)
     if "\\dot" in text or "\\bar" in text or "\\overline" in text:
         text = _REPEATED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", _BETWEEN_DOTS.sub(r"\\overline{\1\2\3}", text))
-    return _REALS.sub(r"\\mathbb{R}", _OPERATOR.sub(r"\\\1 ", text))
+    return _SET_OF_NUMBERS.sub(lambda m: rf"\mathbb{{{m[1] or m[2] or 'R'}}}", _OPERATOR.sub(r"\\\1 ", text))
 
 
 def respell_text(text: str) -> str:
@@ -116,13 +119,15 @@ def drop_lead(text: str) -> str:
 
 
 def respell_whole(text: str) -> str:
-    """Returns the usual spelling of an answer that is the empty set, all reals, or an interval such as `]1,2[`."""
+    """Returns the usual spelling of an answer that is a set with a name, or an interval such as `]1,2[`."""
     if _EMPTY.fullmatch(text):
         return r"\emptyset"
     if _MISSING.fullmatch(text):
         return "DNE"
     if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
         return r"(-\infty,\infty)"
+    if _INTEGERS.fullmatch(text):
+        return r"\mathbb{Z}"
     if match := _ANGLES.fullmatch(text):
         return f"({match[1]})"
     if match := _QUOTED.fullmatch(text):
