@@ -113,7 +113,7 @@ _SENTENCE = re.compile(
     re.IGNORECASE,
 )
 _SET_BUILDER = re.compile(
-    r"^\\\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\\}$"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
 )
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+)\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
@@ -181,6 +181,7 @@ def clean(text: str) -> str:
     text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
+    if "{" in text:
         text = _SET_BUILDER.sub(r"\2", text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 

@@ -10,6 +10,7 @@ from megatron_sspo.reward.answers.units import split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
 _ARGUMENTS = r"(?:\([^()=]*\))?"
+_INVERSE = r"(?:\^\{-1\}(?=\())?"  # f^{-1}(x)
 _DECORATION = (
     r"\\(?:overline|overrightarrow|overleftrightarrow|vec|w?i?d?e?hat|bar|mathbf|boldsymbol|mathcal|operatorname)"
 )
@@ -17,7 +18,7 @@ _SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
 _LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
 _SYMBOL = re.compile(
     r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|"
-    rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_ARGUMENTS}\|?"
+    rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
