@@ -5,9 +5,11 @@ from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.open import check_agent, open_agents
+from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
+from megatron_sspo.errors import UserError
 from megatron_sspo.run import Rollouts
 
 
@@ -43,8 +45,17 @@ def open_environment(
     if not rollouts.environment:
         return nullcontext()
     environment = call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
-    check_members(environment, ("stop", "max_episodes", "open", "metrics", "close"), _description(rollouts))
+    check_members(environment, Environment, _description(rollouts))
+    _check_values(environment, _description(rollouts))
     return closing(environment)
+
+
+def _check_values(environment: Environment, what: str) -> None:
+    stop, most = environment.stop, environment.max_episodes
+    if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) and text for text in stop):
+        raise UserError(f"{what} has the stop {describe_value(stop)}: it must be a tuple of strings, () for none")
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise UserError(f"{what} has the max_episodes {describe_value(most)}: it must be a whole number of 1 or more")
 
 
 def _builder(rollouts: Rollouts) -> Any:
