@@ -3,11 +3,12 @@
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from megatron_sspo.config.naming import one_line, shorten
+from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
@@ -48,6 +49,34 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
+
+
+def call_user_code(function: Callable[[], Any], what: str) -> Any:
+    """Calls a function without arguments that may be the user's, such as `close`: see `user_code_errors`."""
+    with user_code_errors(what):
+        return function()
+
+
+def metrics_of(part: Any, what: str) -> dict[str, float]:
+    """Returns the numbers of a plug-in's `metrics`; none if it has no such method.
+
+    Args:
+        part: the plug-in's object.
+        what: its kind, for the message: "the reward".
+
+    Raises:
+        UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
+    """
+    metrics = getattr(part, "metrics", None)
+    if metrics is None:
+        return {}
+    found = call_user_code(metrics, f"{what}'s metrics")
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise UserError(f"{what}'s metrics returned {describe_value(found)}: it must return a dict of numbers by name")
+    try:
+        return {name: value if isinstance(value, int | float) else float(value) for name, value in found.items()}
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise UserError(f"{what}'s metrics returned {describe_value(found)}: {one_line(str(error))}") from error
 
 
 def syntax_user_error(error: SyntaxError, file: Path | None = None) -> UserError:

@@ -1,12 +1,14 @@
 """Checks and opens the environment that a run names, or the agent that takes its place."""
 
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.open import check_agent, open_agents
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
+from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
@@ -47,7 +49,15 @@ def open_environment(
     environment = call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
     check_members(environment, Environment, _description(rollouts))
     _check_values(environment, _description(rollouts))
-    return closing(environment)
+    return _closing(environment)
+
+
+@contextmanager
+def _closing(environment: Environment) -> Iterator[Environment]:
+    try:
+        yield environment
+    finally:
+        call_user_code(environment.close, "the environment's close")
 
 
 def _check_values(environment: Environment, what: str) -> None:

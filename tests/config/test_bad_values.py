@@ -111,6 +111,11 @@ VALUES = {
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
     "respect to log_probs, also where they are old_log_probs; it is [nan",
     "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), tokens={'w': torch.ones(())})": "a dict of tensors as "
+    "tokens, each with one number for each of the tokens; 'w' has the shape () for 3 tokens",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), sequences={'s': 1.0})": "of the sequences; 's' is 1.0",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), tokens=None)": "each of the tokens; it is None",
+    "objective=lambda a, b: None": "be called with log_probs, old_log_probs, advantages, segments, but too many",
     "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
     "function needs 'q', and there are rollout_log_probs",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
