@@ -239,6 +239,7 @@ def check(run: Run) -> Run:
     if run.warm_start:
         _check_optimizer("warm_start.optimizer", run.warm_start.optimizer)
     _check_rollouts(run)
+    _check_evaluation(run)
     _check_layout("parallel", run.parallel)
     _check_layouts(run)
     _check_old_policy(run)
@@ -315,6 +316,16 @@ def _check_rollouts(run: Run) -> None:
             f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
             f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
         )
+
+
+def _check_evaluation(run: Run) -> None:
+    for name, held_out in (run.evaluation.sets if run.evaluation else {}).items():
+        environment = run.rollouts.environment if held_out.environment is None else held_out.environment
+        if held_out.environment_options and not environment:
+            raise UserError(
+                f"evaluation.sets.{name}.environment_options is {describe_value(held_out.environment_options)}, but "
+                "the set has no environment: name the environment that they are for, or leave them out"
+            )
 
 
 def _check_agent(run: Run) -> None:

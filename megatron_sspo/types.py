@@ -8,7 +8,7 @@ import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.config.kinds import Count, Line, NotNegative, Positive, Probability, StopString
+from megatron_sspo.config.kinds import Count, Finite, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
 
 FinishReason = Literal["stop", "length"]
@@ -192,4 +192,4 @@ class Endpoint:
     seconds: Positive = 1800.0  # after which an episode is cancelled; waiting for the policy counts
     # what happens to requests that prescribe the form of their answer: refused, or answered and not learned from
     forced_turns: Literal["refuse", "observe"] = "refuse"
-    failure_reward: float = 0.0  # of an episode that is cancelled, or whose agent raises
+    failure_reward: Finite = 0.0  # of an episode that is cancelled, or whose agent raises

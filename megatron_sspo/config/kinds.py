@@ -84,6 +84,7 @@ Positive = Annotated[_Float, Field(gt=0, le=LARGEST, allow_inf_nan=False, descri
 NotNegative = Annotated[
     _Float, Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a finite number of 0 or more")
 ]
+Finite = Annotated[_Float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, description="a finite number")]
 AtLeastOne = Annotated[_Float, Field(ge=1, le=LARGEST, allow_inf_nan=False, description="a finite number of 1 or more")]
 Decay = Annotated[_Float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number of 0 or more and below 1")]
 Probability = Annotated[_Float, Field(gt=0, le=1, allow_inf_nan=False, description="a number above 0 and at most 1")]

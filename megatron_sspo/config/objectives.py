@@ -2,13 +2,15 @@
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
 import torch
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from megatron_sspo.config.naming import one_line
+from megatron_sspo import objective
+from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -28,8 +30,11 @@ def _check_objective(value: Any) -> Any:
         _reject(f"an objective whose needs can be given, but {one_line(str(error))}")
     try:
         inspect.signature(value).bind(*arguments, **inputs)
-    except (TypeError, ValueError):  # for example a function such as sspo that was not called
-        _reject(_WHAT)
+    except (TypeError, ValueError) as error:
+        if getattr(value, "__module__", "").startswith(objective.__name__):  # such as sspo, which was not called
+            _reject(_WHAT)
+        names = ", ".join([*inspect.signature(Objective.__call__).parameters, *inputs][1:])
+        _reject(f"an objective that can be called with {names}, but {one_line(str(error))}")
     try:
         sums = value(*arguments, **inputs)
         is_scalar = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
@@ -40,6 +45,8 @@ def _check_objective(value: Any) -> Any:
         )
     if not isinstance(sums, Sums) or not is_scalar:
         _reject("an objective that returns Sums, whose loss is a finite scalar")
+    _check_values(sums.tokens, "tokens", segments.num_tokens)
+    _check_values(sums.sequences, "sequences", segments.num_sequences)
     _check_gradient(sums.loss, log_probs)
     try:
         divisor = average_of(value).divisor(2, 3)
@@ -51,6 +58,17 @@ def _check_objective(value: Any) -> Any:
     if not 0 < divisor < math.inf:
         _reject(f"an objective whose average has a finite divisor above 0, not {divisor}")
     return value
+
+
+def _check_values(values: Any, kind: str, count: int) -> None:
+    what = f"an objective whose Sums have a dict of tensors as {kind}, each with one number for each of the {kind}"
+    if not isinstance(values, Mapping):
+        _reject(f"{what}; it is {describe_value(values)}")
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            _reject(f"{what}; {describe_value(name)} is {describe_value(value)}")
+        if value.shape != (count,):
+            _reject(f"{what}; {describe_value(name)} has the shape {tuple(value.shape)} for {count} {kind}")
 
 
 def _check_gradient(loss: torch.Tensor, log_probs: torch.Tensor) -> None:

@@ -120,6 +120,8 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if hint is str or origin is typing.Literal:
         return text
     if origin is tuple:
+        if text.lower() in ("none", "null"):
+            return ()
         value = _literal(text) if text.startswith(("[", "(")) else None
         return tuple(value) if isinstance(value, (list, tuple)) else (text,) if text else ()
     if origin is not None and isinstance(current, Mapping):

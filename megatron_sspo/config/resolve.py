@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -112,18 +112,39 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
             check(**options)
 
 
-def check_members(value: Any, names: Sequence[str], what: str) -> None:
-    """Checks that the object that a user's own function built has what its interface asks for.
+def check_members(value: Any, interface: type, what: str) -> None:
+    """Checks that the object that a user's own function built has the members of its interface.
+
+    Args:
+        value: the object.
+        interface: a protocol; its methods have to accept the arguments with which it declares them.
+        what: the plug-in, for the message: "the reward 'mine.py:reward'".
 
     Raises:
-        UserError: it lacks one of the names; the message names `what`, the plug-in.
+        UserError: the object lacks a member, or a method cannot be called as the interface does.
     """
-    missing = [name for name in names if not hasattr(value, name)]
+    methods = {name: part for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"}
+    names = [*interface.__annotations__, *methods]
+    missing = [
+        name for name in names if not hasattr(value, name) or (name in methods and not callable(getattr(value, name)))
+    ]
     if missing:
         raise UserError(
             f"{what} is built as {describe_value(value)}, which has no {' and no '.join(missing)}: let it return an "
             f"object with {', '.join(names)}"
         )
+    for name, method in methods.items():
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        given = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        try:
+            _signature(getattr(value, name)).bind(*given, **dict.fromkeys(keywords))
+        except TypeError as error:
+            shown = ", ".join(["self", *given, *(["*", *keywords] if keywords else [])])
+            raise UserError(
+                f"{what} is built as {describe_value(value)}, whose {name} cannot be called as it has to be "
+                f"({error}): define it as def {name}({shown})"
+            ) from None
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -160,7 +181,7 @@ def load_file(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
     except SyntaxError as error:
-        raise syntax_user_error(error) from error
+        raise syntax_user_error(error, path) from error
     except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, or code that is nested too deeply
         raise UserError(f"{path} is not Python: {error or type(error).__name__}") from error
     spec = importlib.util.spec_from_file_location(name, path)

@@ -3,13 +3,15 @@
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from megatron_sspo.config.naming import one_line
+from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
 
+_LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
@@ -42,16 +44,52 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
             raise syntax_user_error(error) from error
         places = _user_lines(error)
+        if not places and _is_of_the_call(error):
+            raise UserError(f"{what} cannot be called as it has to be: {one_line(str(error))}") from error
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
 
 
-def syntax_user_error(error: SyntaxError) -> UserError:
-    """Returns a UserError for a syntax error, with its line."""
+def call_user_code(function: Callable[[], Any], what: str) -> Any:
+    """Calls a function without arguments that may be the user's, such as `close`: see `user_code_errors`."""
+    with user_code_errors(what):
+        return function()
+
+
+def metrics_of(part: Any, what: str) -> dict[str, float]:
+    """Returns the numbers of a plug-in's `metrics`; none if it has no such method.
+
+    Args:
+        part: the plug-in's object.
+        what: its kind, for the message: "the reward".
+
+    Raises:
+        UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
+    """
+    metrics = getattr(part, "metrics", None)
+    if metrics is None:
+        return {}
+    found = call_user_code(metrics, f"{what}'s metrics")
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise UserError(f"{what}'s metrics returned {describe_value(found)}: it must return a dict of numbers by name")
+    try:
+        return {name: value if isinstance(value, int | float) else float(value) for name, value in found.items()}
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise UserError(f"{what}'s metrics returned {describe_value(found)}: {one_line(str(error))}") from error
+
+
+def syntax_user_error(error: SyntaxError, file: Path | None = None) -> UserError:
+    """Returns a UserError for a syntax error, with its line.
+
+    Args:
+        file: the file, for an error that has no file name, such as that of NUL characters.
+    """
     line = f", line {error.lineno}" if error.lineno else ""
     text = f" (`{one_line(error.text)}`)" if error.text and error.text.strip() else ""
-    return UserError(f"{_relative_path(error.filename or 'a file')}{line} is not Python: {one_line(error.msg)}{text}")
+    return UserError(
+        f"{_relative_path(error.filename or str(file or 'a file'))}{line} is not Python: {one_line(error.msg)}{text}"
+    )
 
 
 def _describe_error(error: BaseException) -> str:
@@ -60,10 +98,16 @@ def _describe_error(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"sys.exit({error.code!r}): a recipe or plug-in must return instead"
     try:
-        text = one_line(str(error))
+        text = shorten(str(error), _LONGEST_ERROR)
     except Exception:  # a user's exception whose __str__ fails
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_of_the_call(error: BaseException) -> bool:
+    """Returns whether the call in the body of `user_code_errors` failed, because the function has other parameters."""
+    body = error.__traceback__.tb_next if error.__traceback__ else None  # after the frame of `user_code_errors`
+    return isinstance(error, TypeError) and body is not None and body.tb_next is None
 
 
 def _user_lines(error: BaseException) -> list[str]:

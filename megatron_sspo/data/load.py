@@ -24,6 +24,11 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     """
     for suffix in ("jsonl", "parquet"):
         if source.endswith(f".{suffix}"):
+            if "path" in options:
+                raise UserError(
+                    f"the source is the file {source!r}, and the option path {describe_value(options['path'])}: leave "
+                    "the option out"
+                )
             source, options = suffix, {"path": source, **options}
             break
     what = f"the source {source!r}"

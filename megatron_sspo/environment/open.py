@@ -1,13 +1,17 @@
 """Checks and opens the environment that a run names, or the agent that takes its place."""
 
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.open import check_agent, open_agents
+from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
+from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
+from megatron_sspo.errors import UserError
 from megatron_sspo.run import Rollouts
 
 
@@ -43,8 +47,25 @@ def open_environment(
     if not rollouts.environment:
         return nullcontext()
     environment = call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
-    check_members(environment, ("stop", "max_episodes", "open", "metrics", "close"), _description(rollouts))
-    return closing(environment)
+    check_members(environment, Environment, _description(rollouts))
+    _check_values(environment, _description(rollouts))
+    return _closing(environment)
+
+
+@contextmanager
+def _closing(environment: Environment) -> Iterator[Environment]:
+    try:
+        yield environment
+    finally:
+        call_user_code(environment.close, "the environment's close")
+
+
+def _check_values(environment: Environment, what: str) -> None:
+    stop, most = environment.stop, environment.max_episodes
+    if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) and text for text in stop):
+        raise UserError(f"{what} has the stop {describe_value(stop)}: it must be a tuple of strings, () for none")
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise UserError(f"{what} has the max_episodes {describe_value(most)}: it must be a whole number of 1 or more")
 
 
 def _builder(rollouts: Rollouts) -> Any:

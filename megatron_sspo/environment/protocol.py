@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from megatron_sspo.config.resolve import check_members
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.types import Prompt
 
 
@@ -56,3 +58,15 @@ class Environment(Protocol):
     def close(self) -> None:
         """Closes all episodes, and releases processes and files. It may be called several times."""
         ...
+
+
+def open_episode(environment: Environment, prompt: Prompt) -> Episode:
+    """Opens an episode, and checks that it has what the interface asks for.
+
+    Raises:
+        UserError: the environment's own code raises or calls sys.exit, or returns something else than an episode.
+    """
+    with user_code_errors("the environment"):
+        episode = environment.open(prompt)
+    check_members(episode, Episode, "the environment's episode")
+    return episode

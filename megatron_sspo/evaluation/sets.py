@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.config.resolve import check_options, resolve
+from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.open import check_environment, open_environment
@@ -69,7 +70,7 @@ def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dic
         key = _key(name, options)
         if key not in opened:
             opened[key] = open_reward(name, options)
-            stack.callback(opened[key].close)
+            stack.callback(call_user_code, opened[key].close, "the reward's close")
         found[set_name] = opened[key]
     return found
 

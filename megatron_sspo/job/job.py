@@ -17,6 +17,7 @@ from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
+from megatron_sspo.config.user_code import call_user_code, metrics_of
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
@@ -121,12 +122,12 @@ class Job:
         run = self.run
         stack.callback(self.display.end)
         self.reward = open_reward(run.reward, run.reward_options)
-        stack.callback(self.reward.close)
+        stack.callback(call_user_code, self.reward.close, "the reward's close")
         rewards = open_rewards(run, stack, self.reward)
         self.environment = stack.enter_context(open_environment(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))
         environments = open_environments(run, stack, self.environment)
         self.engine = open_engine(run, Path(run.model.path), self.folder)
-        stack.callback(self.engine.close)
+        stack.callback(call_user_code, self.engine.close, "the engine's close")
         self.engine.release_memory()  # until the first sync: a checkpoint is loaded, and a warm start trains
         self.cycles = RolloutCycles(
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
@@ -286,7 +287,7 @@ class Job:
             **reward_metrics(batch, policy_version=version),
             **(update_metrics(record) if self.is_main else {}),
             **self.cycles.metrics(),
-            **self.engine.metrics(),
+            **metrics_of(self.engine, "the engine"),
             **self._reward_metrics(),
             **self._environment_metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
@@ -330,14 +331,12 @@ class Job:
 
     def _reward_metrics(self) -> dict[str, float]:
         """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
-        metrics = getattr(self.reward, "metrics", None)
-        return {f"reward/{name}": value for name, value in metrics().items()} if metrics else {}
+        return {f"reward/{name}": value for name, value in metrics_of(self.reward, "the reward").items()}
 
     def _environment_metrics(self) -> dict[str, float]:
         """Returns the environment's or the agent's own metrics for this rank's share of the rollouts."""
-        metrics = self.environment.metrics() if self.environment is not None else {}
         kind = "agent" if self.run.rollouts.agent else "environment"
-        return {f"{kind}/{name}": value for name, value in metrics.items()}
+        return {f"{kind}/{name}": value for name, value in metrics_of(self.environment, f"the {kind}").items()}
 
     def _report_prompts(self) -> None:
         """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated."""

@@ -13,8 +13,8 @@ class Sums:
     """The loss of a microbatch, and detached values for means and quantiles."""
 
     loss: Tensor  # scalar: minus the sum over sequences; divide by the divisor of the objective's average
-    tokens: dict[str, Tensor] = field(default_factory=dict)  # each [T]
-    sequences: dict[str, Tensor] = field(default_factory=dict)  # each [S]
+    tokens: dict[str, Tensor] = field(default_factory=dict)  # each [T]; "token_weight" is logged
+    sequences: dict[str, Tensor] = field(default_factory=dict)  # each [S]; "sequence_weight" is logged
 
 
 class Objective(Protocol):

@@ -156,7 +156,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         advantage = microbatch.token_advantages
         if advantage is None:
             advantage = microbatch.segments.spread(microbatch.advantages)
-        tokens = {**sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
+        log_ratio = (corrected - old).detach()
+        tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
         metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sums.sequences}

@@ -1,5 +1,6 @@
 """Computes an update's numbers in metrics.jsonl from values of tokens and of sequences."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ class UpdateRecord:
     """
 
     loss: float  # the average over the batch, whose gradient was taken
-    tokens: Mapping[str, torch.Tensor]  # [R] each: log_ratio, token_weight, advantage, entropy, engine_difference
-    sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight
+    # [R] each: log_ratio, advantage, entropy, engine_difference; token_weight if the objective reports it
+    tokens: Mapping[str, torch.Tensor]
+    sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight if the objective reports it
     order: Sequence[int]  # [S]: the number in the batch of each of the sequences
     grad_norm: float = 0.0  # before clipping
     learning_rate: float = 0.0  # of this step
@@ -43,11 +45,15 @@ def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor
 def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
     """Returns the sequence weight and the token weights [|y_i|] of each sequence, in the order of the batch.
 
+    Weights that the objective does not report are NaN.
+
     Args:
         lengths: |y_i| of each sequence, in the order of the batch.
     """
-    weights = record.tokens["token_weight"].split([lengths[number] for number in record.order])
-    of_sequences = zip(record.sequences["sequence_weight"].tolist(), weights, strict=True)
+    unknown = torch.full((sum(lengths),), math.nan)
+    weights = record.tokens.get("token_weight", unknown).split([lengths[number] for number in record.order])
+    sequence_weights = record.sequences.get("sequence_weight", torch.full((len(lengths),), math.nan))
+    of_sequences = zip(sequence_weights.tolist(), weights, strict=True)
     by_number = dict(zip(record.order, of_sequences, strict=True))
     return [by_number[number] for number in range(len(lengths))]
 
@@ -58,9 +64,8 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
     KL(π_old‖π_θ) is estimated by k3 = ρ − 1 − log ρ on tokens that π_old sampled (Schulman, "Approximating KL
     divergence"). The entropy is the entropy of the whole distribution, not −log π of the sampled token.
     """
-    log_ratio, weight = record.tokens["log_ratio"].double(), record.tokens["token_weight"].double()
+    log_ratio = record.tokens["log_ratio"].double()
     difference = record.tokens["engine_difference"].double()
-    sequence_weight = record.sequences["sequence_weight"].double()
     return {
         "policy/loss": record.loss,
         "policy/entropy": _mean(record.tokens["entropy"]),
@@ -68,12 +73,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         "policy/grad_norm": record.grad_norm,
         "policy/learning_rate": record.learning_rate,
         **_distribution("log_ratio", log_ratio),
-        **_distribution("token_weight", weight),
-        "token_weight/below_half": _mean(weight < 0.5),
-        "token_weight/zero": _mean(weight == 0),  # the clip fraction, if the gate is Clip
-        **_sides(log_ratio, weight, record.tokens["advantage"]),
-        **_distribution("sequence_weight", sequence_weight),
-        "sequence_weight/effective_sample_size": _effective_sample_size(sequence_weight),
+        **_weights(record, log_ratio),
         "engine/log_prob_difference_mean": _mean(difference.abs()),
         "engine/log_prob_difference_max": float(difference.abs().max()) if len(difference) else 0.0,
         "engine/kl": _mean(difference.expm1() - difference),
@@ -81,19 +81,30 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
     }
 
 
-def _sides(log_ratio: torch.Tensor, weight: torch.Tensor, advantage: torch.Tensor) -> dict[str, float]:
-    """Returns shares of all tokens: those that moved against their advantage, and w < ½ by the signs of Â and log ρ."""
+def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:
+    """Returns the numbers of the weights that the objective reports, and of the tokens' sides."""
+    sides = _sides(log_ratio, record.tokens["advantage"])
+    found = {"log_ratio/against_advantage": _mean(sides["positive_below"] | sides["negative_above"])}
+    if (weight := record.tokens.get("token_weight")) is not None:
+        found |= _distribution("token_weight", weight.double())
+        found["token_weight/below_half"] = _mean(weight < 0.5)
+        found["token_weight/zero"] = _mean(weight == 0)  # the clip fraction, if the gate is Clip
+        found |= {f"token_weight/below_half/{name}": _mean(side & (weight < 0.5)) for name, side in sides.items()}
+    if (weight := record.sequences.get("sequence_weight")) is not None:
+        found |= _distribution("sequence_weight", weight.double())
+        found["sequence_weight/effective_sample_size"] = _effective_sample_size(weight.double())
+    return found
+
+
+def _sides(log_ratio: torch.Tensor, advantage: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns which tokens have moved, by the signs of Â and log ρ."""
     positive, negative = advantage > 0, advantage < 0
     above, below = log_ratio > _MOVED, log_ratio < -_MOVED
-    sides = {
+    return {
         "positive_above": positive & above,
         "positive_below": positive & below,
         "negative_above": negative & above,
         "negative_below": negative & below,
-    }
-    return {
-        "log_ratio/against_advantage": _mean(sides["positive_below"] | sides["negative_above"]),
-        **{f"token_weight/below_half/{name}": _mean(side & (weight < 0.5)) for name, side in sides.items()},
     }
 
 

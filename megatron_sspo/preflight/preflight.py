@@ -14,6 +14,7 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.preflight import resources
 from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import check_open_files
@@ -112,19 +113,39 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
         UserError: the folder or its newest checkpoint fails the check.
     """
     folder = resume or Path(run.output) / run.name
-    has_run = (folder / "config.json").exists()
-    if resume is not None and not has_run:
-        raise UserError(f"{resume} is not the folder of a run: it has no config.json")
     if resume is None:
         check_is_new(folder)
+    else:
+        _check_is_a_run(folder)
     found = list_checkpoints(folder / "checkpoints")
     return check_resumable(run, folder, found[-1]) if found else None
 
 
 def check_is_new(folder: Path) -> None:
-    """Raises UserError if a folder holds a run, which a new run would overwrite."""
-    if (folder / "config.json").exists():
-        raise UserError(
-            f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
-            "--set name=..."
-        )
+    """Raises UserError if a folder holds a run or a model, which a new run would overwrite."""
+    config = folder / "config.json"
+    if not config.exists():
+        return
+    if _is_of_a_model(config):
+        raise UserError(f"{folder} already contains a model: choose another folder with --set name=...")
+    raise UserError(
+        f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
+        "--set name=..."
+    )
+
+
+def _check_is_a_run(folder: Path) -> None:
+    """Raises UserError if a folder holds no run, or a model, which a resumed run would overwrite."""
+    config = folder / "config.json"
+    if not config.exists():
+        raise UserError(f"{folder} is not the folder of a run: it has no config.json")
+    if _is_of_a_model(config):
+        raise UserError(f"{folder} is the folder of a model: name the folder of a run, which has metrics.jsonl")
+
+
+def _is_of_a_model(config: Path) -> bool:
+    """Returns whether a config.json is a model's. A run's may be damaged, because no checkpoint depends on it."""
+    try:
+        return "model_type" in read_json(config)
+    except UserError:
+        return False

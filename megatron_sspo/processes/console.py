@@ -97,8 +97,10 @@ def pluralize(number: int, noun: str, plural: str = "s") -> str:
 def format_update(row: Mapping[str, float]) -> str:
     """Returns the log line of an update."""
     seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
+    below_half = row.get("token_weight/below_half")  # not of an objective that reports no weights
+    weights = f"w<½ {below_half:.1%}  " if below_half is not None else ""
     return (
         f"update {int(row['update'])}  reward {row['reward/mean']:.3f}  entropy {row['policy/entropy']:.3f}  "
-        f"KL(old) {row['policy/kl_old']:.1e}  w<½ {row['token_weight/below_half']:.1%}  "
+        f"KL(old) {row['policy/kl_old']:.1e}  {weights}"
         f"grad {row['policy/grad_norm']:.2f}  tokens {row['response/tokens_mean']:.0f}  {seconds:.1f} s"
     )

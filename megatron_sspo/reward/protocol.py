@@ -55,7 +55,7 @@ def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
     """
     what = f"the reward {name!r}"
     reward = call_with_options(resolve("reward", name, "reward"), options, what)
-    check_members(reward, ("score", "close"), what)
+    check_members(reward, Reward, what)
     return reward
 
 

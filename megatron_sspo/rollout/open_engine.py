@@ -9,8 +9,6 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Rollouts, Run
 
-_MEMBERS = ("replicated", "start", "load_weights", "release_memory", "metrics", "close")
-
 
 def check_engine(run: Run) -> None:
     """Checks a run's engine before it is opened.
@@ -73,7 +71,7 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
     if "routes" in known and run.routing_replay == "R3":
         options.setdefault("routes", True)
     engine = call_with_options(build, options, _description(run), model_path)
-    check_members(engine, _MEMBERS, _description(run))
+    check_members(engine, RolloutEngine, _description(run))
     return engine
 
 

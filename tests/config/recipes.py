@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy, torch
 
 from megatron_sspo.objective import *
-from megatron_sspo.types import Sampling
+from megatron_sspo.types import Endpoint, Sampling
 from megatron_sspo.run import *
 
 

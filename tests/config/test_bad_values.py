@@ -79,6 +79,8 @@ VALUES = {
     "rollouts=Rollouts(overlong_penalty=-math.inf)": f"rollouts.overlong_penalty is -inf: it must be {NOT_NEGATIVE}",
     "rollouts=Rollouts(environment=None)": f"rollouts.environment is None: it must be {PLUGIN}",
     "rollouts=Rollouts(environment_options={'max_turns': 2})": "rollouts.environment is ''",
+    "rollouts=Rollouts(endpoint=Endpoint(failure_reward=math.nan))": "endpoint.failure_reward is nan: it must be a",
+    "rollouts=Rollouts(endpoint=Endpoint(failure_reward=torch.tensor(1.0)))": "failure_reward is tensor(1.): it must",
     "rollouts=Rollouts(sampling=None)": "rollouts.sampling is None: it must be a Sampling",
     "rollouts=Rollouts(sampling=Sampling(temperature=0))": "rollouts.sampling.temperature is 0.0: training needs",
     "rollouts=Rollouts(sampling=Sampling(temperature=-0.1))": f"temperature is -0.1: it must be {NOT_NEGATIVE}",
@@ -109,6 +111,11 @@ VALUES = {
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
     "respect to log_probs, also where they are old_log_probs; it is [nan",
     "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), tokens={'w': torch.ones(())})": "a dict of tensors as "
+    "tokens, each with one number for each of the tokens; 'w' has the shape () for 3 tokens",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), sequences={'s': 1.0})": "of the sequences; 's' is 1.0",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), tokens=None)": "each of the tokens; it is None",
+    "objective=lambda a, b: None": "be called with log_probs, old_log_probs, advantages, segments, but too many",
     "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
     "function needs 'q', and there are rollout_log_probs",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
@@ -152,6 +159,8 @@ VALUES = {
     "evaluation=held_out(title='a\\nb')": r"evaluation.sets.a.title is 'a\nb': it must be a string of one line",
     "evaluation=held_out(reward=print)": "evaluation.sets.a.reward is the function print: it must be a name",
     "evaluation=held_out(environment=3)": "evaluation.sets.a.environment is 3: it must be a name",
+    "evaluation=held_out(environment_options={'max_turns': 2})": "evaluation.sets.a.environment_options is",
+    "evaluation=held_out(environment='', environment_options={'max_turns': 2})": "the set has no environment: name the",
     "evaluation=held_out(Prompts(source='a', system=3))": "evaluation.sets.a.prompts.system is 3: it must be",
     "evaluation=replace(held_out(), every=1.5)": f"evaluation.every is 1.5: it must be {AMOUNT}",
     "evaluation=replace(held_out(), samples=None)": f"evaluation.samples is None: it must be {AMOUNT}",

@@ -7,9 +7,22 @@ from typing import Any, Literal
 
 import pytest
 
-from megatron_sspo.config.resolve import call_with_options, check_options, load_file, resolve, short_names
+from megatron_sspo.config.resolve import (
+    call_with_options,
+    check_members,
+    check_options,
+    load_file,
+    resolve,
+    short_names,
+)
+from megatron_sspo.environment.open import open_environment
+from megatron_sspo.environment.protocol import Environment, Episode
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.math import reward
+from megatron_sspo.reward.protocol import Reward, check_prompts
+from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.run import Rollouts
+from megatron_sspo.types import Prompt
 
 
 def test_a_short_name_a_module_and_a_file(tmp_path: Path) -> None:
@@ -129,3 +142,85 @@ def test_a_value_of_another_type_is_refused_by_name(name, value) -> None:
     expected = "one of 'a', 'b'" if name == "how" else "a value of the type .*"
     with pytest.raises(UserError, match=f"the engine 'x': the option {name} must be {expected}, but is .*"):
         check_options(typed, {name: value}, "the engine 'x'")
+
+
+def members(**members: Any) -> Any:
+    """Returns an object of a class with these members."""
+    return type("Own", (), members)()
+
+
+@pytest.mark.parametrize(
+    ("interface", "value", "message"),
+    [
+        (Reward, members(score=lambda self, prompts: [], close=lambda self: None), "(too many positional arguments)"),
+        (
+            Reward,
+            members(score=lambda self, a, b, c: [], close=lambda self: None),
+            "'c'): define it as def score(self, ",
+        ),
+        (Reward, members(score=lambda a, b: [], close=lambda self: None), "define it as def score(self, prompts, resp"),
+        (Reward, members(score=3, close=lambda self: None), "which has no score: let it return an object with score, "),
+        (Reward, members(close=lambda self: None), "which has no score: let it return an object with score, close"),
+        (Reward, members(score=lambda self, a, b: [], close=lambda self, x: 0), "define it as def close(self)"),
+        (Episode, None, "x is built as None, which has no observe and no close"),
+        (
+            Episode,
+            members(observe=lambda self: "", close=lambda self: None),
+            "define it as def observe(self, response)",
+        ),
+        (Environment, members(open=lambda self, prompt: 0), "which has no stop and no max_episodes and no metrics"),
+        (
+            RolloutEngine,
+            members(
+                replicated=True,
+                start=lambda self, prompts, sampling, group_size, seed: 0,
+                **dict.fromkeys(("load_weights", "release_memory", "metrics", "close"), lambda *arguments: None),
+            ),
+            "def start(self, prompts, sampling, *, group_size, seed, environment)",
+        ),
+    ],
+)
+def test_an_object_without_the_members_of_its_interface(interface: type, value: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_members(value, interface, "x")
+    assert message in str(caught.value)
+
+
+def test_an_object_may_have_other_names_and_more_parameters() -> None:
+    own = members(score=staticmethod(lambda a, b, c=0: []), close=lambda self, *more: None)
+    check_members(own, Reward, "x")
+
+
+def test_a_function_with_other_parameters_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("def reward(): ...\ndef check_prompt(): ...\n")
+    with pytest.raises(UserError, match=r"^check_prompt cannot be called as it has to be: check_prompt\(\) takes 0 "):
+        check_prompts(load_file(path).reward, [Prompt(id="a", tokens=(0,), answer="")])
+
+
+def test_a_file_with_null_bytes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_bytes("x = 1".encode("utf-16"))
+    with pytest.raises(UserError, match=rf"^{path} is not Python: source code string cannot contain null bytes$"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("stop='</a>', max_episodes=1", "has the stop '</a>': it must be a tuple of strings"),
+        ("stop=None, max_episodes=1", "has the stop None: it must be a tuple of strings"),
+        ("stop=(), max_episodes=0", "has the max_episodes 0: it must be a whole number of 1 or more"),
+        ("stop=(), max_episodes=None", "has the max_episodes None: it must be a whole number of 1 or more"),
+    ],
+)
+def test_values_of_an_environment(tmp_path: Path, values: str, message: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from types import SimpleNamespace\n"
+        "def build():\n"
+        f"    return SimpleNamespace({values}, open=lambda prompt: 0, metrics=dict, close=lambda: 0)\n"
+    )
+    with pytest.raises(UserError) as caught:
+        open_environment(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
+    assert message in str(caught.value)

@@ -78,6 +78,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("rows.JSONL", {}, ["'rows.JSONL' is neither the name of a set nor a file that ends in .jsonl"]),
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
         ("arithmetic", {}, ["needs the option size"]),
+        ("a.jsonl", {"path": "b.jsonl"}, ["the source is the file 'a.jsonl', and the option path 'b.jsonl'"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
         ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["test_load_rows:my_rows'", "no option seed", "size"]),
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),

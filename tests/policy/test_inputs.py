@@ -57,6 +57,12 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
     assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
 
 
+def test_the_log_ratio_is_reported_for_every_objective():
+    (_, _, metrics), _ = evaluate(Asking(), replace(ROLLOUT, old_log_probs=(-1, -2)))
+    assert metrics["tokens"]["log_ratio"].tolist() == [0.5, 1.5]
+    assert not metrics["tokens"]["log_ratio"].requires_grad
+
+
 def test_on_policy_the_old_entropy_is_the_entropy():
     objective = Asking("old_entropy")
     evaluate(objective, ROLLOUT)

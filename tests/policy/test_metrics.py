@@ -1,11 +1,13 @@
 """The numbers of a metrics row, against numbers computed by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, merge, update_metrics
+from megatron_sspo.processes.console import format_update
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -54,6 +56,19 @@ def test_means_and_shares() -> None:
     assert row["engine/kl"] == pytest.approx(expected, rel=1e-6)
     assert row["response/tokens"] == 4.0
     assert all(type(value) is float for value in row.values())
+
+
+def test_an_objective_that_reports_no_weights() -> None:
+    """A function of one's own may return the loss alone."""
+    whole = record([0.0, math.log(2.0)], weight=[1.0, 0.25], advantage=[1.0, -1.0])
+    tokens = {name: values for name, values in whole.tokens.items() if name != "token_weight"}
+    bare = replace(whole, tokens=tokens, sequences={})
+    row = update_metrics(whole)
+    assert update_metrics(bare) == {name: value for name, value in row.items() if "_weight/" not in name}
+    ((of_sequence, of_tokens),) = by_sequence(bare, [2])
+    assert math.isnan(of_sequence) and of_tokens.isnan().all() and len(of_tokens) == 2
+    more = {"update": 1, "reward/mean": 0.5, "response/tokens_mean": 2.0}
+    assert "w<½" in format_update({**row, **more}) and "w<½" not in format_update({**update_metrics(bare), **more})
 
 
 def test_sides_of_the_ratio() -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from megatron_sspo.config.user_code import user_code_errors
-from megatron_sspo.environment.protocol import Environment, Episode
+from megatron_sspo.environment.protocol import Environment, Episode, open_episode
 from megatron_sspo.types import Prompt
 
 
@@ -27,8 +27,9 @@ class Episodes:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for episode in self._open.values():  # first, so that `observe` calls end and the threads can be joined
-            episode.close()
+        with user_code_errors("the environment"):
+            for episode in self._open.values():  # first, so that `observe` calls end and the threads can be joined
+                episode.close()
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:
@@ -40,7 +41,7 @@ class Episodes:
         with user_code_errors("the environment"):
             for place in responses:
                 if place not in self._open:
-                    self._open[place] = self._environment.open(self._prompts[place])
+                    self._open[place] = open_episode(self._environment, self._prompts[place])
             work = [self._threads.submit(self._open[place].observe, text) for place, text in responses.items()]
             found = {place: one.result() for place, one in zip(responses, work, strict=True)}
             for place, observation in found.items():

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from megatron_sspo.config.user_code import user_code_errors
-from megatron_sspo.environment.protocol import Environment
+from megatron_sspo.environment.protocol import Environment, open_episode
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.types import Prompt
 
@@ -33,8 +33,7 @@ class ServedEpisodes:
         """Opens an episode and yields its `observe`; the episode is closed at the end, even after an error."""
         async with self._slots:
             # an environment that calls sys.exit would otherwise end the event loop, and all requests would wait forever
-            with user_code_errors("the environment"):
-                episode = self._environment.open(prompt)
+            episode = open_episode(self._environment, prompt)
             pending: list[Future[str | None]] = []
 
             def observe_in_thread(response: str) -> str | None:

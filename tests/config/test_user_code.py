@@ -1,0 +1,55 @@
+"""Methods of plug-ins that a run calls besides their main one."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from megatron_sspo.config.resolve import load_file
+from megatron_sspo.config.user_code import metrics_of
+from megatron_sspo.environment.open import open_environment
+from megatron_sspo.errors import UserError
+from megatron_sspo.run import Rollouts
+
+
+def test_metrics_are_numbers_by_name():
+    found = metrics_of(SimpleNamespace(metrics=lambda: {"a": 1, "b": torch.tensor(0.5)}), "the reward")
+    assert found == {"a": 1, "b": 0.5} and type(found["b"]) is float
+    assert metrics_of(SimpleNamespace(), "the reward") == metrics_of(None, "the environment") == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return None", "the reward's metrics returned None: it must return a dict of numbers by name"),
+        ("return {1: 2.0}", "the reward's metrics returned {1: 2.0}: it must return a dict of numbers by name"),
+        ("return {'a': 'x'}", "the reward's metrics returned {'a': 'x'}: could not convert string to float: 'x'"),
+        ("return {'a': None}", "the reward's metrics returned {'a': None}: "),
+        ("raise KeyError('z')", "own.py, line 2 (`raise KeyError('z')`): KeyError: 'z'"),
+    ],
+)
+def test_metrics_of_ones_own_that_are_wrong(tmp_path, body, message):
+    path = tmp_path / "own.py"
+    path.write_text(f"def metrics():\n    {body}\n")
+    with pytest.raises(UserError) as caught:
+        metrics_of(load_file(path), "the reward")
+    assert message in str(caught.value)
+
+
+def test_metrics_that_need_an_argument():
+    with pytest.raises(UserError, match="the reward's metrics cannot be called as it has to be: "):
+        metrics_of(SimpleNamespace(metrics=math.dist), "the reward")
+
+
+def test_an_environment_that_cannot_be_closed(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from types import SimpleNamespace\n"
+        "def close(): raise OSError('in use')\n"
+        "def build():\n"
+        "    return SimpleNamespace(stop=(), max_episodes=1, open=lambda prompt: 0, metrics=dict, close=close)\n"
+    )
+    opened = open_environment(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
+    with pytest.raises(UserError, match=r"own.py, line 2 .*OSError: in use"), opened:
+        pass
