@@ -300,6 +300,18 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
 
 
+def test_a_destination_below_a_file(pair, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=rf"{tmp_path / 'file'} is not a folder, so .*file/out cannot be written"):
+        convert(pair[0], tmp_path / "file" / "out")
+
+
+def test_another_configuration_for_a_hugging_face_folder(pair, tmp_path):
+    with pytest.raises(UserError, match=r"is a Hugging Face folder that has its own .*; leave --config out"):
+        convert(pair[0], tmp_path / "out", config_folder=pair[1])
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_a_source_that_links_to_itself(tmp_path, capsys):
     (tmp_path / "loop").symlink_to("loop")
     assert main(["convert", str(tmp_path / "loop"), str(tmp_path / "out")]) == 2

@@ -82,6 +82,11 @@ def convert(
             if to is not None and to != direction:
                 kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
                 raise UserError(f"--to {to} needs {kinds[to]}, and {source} is {kinds[direction]}")
+            if direction == "megatron" and config_folder is not None:
+                raise UserError(
+                    f"--config {config_folder} is for a Megatron checkpoint, and {source} is a Hugging Face folder "
+                    "that has its own config.json; leave --config out"
+                )
             check_tokenizer_files(folder.config_folder)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)
