@@ -186,6 +186,19 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
     assert not any(parameter.requires_grad for parameter in engine._model.parameters())
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.0, 0.5), (0.0, 1.0)])
+def test_weights_that_are_not_finite(folders, value, temperature, top_p):
+    engine = embedded.engine(folders["llama_tied"], device="cpu")
+    weights = tiny_models.weights(folders["llama_tied"])
+    weights["model.norm.weight"][0] = value
+    engine.load_weights(weights.items(), 3)
+    with pytest.raises(
+        UserError, match=r"the weights of .* at update 3 give logits that are not finite: .*; check the"
+    ):
+        engine.generate(PROMPTS, Sampling(max_tokens=4, temperature=temperature, top_p=top_p), group_size=2, seed=0)
+
+
 def test_a_configuration_of_which_transformers_makes_no_model(tmp_path, folders):
     folder = shutil.copytree(folders["llama_tied"], tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

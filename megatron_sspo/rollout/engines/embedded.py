@@ -118,6 +118,7 @@ class EmbeddedEngine:
             model = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
             )
+        self._model_path = model_path
         self._model = model.to(device).eval().requires_grad_(False)
         # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
@@ -172,8 +173,8 @@ class EmbeddedEngine:
 
         Raises:
             UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
-                room for a response in the model's positions. In an environment also: the chat template does not
-                support a second turn, or the environment is broken.
+                room for a response in the model's positions, or the logits are not finite. In an environment also: the
+                chat template does not support a second turn, or the environment is broken.
         """
         found = dict(
             pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
@@ -382,6 +383,11 @@ class EmbeddedEngine:
             The tokens [rows].
         """
         log_probs = log_distribution(logits, sampling.temperature, sampling.top_p)
+        if log_probs[:, 0].isnan().any():  # a logit that is not finite spoils its whole row
+            raise UserError(
+                f"the weights of {self._model_path} at update {self._policy_version} give logits that are not finite: "
+                "they are damaged, or training has diverged; check the model, or resume from an earlier checkpoint"
+            )
         if sampling.temperature == 0:
             tokens = logits.argmax(dim=-1)
         else:
