@@ -18,7 +18,7 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
     Args:
         path: the folder.
         config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
-            run takes them from the model that the run started from.
+            run has them; an older one takes them from the model that the run started from.
 
     Raises:
         UserError: there is no such folder, or it has no weights.
@@ -33,7 +33,8 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
         path = found[-1]
     else:
         run = path.resolve().parent.parent  # the path may be run/checkpoints/update-000100
-    if config_folder is None and not (path / "config.json").exists() and _is_run(run):
+    has_config = any((folder / "config.json").exists() for folder in (path, path / "trainer"))
+    if config_folder is None and not has_config and _is_run(run):
         config_folder = _model_of(run)
     return open_folder(path, config_folder)
 

@@ -104,9 +104,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+        raise UserError(f"{path} is not JSON ({error}); correct it, or download or copy it again") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object")
+        raise UserError(f"{path} is not a JSON object; correct it, or download or copy it again")
     return content
 
 

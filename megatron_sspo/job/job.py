@@ -46,6 +46,7 @@ from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.rollout.servers.environment import agree_on_nccl
+from megatron_sspo.rollout.stopping import transformers_errors_as_user_errors
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
@@ -371,7 +372,8 @@ class Job:
         def write() -> None:
             if self._newest is None:  # an attempt that ended before its first checkpoint may have used another seed
                 shutil.rmtree(destination, ignore_errors=True)
-            with os_errors_as_user_errors(destination):
+            config = model_path / "config.json"
+            with transformers_errors_as_user_errors(config), os_errors_as_user_errors(destination):
                 write_random_weights(model_path, destination, self.run.seed)
 
         agree.run_on_rank_0(write)

@@ -17,7 +17,7 @@ def read_config(model_path: Path) -> Any:
     Raises:
         UserError: Transformers refuses the file.
     """
-    with _as_user_error(model_path / "config.json"):
+    with transformers_errors_as_user_errors(model_path / "config.json"):
         return AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
 
 
@@ -32,7 +32,7 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
     named = {"config.json": getattr(config, "eos_token_id", None), "the tokenizer": tokenizer.eos_token_id}
     name = "generation_config.json"
     if (model_path / name).exists():
-        with _as_user_error(model_path / name):
+        with transformers_errors_as_user_errors(model_path / name):
             named[name] = GenerationConfig.from_pretrained(model_path, local_files_only=True).eos_token_id
     tokens: set[int] = set()
     for place, one_or_more in named.items():
@@ -47,10 +47,12 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
 
 
 @contextmanager
-def _as_user_error(file: Path) -> Iterator[None]:
+def transformers_errors_as_user_errors(file: Path) -> Iterator[None]:
     """Turns any error that Transformers raises inside into a UserError that names the file."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         reason = one_line(str(error)) or type(error).__name__
         raise UserError(f"Transformers cannot use {file} ({reason}); correct the file") from error

@@ -9,9 +9,11 @@ from megatron_sspo.checkpoint.manifest import Manifest, check_content, check_siz
 from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import sinks
+from megatron_sspo.weights.family import load_family
 
 _LAYOUT = "the layout is "
 _RESHARDED = "; model and optimizer are resharded, and random states are seeded anew"
@@ -55,6 +57,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
             "num_updates, or start a new run"
         )
     _check_model(run, manifest, checkpoint)
+    _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
     sinks.check_rows(folder / sinks.METRICS, state.update)
     sinks.read_complete_rows(folder / sinks.EVALUATIONS)
@@ -112,6 +115,27 @@ def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:
     for name, line in _differences(manifest.run.get("model", {}), config_to_json(run.model), "model"):
         if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
             raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
+
+
+def _check_architecture(model: Path, checkpoint: Path) -> None:
+    """Checks that the model is built as that of the checkpoint was. Shapes alone do not say how weights are used."""
+    written = checkpoint / "trainer" / "config.json"
+    if not written.exists():
+        return
+    before, now = (_architecture(read_json(path)) for path in (written, model / "config.json"))
+    for name in now:
+        if now[name] != before.get(name):
+            raise UserError(
+                f"{model / 'config.json'} gives Megatron {name} {now[name]!r}, and {written} {before.get(name)!r}: "
+                "resume with the config.json of the checkpoint"
+            )
+
+
+def _architecture(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns Megatron's arguments except for the number of positions, which changes no result."""
+    family = load_family(config)
+    fields = {**family.transformer_fields(config), **family.model_fields(config)}
+    return {name: value for name, value in fields.items() if name != "max_sequence_length"}
 
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:

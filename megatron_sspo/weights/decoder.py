@@ -19,8 +19,12 @@ _PLAIN: Allowed = {
     "hidden_act": ("silu",),
     "attention_bias": (False, None),
     "attention_dropout": (0, None),
+    "attention_chunk_size": (None,),
+    "is_causal": (True,),
     "partial_rotary_factor": (1, None),
+    "per_layer_config": (None, {}),
     "quantization_config": (None,),
+    "return_dict": (True,),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
 _ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families
@@ -62,14 +66,18 @@ def require_decoder(
 
     Args:
         windows: which layers have the window `sliding_window` if `use_sliding_window` is true: those that `layer_types`
-            names, or else those from `max_window_layers` on; or all. None: the family does not have these fields.
+            names, or else those from `max_window_layers` on; or all. None: the family does not have these fields, but
+            Transformers' key-value cache heeds `sliding_window` in every family, and `layer_types`.
 
     Raises:
         UserError: a setting is refused; the message names the field and its value.
     """
     require(config, {**_PLAIN, **(also or {})})
-    if windows is not None:
-        _require_full_attention(config, by_layer=windows == "by layer")
+    _require_layer_types(config)
+    if windows is None:
+        require(config, {"sliding_window": (None,)})
+    elif windows == "in all layers" or config.get("layer_types") is None:
+        _require_no_window(config, by_layer=windows == "by layer")
     found = rope(config)
     by_layer = [name for name, value in found.items() if isinstance(value, Mapping)]
     if by_layer:
@@ -77,25 +85,27 @@ def require_decoder(
     require(found, {"partial_rotary_factor": (1, None), **rope_parameters})
 
 
-def _require_full_attention(config: Config, *, by_layer: bool) -> None:
-    num_layers = size(config, "num_hidden_layers")
-    if by_layer and config.get("layer_types") is not None:
-        kinds = config["layer_types"]
-        if not isinstance(kinds, list) or len(kinds) != num_layers:
-            raise UserError(
-                f"config.json has layer_types {short_repr(kinds)}; it must list the kinds of attention of the "
-                f"{num_layers:,} layers"
-            )
-        for layer, kind in enumerate(kinds):
-            if kind not in _FULL_ATTENTION:
-                raise UserError(
-                    f"config.json has layer_types with {short_repr(kind)} in layer {layer:,} (sliding_window "
-                    f"{short_repr(config.get('sliding_window'))}), which is not supported: it must be 'full_attention'"
-                )
+def _require_layer_types(config: Config) -> None:
+    num_layers, kinds = size(config, "num_hidden_layers"), config.get("layer_types")
+    if kinds is None:
         return
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        raise UserError(
+            f"config.json has layer_types {short_repr(kinds)}; it must list the kinds of attention of the "
+            f"{num_layers:,} layers"
+        )
+    for layer, kind in enumerate(kinds):
+        if kind not in _FULL_ATTENTION:
+            raise UserError(
+                f"config.json has layer_types with {short_repr(kind)} in layer {layer:,} (sliding_window "
+                f"{short_repr(config.get('sliding_window'))}), which is not supported: it must be 'full_attention'"
+            )
+
+
+def _require_no_window(config: Config, *, by_layer: bool) -> None:
     if not flag(config, "use_sliding_window") or config.get("sliding_window", _WINDOW) is None:
         return
-    window = size(config, "sliding_window", default=_WINDOW)
+    window, num_layers = size(config, "sliding_window", default=_WINDOW), size(config, "num_hidden_layers")
     first = config.get("max_window_layers", _FIRST_LAYER_WITH_WINDOW) if by_layer else 0
     if not isinstance(first, int) or isinstance(first, bool) or first < 0:
         raise UserError(f"config.json has max_window_layers {short_repr(first)}; it must be a number of layers")

@@ -152,6 +152,16 @@ def test_what_does_not_fit_the_checkpoint_is_named(trained, run_folder: Path, ch
     assert CHANGES[change] in str(caught.value)
 
 
+def test_a_model_of_another_architecture_is_named(trained, run_folder: Path, tmp_path: Path) -> None:
+    model = Path(load_recipe(f"{trained.recipe}:bare", []).model.path)
+    other = Path(shutil.copytree(model, tmp_path / "model"))
+    edit(other / "config.json", lambda config: config.update(max_position_embeddings=4096))
+    assert look(trained, run_folder, f"model.path={other}") == [f"model.path is {str(other)!r}, and was {str(model)!r}"]
+    edit(other / "config.json", lambda config: config.update(rms_norm_eps=0.5))
+    with pytest.raises(UserError, match=r"model/config.json gives Megatron layernorm_epsilon 0.5, and .*: resume with"):
+        look(trained, run_folder, f"model.path={other}")
+
+
 def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:
     assert look(trained, run_folder) == []
     append(run_folder / "metrics.jsonl", '{"update": 3, "reward/me')  # a kill cut it short

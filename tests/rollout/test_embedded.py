@@ -1,5 +1,7 @@
 """The embedded engine: its log-probs are the model's, and a response does not depend on the rest of the batch."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -182,6 +184,28 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
     engine.generate(PROMPTS, Sampling(max_tokens=2), group_size=1, seed=0)
     torch.testing.assert_close(torch.get_rng_state(), before, rtol=0, atol=0)
     assert not any(parameter.requires_grad for parameter in engine._model.parameters())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.0, 0.5), (0.0, 1.0)])
+def test_weights_that_are_not_finite(folders, value, temperature, top_p):
+    engine = embedded.engine(folders["llama_tied"], device="cpu")
+    weights = tiny_models.weights(folders["llama_tied"])
+    weights["model.norm.weight"][0] = value
+    engine.load_weights(weights.items(), 3)
+    with pytest.raises(
+        UserError, match=r"the weights of .* at update 3 give logits that are not finite: .*; check the"
+    ):
+        engine.generate(PROMPTS, Sampling(max_tokens=4, temperature=temperature, top_p=top_p), group_size=2, seed=0)
+
+
+def test_a_configuration_of_which_transformers_makes_no_model(tmp_path, folders):
+    folder = shutil.copytree(folders["llama_tied"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": tiny_models.VOCAB_SIZE}))
+    message = r"Transformers cannot use .*model/config\.json \(Padding_idx must be within .*\); correct the file"
+    with pytest.raises(UserError, match=message):
+        embedded.engine(folder)
 
 
 def test_a_folder_without_config_or_a_batch_without_rows_is_an_error(tmp_path, folders):

@@ -1,5 +1,6 @@
 """Conversions report what is wrong before anything is written."""
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
+from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import change, edit_json
 
@@ -176,7 +178,7 @@ def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"cannot read model.norm.weight from {file}: .* damaged"):
         convert(pair[1], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
@@ -188,9 +190,58 @@ def test_a_flipped_bit_of_a_weight_is_found(pair, tmp_path, part):
     start = content.index(HFFolder(pair[0]).read("model.embed_tokens.weight").numpy().tobytes(), piece.offset)
     content[start + int(part * 97 * 16 * 4)] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError, match=rf"model.embed_tokens.weight in {file} is damaged: .* CRC-32"):
+    message = rf"model.embed_tokens.weight in {file} is damaged: .* CRC-32"
+    with pytest.raises(UserError, match=message):
         convert(pair[1], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*"))
+    with pytest.raises(UserError, match=message):  # as the trainer reads a shard
+        open_folder(pair[1]).read("model.embed_tokens.weight", 0, 0, 1)
+
+
+def another_entry(field, value):
+    def edit(folder):
+        edit_json(folder / "manifest.json", lambda manifest: manifest["tensors"][3].update({field: value}))
+
+    return edit
+
+
+def exchanged_pieces(folder):
+    index = pickle.loads((folder / ".metadata").read_bytes())
+    first, second = [each for each in index.storage_data if each.fqn == "decoder.layers.mlp.router.weight"]
+    places = index.storage_data
+    places[first], places[second] = places[second], places[first]
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (another_entry("crc32", "00000000"), "its CRC-32 is not that in manifest.json"),
+        (another_entry("crc32", 0), r"manifest.json is damaged \(TypeError"),
+        (another_entry("shape", [1]), "manifest.json and the file .metadata beside it disagree on decoder.layers."),
+        (another_entry("name", "new"), "manifest.json and the file .metadata beside it disagree on decoder.layers."),
+        (exchanged_pieces, "its CRC-32 is not that in manifest.json"),
+        (
+            lambda folder: edit_json(folder / "config.json", lambda config: config.update(vocab_size=96)),
+            r"embedding.word_embeddings.weight \[97, 16\] instead of \[96, 16\]",
+        ),
+    ],
+)
+def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, message):
+    damage(pair[1])
+    with pytest.raises(UserError, match=message):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_two_pieces_in_one_record(pair, tmp_path):
+    (pair[1] / "manifest.json").unlink()
+    index = pickle.loads((pair[1] / ".metadata").read_bytes())
+    first, second = [each for each in index.storage_data if each.fqn == "decoder.layers.mlp.router.weight"]
+    index.storage_data[first] = index.storage_data[second]
+    (pair[1] / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(UserError, match=r"places decoder.layers.mlp.router.weight .* in one record of __0_0.distcp"):
+        convert(pair[1], tmp_path / "out")
 
 
 def megatron_lm_folder(megatron, folder, *, content, name):
@@ -247,6 +298,18 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     said = capsys.readouterr().err
     assert "exists and is not an empty folder" in said and said.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+def test_a_destination_below_a_file(pair, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=rf"{tmp_path / 'file'} is not a folder, so .*file/out cannot be written"):
+        convert(pair[0], tmp_path / "file" / "out")
+
+
+def test_another_configuration_for_a_hugging_face_folder(pair, tmp_path):
+    with pytest.raises(UserError, match=r"is a Hugging Face folder that has its own .*; leave --config out"):
+        convert(pair[0], tmp_path / "out", config_folder=pair[1])
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_source_that_links_to_itself(tmp_path, capsys):

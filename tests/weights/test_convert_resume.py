@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion import copy as copy_module
@@ -41,9 +42,9 @@ def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
 
 def test_another_conversion_in_the_same_place(pair, tmp_path, monkeypatch):
     def fail(*arguments, **options):
-        raise UserError("stopped")
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(UserError, match="stopped"):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(copy_module.TensorCopier, "run", fail)
         convert(pair[0], tmp_path / "out")
     with pytest.raises(UserError, match="unfinished conversion of other files or with other options"):
@@ -101,6 +102,61 @@ def test_noted_steps_are_not_repeated(pair, tmp_path, monkeypatch, small_blocks)
         summary = convert(pair[0], out)
         assert summary.bytes_copied == summary.num_bytes - noted
         assert verify(pair[0], out).differences == []
+
+
+def replace_file(partial, content):
+    file = partial / "__0_0.distcp"
+    file.write_bytes(content(file.read_bytes()))
+
+
+def append_to_journal(partial, **step):
+    with (partial / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps({"tensor": 12, "rows": 1, "crc": 0, "finished": False} | step) + "\n")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda partial: (partial / "__0_0.distcp").unlink(),
+        lambda partial: replace_file(partial, lambda content: content[:1000]),
+        lambda partial: append_to_journal(partial, tensor=999),
+        lambda partial: append_to_journal(partial, tensor=[1]),
+        lambda partial: append_to_journal(partial, rows="many"),
+        lambda partial: append_to_journal(partial, rows=10**9),
+        lambda partial: append_to_journal(partial, rows=-1),
+        lambda partial: append_to_journal(partial, rows=0, finished=True),
+    ],
+    ids=[
+        "no file",
+        "short file",
+        "unknown tensor",
+        "no tensor",
+        "no number",
+        "too many rows",
+        "too few rows",
+        "no rows",
+    ],
+)
+def test_steps_that_cannot_be_continued_are_repeated(pair, tmp_path, monkeypatch, damage):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(copy_module, "crc32", stop_after(10))
+        convert(pair[0], tmp_path / "out", num_threads=1)
+    assert len(notes(tmp_path / "out.partial")) > 5
+    damage(tmp_path / "out.partial")
+    convert(pair[0], tmp_path / "out", num_threads=1)
+    assert verify(pair[0], tmp_path / "out").differences == []
+
+
+def stop_after(calls):
+    """Returns a CRC-32 that stops the conversion after a number of calls."""
+    left = iter(range(calls))
+
+    def crc32_or_stop(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return crc32(*arguments)
+
+    return crc32_or_stop
 
 
 @pytest.fixture(scope="module")

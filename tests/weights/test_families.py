@@ -278,6 +278,11 @@ def test_head_dim_and_groups_may_be_absent():
         ("hidden_act", "gelu"),
         ("attention_bias", True),
         ("attention_dropout", 0.1),
+        ("is_causal", False),  # Transformers then attends to later tokens, too
+        ("is_causal", None),
+        ("attention_chunk_size", 8),  # and its key-value cache then forgets tokens
+        ("per_layer_config", {"1": {"rms_norm_eps": 0.1}}),
+        ("return_dict", False),  # and its models then raise an error
         ("partial_rotary_factor", 0.5),
         ("quantization_config", {"quant_method": "fp8"}),
     ],
@@ -305,6 +310,9 @@ def test_fields_that_every_family_refuses(base, field, value):
         (QWEN3_30B_A3B, {"rope_parameters": LLAMA3_SCALING}, "rope_type 'llama3'"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 1}, "norm_topk_prob True with num_experts_per_tok 1"),
         (QWEN3_30B_A3B, {"num_local_experts": 64}, "num_experts 128 and num_local_experts 64, which mean the same"),
+        (QWEN3_30B_A3B, {"layer_types": ["chunked_attention"] * 48}, "'chunked_attention' in layer 0"),
+        (LLAMA, {"layer_types": ["full_attention"] * 15 + ["sliding_attention"]}, "'sliding_attention' in layer 15"),
+        (LLAMA, {"sliding_window": 4096}, "sliding_window 4096, which is not supported: it must be None"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias True"),
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         (LLAMA, {"rope_scaling": LLAMA3_SCALING | {"low_freq_factor": 2.0}}, "low_freq_factor 2.0"),

@@ -78,7 +78,9 @@ def test_an_adapter_beside_a_model(sharded):
         HFFolder(sharded)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", r"is not JSON .*; correct it"), ("[]", "is not a JSON object; correct it")]
+)
 def test_invalid_config(sharded, text, message):
     (sharded / "config.json").write_text(text)
     with pytest.raises(UserError, match=message):
@@ -88,7 +90,8 @@ def test_invalid_config(sharded, text, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("README.md", "x", "holds no safetensors: neither .*save_pretrained"),
+        ("README.md", "x", "has model-00001-of-00003.safetensors, and no model.safetensors.index.json; get that file"),
+        ("pytorch_model.bin", "x", "holds no safetensors: neither .*save_pretrained"),
         ("checkpoints/update-000001/state.json", "{}", "is the folder of a run .*; name its folder model, or a checkp"),
         (
             "model.safetensors",
@@ -101,6 +104,8 @@ def test_no_weights(sharded, name, content, message):
     (sharded / "model.safetensors.index.json").unlink()
     (sharded / name).parent.mkdir(parents=True, exist_ok=True)
     (sharded / name).write_text(content)
+    for file in sharded.glob("model-*.safetensors") if name != "README.md" else ():
+        file.unlink()
     with pytest.raises(UserError, match=message):
         HFFolder(sharded)
 

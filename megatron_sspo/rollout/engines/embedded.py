@@ -26,7 +26,7 @@ from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution, random_stream
 from megatron_sspo.rollout.engine import BatchedGeneration, Generation
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config, transformers_errors_as_user_errors
 from megatron_sspo.types import FinishReason, Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -46,7 +46,8 @@ def engine(
         max_batch_size: the largest number of responses that are decoded at once.
 
     Raises:
-        UserError: there is no `config.json` in the folder, or `max_batch_size` is not positive.
+        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or `max_batch_size` is
+            not positive.
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
@@ -112,10 +113,12 @@ class EmbeddedEngine:
         # Transformers chooses the experts' implementation, grouped_mm. With four layers of width 128 and 8 experts, one
         # step of 128 rows took 9 ms on one CPU thread, 9 to 11 ms with eager and 90 ms with batched_mm. With 64 experts
         # it took 19 ms, and 30 ms with eager.
-        with torch.random.fork_rng(devices=[]):  # the initial weights must not change the caller's random state
+        # the initial weights must not change the caller's random state
+        with torch.random.fork_rng(devices=[]), transformers_errors_as_user_errors(model_path / "config.json"):
             model = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
             )
+        self._model_path = model_path
         self._model = model.to(device).eval().requires_grad_(False)
         # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
@@ -170,8 +173,8 @@ class EmbeddedEngine:
 
         Raises:
             UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
-                room for a response in the model's positions. In an environment also: the chat template does not
-                support a second turn, or the environment is broken.
+                room for a response in the model's positions, or the logits are not finite. In an environment also: the
+                chat template does not support a second turn, or the environment is broken.
         """
         found = dict(
             pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
@@ -380,6 +383,11 @@ class EmbeddedEngine:
             The tokens [rows].
         """
         log_probs = log_distribution(logits, sampling.temperature, sampling.top_p)
+        if log_probs[:, 0].isnan().any():  # a logit that is not finite spoils its whole row
+            raise UserError(
+                f"the weights of {self._model_path} at update {self._policy_version} give logits that are not finite: "
+                "they are damaged, or training has diverged; check the model, or resume from an earlier checkpoint"
+            )
         if sampling.temperature == 0:
             tokens = logits.argmax(dim=-1)
         else:

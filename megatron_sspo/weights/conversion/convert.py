@@ -20,6 +20,7 @@ from megatron_sspo.weights.conversion.plan import Plan, make_plan
 from megatron_sspo.weights.conversion.progress import Meter
 from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.companions import check_tokenizer_files, copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.converted import MANIFEST
 from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
@@ -27,7 +28,6 @@ from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS
 
 _MAX_THREADS = 256
-_MANIFEST = "manifest.json"
 _JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # they exist only while a conversion is unfinished
 
 Direction = Literal["megatron", "hf"]
@@ -56,7 +56,7 @@ def convert(
 
     All checks run before the first byte is written: every tensor has a row, every row has its tensors, and names,
     shapes and dtypes match. The destination appears under its name only when it is complete and on disk. If a
-    conversion was killed, running the same command again continues it.
+    conversion was killed or the disk was full, running the same command again continues it.
 
     Args:
         dtype: the dtype that tensors are cast to; None keeps every byte as it is.
@@ -82,6 +82,11 @@ def convert(
             if to is not None and to != direction:
                 kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
                 raise UserError(f"--to {to} needs {kinds[to]}, and {source} is {kinds[direction]}")
+            if direction == "megatron" and config_folder is not None:
+                raise UserError(
+                    f"--config {config_folder} is for a Megatron checkpoint, and {source} is a Hugging Face folder "
+                    "that has its own config.json; leave --config out"
+                )
             check_tokenizer_files(folder.config_folder)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)
@@ -100,6 +105,10 @@ def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int)
             for file, header in plan.headers:
                 copy.write(file, 0, header)
             checksums = copy.run(num_threads)
+        except UserError as error:
+            if not isinstance(error.__cause__, OSError):  # damage, or a value that cannot be cast: it would fail again
+                shutil.rmtree(partial)
+            raise
         finally:
             copy.close()
             meter.end()
@@ -159,7 +168,7 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
         torch_dist.write_index(partial, plan.tensors, plan.aliases, plan.none_keys)
     copy_tokenizer_files(folder.config_folder, partial)
     write_config(folder.config, partial, {target.dtype for target in plan.targets})
-    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for name in (_JOURNAL, _FINGERPRINT):
         (partial / name).unlink()
     publish(partial, destination)

@@ -79,11 +79,13 @@ class TensorCopier:
         self._descriptors: dict[str, int] = {}
         # the kernel lets only one thread at a time write to a file, and the others would wait in a busy loop
         self._locks = {name: threading.Lock() for name, _ in files}
+        self._new: set[str] = set()  # files that are not what an earlier attempt left, so its steps do not count
         for name, num_bytes in files:
             descriptor = self._descriptors[name] = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
             if os.fstat(descriptor).st_size != num_bytes:
+                self._new.add(name)
                 os.truncate(descriptor, num_bytes)
-        self._journal = Journal(journal, self._flush)
+        self._journal = Journal(journal, self._flush, is_valid=self._is_valid)
         self._files = Files(check=True)
         self._stop = threading.Event()
 
@@ -113,6 +115,13 @@ class TensorCopier:
                 raise
         self._journal.close()  # flushes the rest
         return [progress.crc for progress in done]
+
+    def _is_valid(self, number: int, progress: ConversionProgress) -> bool:
+        """Returns whether a step in the journal of an earlier attempt is one of this conversion."""
+        if not 0 <= number < len(self._targets) or self._targets[number].file in self._new:
+            return False
+        num_rows = self._targets[number].num_rows
+        return progress.rows == num_rows if progress.finished else 0 <= progress.rows < num_rows
 
     def _flush(self) -> None:
         for descriptor in self._descriptors.values():

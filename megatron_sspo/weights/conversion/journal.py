@@ -32,13 +32,22 @@ class Journal:
     Args:
         path: the file; its existing content is read.
         flush: returns when all written bytes are on disk.
+        is_valid: whether a step that was read can be continued; that of another tensor, or in a file that is gone,
+            cannot.
         every: the number of bytes between two flushes.
     """
 
-    def __init__(self, path: Path, flush: Callable[[], None], *, every: int = 512 * 1024**2) -> None:
+    def __init__(
+        self,
+        path: Path,
+        flush: Callable[[], None],
+        *,
+        is_valid: Callable[[int, ConversionProgress], bool] = lambda number, progress: True,
+        every: int = 512 * 1024**2,
+    ) -> None:
         self._flush, self._every = flush, every
         self._boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
-        self.done: dict[int, ConversionProgress] = self._read(path)
+        self.done = {number: progress for number, progress in self._read(path).items() if is_valid(number, progress)}
         self._changed = threading.Condition()
         self._unflushed, self._closed = 0, False
         self._error: OSError | None = None  # of the thread
@@ -66,7 +75,8 @@ class Journal:
                 elif "flushed" in entry:
                     flushed = int(entry["flushed"])
                 else:
-                    steps.append((entry["tensor"], ConversionProgress(entry["rows"], entry["crc"], entry["finished"])))
+                    number, rows, crc = (int(entry[name]) for name in ("tensor", "rows", "crc"))
+                    steps.append((number, ConversionProgress(rows, crc, bool(entry["finished"]))))
             except (ValueError, LookupError, TypeError, RecursionError):
                 break  # cut by a kill or damaged by a crash: this step and all later ones are repeated
         return dict(steps if boot == self._boot else steps[:flushed])

@@ -25,7 +25,7 @@ _EXPERTS = ExpertNames(
 
 def check(config: Config) -> None:
     """Refuses settings that Megatron would compute differently."""
-    require_decoder(config, {"sliding_window": (None,), "router_jitter_noise": (0, None)})
+    require_decoder(config, {"router_jitter_noise": (0, None)})
     if size(config, "num_experts_per_tok") == 1:
         raise UserError(
             "config.json has num_experts_per_tok 1, which is not supported: every expert's weight would be 1, and the "

@@ -25,6 +25,8 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
     parent = next(parent for parent in path.parents if parent.exists())
+    if not parent.is_dir():
+        raise UserError(f"{parent} is not a folder, so {path} cannot be written; write somewhere else")
     if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
         raise UserError(f"{parent} cannot be written: no permission; write somewhere else")
 

@@ -102,6 +102,8 @@ class HFFolder(ModelFolder):
                 f"{self.path} is the folder of a run and holds no safetensors itself; name its folder model, or a "
                 "checkpoint in its folder checkpoints"
             )
+        if not has_index and (files := sorted(self.path.glob("*-of-*.safetensors"))):
+            raise UserError(f"{self.path} has {files[0].name}, and no {INDEX}; get that file, too")
         if not has_index:
             raise UserError(
                 f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "

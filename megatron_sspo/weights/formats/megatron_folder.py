@@ -12,9 +12,10 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import check_counts, load_family, size
+from megatron_sspo.weights.formats.converted import PieceName, is_converted, read_checksums
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.places import CheckpointKeys, Location
-from megatron_sspo.weights.formats.stored import StoredPart, StoredTensor
+from megatron_sspo.weights.formats.stored import Files, Record, StoredPart, StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, read_index
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
 
@@ -37,6 +38,7 @@ class MegatronFolder(ModelFolder):
 
     def __init__(self, path: str | Path, config_folder: Path | None = None) -> None:
         super().__init__()
+        self.files = Files(check=True)
         self.path = Path(path)
         self.config_folder = config_folder or self.path
         if not (self.config_folder / "config.json").is_file():
@@ -51,12 +53,16 @@ class MegatronFolder(ModelFolder):
         # the vocabulary without padding: any further rows of the checkpoint are padding
         self._rows = family.rows(self.config, size(self.config, "vocab_size"))
         self._locations = self._locate_parameters()
+        self._checksums = read_checksums(self.path, {key: tensor for key, _, tensor in self._used_tensors()})
 
     @cached_property
     def stored(self) -> Mapping[str, StoredTensor]:
         """Hugging Face name -> its location in files."""
         found: dict[str, StoredTensor] = {}
-        pieces = {key: _pieces_by_index(self.path, tensor, depth) for key, depth, tensor in self._used_tensors()}
+        pieces = {
+            key: _pieces_by_index(self.path, key, tensor, depth, self._checksums)
+            for key, depth, tensor in self._used_tensors()
+        }
         for row in self._rows:
             location = self._locations[row.name]
             tensor = self._tensors[location.key]
@@ -78,6 +84,7 @@ class MegatronFolder(ModelFolder):
         leading = keys.leading_sizes()
         found: dict[str, Location] = {}
         known: set[str] = set()
+        converted = is_converted(self.path)  # such a checkpoint has no padding
         missing, wrong = [], {}
         for row in self._rows:
             present = [location for location in keys.locations(row.name) if location.key in self._tensors]
@@ -89,7 +96,7 @@ class MegatronFolder(ModelFolder):
             tensors = [self._tensors[other.key] for other in present]
             if any(tensor.pieces != tensors[0].pieces for tensor in tensors):
                 wrong[location.key] = f"{row.name} is stored twice, as {' and '.join(other.key for other in present)}"
-            elif not _fits(row, leading[location.key], tensors[0].shape):
+            elif not _fits(row, leading[location.key], tensors[0].shape, may_be_padded=not converted):
                 wrong[location.key] = (
                     f"{location.key} {list(tensors[0].shape)} instead of {[*leading[location.key], *row.shape(1)]}"
                 )
@@ -110,20 +117,21 @@ class MegatronFolder(ModelFolder):
         return found
 
     def _check_records(self, keys: Iterable[str]) -> None:
-        """Checks that no two parameters are in one record."""
+        """Checks that no two pieces are in one record."""
         holders: dict[tuple[str, int], str] = {}
         for key in sorted(keys):
             for piece in self._tensors[key].pieces:
-                if (other := holders.setdefault((piece.file, piece.offset), key)) != key:
+                if other := holders.get((piece.file, piece.offset)):
                     raise UserError(
                         f"{self.path} places {other} and {key} in one record of {piece.file}; it is damaged, get the "
                         "checkpoint again"
                     )
+                holders[piece.file, piece.offset] = f"{key} {list(piece.offsets)}"
 
 
-def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...], *, may_be_padded: bool) -> bool:
     expected = (*leading, *row.shape(1))
-    if isinstance(row.sharding, PaddedVocab):
+    if may_be_padded and isinstance(row.sharding, PaddedVocab):
         return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
     return shape == expected
 
@@ -147,10 +155,13 @@ def _overlap(parts: Sequence[StoredPart]) -> bool:
     return False
 
 
-def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tuple[int, ...], list[StoredPart]]:
+def _pieces_by_index(
+    folder: Path, key: str, tensor: GlobalTensor, depth: int, checksums: Mapping[PieceName, int]
+) -> dict[tuple[int, ...], list[StoredPart]]:
     """Returns index into the first `depth` dimensions -> the stored parts of that slice."""
     found: dict[tuple[int, ...], list[StoredPart]] = {}
     for piece in tensor.pieces:
+        record = Record(piece.offset, piece.length, checksums.get((key, piece.offsets)))
         sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
         num_rows = sizes.pop(0)
         width = torch.Size(sizes).numel() * tensor.dtype.itemsize
@@ -165,7 +176,7 @@ def _pieces_by_index(folder: Path, tensor: GlobalTensor, depth: int) -> dict[tup
                 num_rows,
                 column,
                 width,
-                (piece.offset, piece.length),
+                record,
             )
             found.setdefault(index, []).append(part)
     return found

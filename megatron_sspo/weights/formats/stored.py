@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,14 @@ _CHECKED_BYTES = 1024**2  # read at a time; fits into a core's cache
 _OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a process may open
 
 
+class Record(NamedTuple):
+    """A torch.save record in a file."""
+
+    offset: int
+    length: int
+    crc: int | None = None  # of its tensor's bytes, by another file than its own; None: no other file says it
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPart:
     """A rectangle of a tensor's bytes (rows × bytes of a row) that is contiguous in a file."""
@@ -30,7 +39,7 @@ class StoredPart:
     num_rows: int
     column: int  # first byte and number of bytes within each of these rows
     width: int
-    record: tuple[int, int] | None = None  # (offset, length) of the torch.save record that the bytes are in
+    record: Record | None = None  # the record that the bytes are in
 
     def clipped(self, start: int, stop: int) -> "StoredPart | None":
         """Returns the part within the rows [start, stop), or None if there is none."""
@@ -134,7 +143,9 @@ class Files:
         except OSError as error:
             raise UserError(f"cannot read {name} from {file}: {error.strerror}") from error
 
-    def _record(self, stored: StoredTensor, file: Path, offset: int, length: int) -> torch_record.RecordTensor:
+    def _record(
+        self, stored: StoredTensor, file: Path, offset: int, length: int, crc: int | None = None
+    ) -> torch_record.RecordTensor:
         """Returns where the tensor of a record is. The last records of a thread are cached."""
         known = self._thread_files().records
         if (file, offset) not in known:
@@ -149,6 +160,11 @@ class Files:
                     f"{stored.name} in {file} is {record.dtype}, and {stored.dtype} in the file .metadata; it is "
                     "damaged, get it again"
                 )
+            if crc not in (None, record.crc):
+                raise UserError(
+                    f"{stored.name} in {file} is not what was written there: its CRC-32 is not that in manifest.json; "
+                    "get the checkpoint again"
+                )
             if self._check and (file, offset) not in self._checked:
                 self._check_content(stored.name, file, record)
                 self._checked.add((file, offset))
@@ -158,7 +174,7 @@ class Files:
         return known[file, offset]
 
     def _check_content(self, name: str, file: Path, record: torch_record.RecordTensor) -> None:
-        from isal.isal_zlib import crc32  # for conversion alone: the client of SGLang's servers does without it
+        from isal.isal_zlib import crc32  # the client of SGLang's servers does without it
 
         crc, end = 0, record.storage_offset + record.storage_size
         for start in range(record.storage_offset, end, _CHECKED_BYTES):
