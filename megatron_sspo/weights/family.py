@@ -1,6 +1,6 @@
 """The definition of a model family, and the lookup of the family for a config.json."""
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ def number(config: Config, name: str, default: float | None = None) -> float:
     value = config.get(name, default)
     if value is None and name not in config:
         raise UserError(f"config.json has no {name}; the model cannot be built without it")
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         raise UserError(f"config.json has {name} {short_repr(value)}; it must be a positive, finite number")
     return value
 

@@ -26,6 +26,7 @@ def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path:
         with pytest.raises(Exception, match="weights_only") as raised:
             torch.load(tmp_path / name)
         assert "weights_only" not in describe_error(raised.value) and "\n" not in describe_error(raised.value)
+        assert "a file of it is not one of tensors, or has objects" in describe_error(raised.value)
     assert not (tmp_path / "hacked").exists()
 
 

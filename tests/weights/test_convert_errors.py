@@ -1,5 +1,6 @@
 """Conversions report what is wrong before anything is written."""
 
+import os
 import pickle
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
@@ -298,6 +300,20 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     said = capsys.readouterr().err
     assert "exists and is not an empty folder" in said and said.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+def test_a_source_that_is_changed_meanwhile(pair, tmp_path, monkeypatch):
+    run = TensorCopier.run
+
+    def run_and_change(self, num_threads):
+        checksums = run(self, num_threads)
+        os.utime(min(pair[0].glob("*.safetensors")), (0, 0))
+        return checksums
+
+    monkeypatch.setattr(TensorCopier, "run", run_and_change)
+    with pytest.raises(UserError, match=rf"the weights in {pair[0]} were changed while they were converted; run the"):
+        convert(pair[0], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_destination_below_a_file(pair, tmp_path):

@@ -96,7 +96,8 @@ def convert(
 def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int) -> int:
     """Writes the planned files, except for the parts that earlier attempts wrote. Returns the tensor bytes copied."""
     partial = partial_path(destination)
-    with _locked(partial, _fingerprint(folder, plan), sum(num_bytes for _, num_bytes in plan.files)):
+    fingerprint = _fingerprint(folder, plan)
+    with _locked(partial, fingerprint, sum(num_bytes for _, num_bytes in plan.files)):
         meter = Meter(f"{folder.path} -> {destination}", plan.num_bytes)
         copy = TensorCopier(partial, plan.targets, plan.files, partial / _JOURNAL, meter.advance)
         try:
@@ -112,6 +113,11 @@ def _write(folder: ModelFolder, plan: Plan, destination: Path, num_threads: int)
         finally:
             copy.close()
             meter.end()
+        if _fingerprint(folder, plan) != fingerprint:
+            shutil.rmtree(partial)
+            raise UserError(
+                f"the weights in {folder.path} were changed while they were converted; run the command again"
+            )
         _finish(folder, partial, destination, plan, checksums)
     return plan.num_bytes - done
 
