@@ -44,6 +44,9 @@ _SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
 _LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+|\s+)?[A-J])+")
 _CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
+_REJECTED_CHOICE = re.compile(
+    r"\(?[A-Ja-j](?:\)|[.:])?\s+(?:is|was)(?:n't|\s+(?:not|never|no|false|wrong|incorrect))\b", re.IGNORECASE
+)
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
 _ALL_BUT = re.compile(
     r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\\{|"
@@ -58,7 +61,8 @@ _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
-    r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
+    r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
+    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
     re.IGNORECASE,
 )
 
@@ -90,7 +94,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if (gold_number := read_number(gold)) and (number := read_number(answer)):
         return gold_number.equals(number)
     dates = read_date(gold), read_date(answer)
-    if dates[0] and dates[1]:
+    if dates[0] and (dates[1] or "-" in gold):
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
@@ -107,6 +111,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             return False
         return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
     if _LETTER_OF_CHOICE.fullmatch(gold):
+        if _REJECTED_CHOICE.match(answer):
+            return False
         if choice := _CHOICE.match(answer) or _SMALL_LETTER_OF_CHOICE.fullmatch(answer):
             return choice[1].upper() == gold.strip("()")
     elif (choice := _CHOICE_WITH_TEXT.match(gold)) and gold != answer:
@@ -146,6 +152,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return formulas.is_same(gold, answer) if formulas else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
+    if brackets != other_brackets and _is_choice(gold if not brackets else answer):
+        brackets, other_brackets = brackets or "{}", other_brackets or "{}"  # x = 1 or x = 2 is not the point (1, 2)
     kinds = {brackets, other_brackets}
     if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
         return False
@@ -275,6 +283,12 @@ def _is_union(text: str) -> bool:
     if RELATION.search(text):
         return " or " in text and not re.search(r"[,;]| and ", text)
     return "\\cup" in text
+
+
+def _is_choice(text: str) -> bool:
+    """Returns whether a list without brackets holds values of one thing: `1 or 2`, or `x = 1, x = 2`."""
+    names = [split_equation(item) for item in split_list(text, thousands=False)[1]]
+    return " or " in text or (len(names[0]) > 1 and all(sides[0] == names[0][0] for sides in names))
 
 
 def _compare_sets(items: list[str], others: list[str], formulas: Formulas | None) -> Verdict:

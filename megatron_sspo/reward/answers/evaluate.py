@@ -1,7 +1,7 @@
 """Compares formulas by their values, exactly for rational numbers, to 40 of 60 digits for others.
 
-Two formulas with variables are the same if their values are, at four points. Every step is bounded: a number that would
-be too large is an error, and not computed.
+Two formulas with variables are the same if their values are, at four points, and at four that are far from zero where
+they can be computed. Every step is bounded: a number that would be too large is an error, and not computed.
 """
 
 import functools
@@ -30,6 +30,7 @@ _LARGEST_FACTORIAL = 1000
 _HOPELESS_FACTORIAL = 20_000
 _LARGEST_GAMMA = 100
 _POINTS = 4
+_FAR_SIZES = (11, -11, 1009, -1009)  # beyond these, an absolute value or the root of a square may change its sign
 _LONGEST_ARITHMETIC = 100  # characters
 _ARITHMETIC = re.compile(r"(?:[-+*/().0-9{} ]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+")
 
@@ -61,6 +62,8 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
     names = sorted(_names(gold_tree) | _names(answer_tree))
     verdicts: list[tuple[bool, bool]] = []
     with mpmath.workdps(_DIGITS):
+        if names and not _agree_far_from_zero(gold_tree, answer_tree, names):
+            return False
         for point in _points(names):
             try:
                 left = _Evaluation(point).value(gold_tree)
@@ -84,6 +87,18 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
     if False in real:
         return False
     return True if len(real) >= min(2, _POINTS if names else 1) else None
+
+
+def _agree_far_from_zero(gold: Tree, answer: Tree, names: list[str]) -> bool:
+    """Returns whether no far point shows two different real values: |x - 2| and 2 - x are the same near zero."""
+    for point in _far_points(names):
+        try:
+            same, is_real = _compare_values(_Evaluation(point).value(gold), _Evaluation(point).value(answer))
+        except (ArithmeticError, ValueError):
+            continue
+        if is_real and not same:
+            return False
+    return True
 
 
 def is_same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool | None:
@@ -178,6 +193,12 @@ def _points(names: list[str]) -> Iterator[dict[str, Value]]:
             size = mpmath.mpf(3) / 10 + mpmath.mpf(draw.getrandbits(150)) / 2**150 * 8 / 5
             point[name] = -size if number == 3 or (number == 2 and draw.random() < 0.5) else size
         yield point
+
+
+def _far_points(names: list[str]) -> Iterator[dict[str, Value]]:
+    """Yields points of two sizes, each with all variables positive, and then negative."""
+    for size in _FAR_SIZES:
+        yield {name: Fraction(random.Random(f"{name} {size}").randint(701, 1301) * size, 1000) for name in names}
 
 
 def _compare_values(left: Value, right: Value) -> tuple[bool, bool]:

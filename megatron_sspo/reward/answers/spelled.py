@@ -64,6 +64,7 @@ _DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:\s*,\s*|\s+)(?P<year>[0-9]{4}))?"
 _DATE = re.compile(rf"(?:the\s+)?(?:{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR})", re.IGNORECASE)
 _DAY_FIRST = re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
+_ISO_DATE = re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12][0-9]|3[01])")
 _TIME = re.compile(
     r"(?:at\s+)?(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?", re.IGNORECASE
 )
@@ -81,7 +82,9 @@ def respell_numerals(text: str) -> str:
 
 
 def read_date(text: str) -> tuple[int, int, int] | None:
-    """Returns the year, month and day of a date such as "March 5, 2021"; the year 0 if none is stated."""
+    """Returns the year, month and day of a date such as "March 5, 2021" or 2021-03-05; the year 0 if none is stated."""
+    if match := _ISO_DATE.fullmatch(text):
+        return int(match["year"]), int(match["month"]), int(match["day"])
     match = _DATE.fullmatch(text) or _DAY_FIRST.fullmatch(text)
     if not match:
         return None
