@@ -100,6 +100,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mq_open": (240, 180),
 }
 _CLONE, _CLONE3 = (56, 220), 435
+_PRLIMIT = (302, 261)
 _SOCKETS = ((41, 198), (53, 199))  # socket, socketpair
 
 
@@ -107,7 +108,8 @@ def seccomp_filter(machine: str = "") -> bytes:
     """Returns the filter for an architecture, named as in `uname -m`; this machine's by default.
 
     Refused calls return EPERM. clone3 returns ENOSYS, so that the C library uses clone, whose flags a filter can read.
-    A call of another architecture kills the process.
+    A call of another architecture kills the process. prlimit is allowed only for the calling process (number 0): with
+    it, a program could make the kernel kill the judge, which looks like a broken sandbox.
 
     Raises:
         UserError: the system call numbers of this architecture are not listed here.
@@ -133,6 +135,11 @@ def seccomp_filter(machine: str = "") -> bytes:
         if (number := numbers[column]) is not None:
             program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
     program += [
+        (_JUMP_EQUAL, 0, 4, _PRLIMIT[column]),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_JUMP_EQUAL, 1, 0, 0),
+        (_RETURN, 0, 0, refuse),
+        (_RETURN, 0, 0, _ALLOW),
         (_JUMP_EQUAL, 0, 4, _CLONE[column]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
         (_JUMP_SET, 0, 1, _NEW_NAMESPACES),

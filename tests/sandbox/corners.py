@@ -15,6 +15,12 @@ def program_side():
     if type(o).__name__=='ProgramSide': return o
 '''
 
+# A text that hides that it is the name of a special attribute.
+EVIL_NAME='''
+class Name(str):
+  def startswith(s, *rest): return False
+'''
+
 # Lets a program describe its classes with other bases, special methods and members than they have.
 DESCRIBE='''
 import megatron_sspo.sandbox.inside.proxies.peer as p
@@ -208,4 +214,18 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def push(h,x): h.append(x); h.sort()\ndef pop(h): return h.pop(0)",["h=[]\nfor x in [3,1,2]: push(h,x)\nout=[]\nwhile h: out.append(pop(h))\nassert out==[1,2,3]"],1),
     ("def push(h,x): h.append(x); h.sort()\ndef pop(h): return h.pop(0)",["h=[]\nfor x in [3,1,2]: push(h,x)\nassert h[0]==min(h)\nassert pop(h)==1 and len(h)==2"],1),
     ("def move(xs): xs.append(xs.pop(0)); return xs[-1]",["xs=[1,2,3]\nassert move(xs)==1\nassert move(xs)==xs[-1]\nassert xs==[3,1,2]"],1),
+    # what a program does to end the judge, as if the sandbox had been broken
+    ("import sys\nclass E(Exception):\n  def __str__(s): sys.exit(137)\ndef f(x): raise E()",["assert f(2)==4"],0),
+    ("import sys\nclass E(Exception):\n  def __str__(s): sys.exit(137)\nraise E()",["assert f(2)==4"],0),
+    ("import resource\ndef f(x):\n  resource.prlimit(1,resource.RLIMIT_CPU,(1,1))\n  return x",["assert f(2)==2"],0),
+    ("import resource\ndef f(x):\n  resource.setrlimit(resource.RLIMIT_CPU,(5,5))\n  return x+resource.prlimit(0,resource.RLIMIT_CPU)[0]",["assert f(2)==7"],1),
+    # names whose methods the program has overridden
+    (FORGE+EVIL_NAME+"def f(node):\n  s=program_side()\n  kind=s.request('getattr', node, Name('__class__'))\n  s.request('setattr', kind, Name('__eq__'), lambda *a: True)\n  return node",["class N:\n  def __init__(s,v): s.v=v\n  def __eq__(s,o): return s.v==o.v\nassert f(N(2))==N(4)"],0),
+    (FORGE+EVIL_NAME+"class Fields: pass\ndef f():\n  s=program_side()\n  old=s.encode\n  s.encode=lambda v: ['rebuilt','types.SimpleNamespace',['new',901,'dict',[old(Name('__array_interface__')),1],None]] if v is Fields else old(v)\n  return Fields",["assert '__array_interface__' in vars(f())"],0),
+    (FORGE+"class Fields:\n  def __iter__(s): return iter('a')\n  def keys(s): return ['__array_interface__']\n  def __getitem__(s,k): return 1\nfields=Fields()\ndef f():\n  s=program_side()\n  old=s.encode\n  s.encode=lambda v: ['rebuilt','types.SimpleNamespace',old(v)] if v is fields else old(v)\n  return fields",["assert '__array_interface__' in vars(f())"],0),
+    ("import enum\nclass F(str,enum.Enum): A='a'\ndef f(o): setattr(o,F.A,5); return getattr(o,F.A.value)",["class T: a=1\nassert f(T())==5"],1),
+    ("from collections import Counter\nclass K(Counter):\n  def __missing__(s,k): return 1\ndef f(x): return K()",["from collections import Counter\nassert f(2)==Counter('abc')"],0),
+    ("from collections import Counter\nclass K(Counter):\n  def __getitem__(s,k): return 1\ndef f(x): return K()",["from collections import Counter\nassert not Counter('abc')-f(2)"],0),
+    ("from collections import Counter\nclass K(Counter):\n  def top(s): return s.most_common(1)[0][0]\ndef f(x): return K(x)",["from collections import Counter\nk=f('aab')\nassert k==Counter('aab') and k['a']==2 and k['z']==0 and k.top()=='a'"],1),
+    ("import collections\nclass deque(collections.deque):\n  def copy(s): return s\ndef f(xs):\n  xs.clear()\n  return deque()",["from collections import deque\nxs=[3,1,2]\nassert f(xs)==deque(sorted(xs))"],0),
 ]

@@ -365,4 +365,13 @@ VACUOUS_NUMPY: dict[str, tuple[str, list[str]]] = {
         "import json, os, struct, sys\ndef send(body):\n    frame = sys._getframe()\n    while not hasattr(frame.f_locals.get('self'), '_sending'): frame = frame.f_back\n    content = json.dumps([[], [], body]).encode()\n    os.write(frame.f_locals['self']._sending, struct.pack('<I', len(content)) + content)\ndef f():\n    send(['ok', ['error', 77, ['library', 'numpy', 'recarray'], [['tuple', 1], 'O', ['bytes', '41' * 8]], {}, None, None, False]])\n    os._exit(0)\n",
         ["import numpy as np\nassert f()[0] == 1"],
     ),
+    "a forged SkipTest of numpy": (
+        "import numpy.testing\nclass SkipTest(Exception): pass\nSkipTest.__module__ = 'numpy.testing'\n"
+        "def make(): raise SkipTest('later')\ndef f(x): return 4",
+        [
+            "import unittest, numpy.testing\nclass T(unittest.TestCase):\n  def setUp(self): self.o = make()\n"
+            "  def test(self): self.assertEqual(f(3), 9)\n"
+            "class U(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\nunittest.main()"
+        ],
+    ),
 }

@@ -39,7 +39,10 @@ def judge(job: int, channel: int) -> None:
     judge_side.send_program(work["program"])
     from megatron_sspo.sandbox.inside.verdict.verdict import find_verdict  # imported while the program is loaded
 
-    reason, detail = find_verdict(judge_side, work["tests"], reported)
+    try:
+        reason, detail = find_verdict(judge_side, work["tests"], reported)
+    except BaseException as error:  # of the program's `__str__`, as the judge describes a failure; it chose the kind
+        reason, detail = "error", f"a failure cannot be described: {type(error).__name__}"
     if judge_side.is_broken and _exceeded_cpu_limit(program):
         reason, detail = "time", "the limit on CPU seconds"
     with open(channel, "w") as file:

@@ -153,8 +153,11 @@ class JudgeSide(Peer):
 
     def perform(self, operation: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Carries out an operation on an object that the tests have passed to the program."""
-        target = arguments[0] if arguments else None
-        if id(target) not in self._numbers or not is_allowed(operation, target, arguments[1:]):
+        target, *rest = arguments or [None]
+        if operation in ("getattr", "setattr", "delattr") and rest and isinstance(rest[0], str):
+            rest[0] = str.__str__(rest[0])  # a class derived from str has methods of the program, even `startswith`
+            arguments = [target, *rest]
+        if id(target) not in self._numbers or not is_allowed(operation, target, rest):
             raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
         self.callback_depth += 1
         try:

@@ -10,6 +10,7 @@ read, and only as plain data.
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from megatron_sspo.sandbox.inside.proxies.special import (
@@ -302,6 +303,8 @@ def make_class(
     root = (Derived, base) if base is not None else (_ROOTS.get(name, Proxy),)
     if base is not None and issubclass(base, (list, dict, set, tuple)):
         namespace.pop("__getitem__" if not issubclass(base, dict) else "", None)
+    if base is not None and issubclass(base, Counter):  # its operators and `==` are Python code, which looks up items
+        namespace = {key: part for key, part in namespace.items() if key not in ("__getitem__", "__missing__")}
     for choice in ((*bases, *(kind for kind in root if not any(issubclass(b, kind) for b in bases))), root):
         try:
             kind = type.__new__(Mirror, name, choice, {"__module__": "solution", **namespace})

@@ -87,8 +87,8 @@ def _dataclass_mark(name: str) -> Any:
 
 def _namespace(name: str, fields: dict[str, Any]) -> Any:
     """Returns a namespace; special attributes are refused, since numpy or `copy` would act on those of the program."""
-    if any(map(is_special, fields)):
-        raise ValueError("a namespace with special attributes")
+    if type(fields) is not dict or any(type(key) is not str or is_special(key) for key in fields):
+        raise ValueError("a namespace with special attributes, or with names that the program computes")
     return _type_of(name)(**fields)
 
 

@@ -160,6 +160,8 @@ def plain_copy(value: Any) -> Any:
         return kind(map(plain_copy, value))
     if kind is dict:
         return {key: plain_copy(item) for key, item in value.items()}
+    if kind.__module__ not in ("builtins", "collections", "numpy"):
+        return value  # the program's, whose own `copy` would be called
     return value.copy() if kind.__name__ in ("ndarray", "deque", "Counter", "defaultdict", "bytearray") else value
 
 
