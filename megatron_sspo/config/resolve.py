@@ -38,9 +38,10 @@ def resolve(folder: str, name: str, attribute: str) -> Any:
         return _attribute(_import_by_path(module_name), attribute, name)
     if not name.isidentifier() or not (_PACKAGE / folder / f"{name}.py").exists():
         noun = folder.rpartition("/")[2].removesuffix("s")  # "rollout/engines": an engine
+        example = f"{name if name.endswith('.py') else 'file.py'}:{attribute}"
         raise UserError(
             f"there is no {noun} named {name!r}: choose one of {', '.join(short_names(folder, attribute))}, "
-            "or name your own as package.module:attribute"
+            f"or name your own as {example} or package.module:{attribute}"
         )
     module = importlib.import_module(f"megatron_sspo.{folder.replace('/', '.')}.{name}")
     return _attribute(module, attribute, name)

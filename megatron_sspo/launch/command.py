@@ -113,12 +113,15 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     import torch
 
     from megatron_sspo.launch.report import report
+    from megatron_sspo.preflight.parts import check_parts
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
 
     if job is not None:
         slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
     remarks = preflight(run, resume=resume, elsewhere=job is not None)
+    if options.check and job is None:
+        check_parts(run)
     config = read_model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     for in_layout in layouts_of(run).values():

@@ -21,6 +21,7 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import trackers
@@ -97,6 +98,8 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         check_open_files()
         if run.rollouts.engine == "sglang" and not elsewhere:
             check_address(run.rollouts.options.get("address", "127.0.0.1"))
+            if not run.rollouts.options.get("urls") or run.rollouts.options.get("router") is not None:
+                find_python(run.rollouts.options.get("python"))
         server = run.rollouts.options.get("server")
         tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
         resources.check_servers(run.rollouts.options.get("urls", ()), tp_size)

@@ -46,6 +46,7 @@ def test_short_names_are_the_files_that_define_the_attribute() -> None:
     [
         ("nobody", "there is no reward named 'nobody': choose one of "),
         ("", "there is no reward named ''"),
+        ("mine.py", "or name your own as mine.py:reward or package.module:reward"),
         ("../run", "there is no reward named '../run'"),
         ("format", "no attribute 'reward'"),
         ("no.such.module:thing", "cannot import 'no.such.module'"),

@@ -192,6 +192,15 @@ def test_an_address_of_another_machine() -> None:
         free_port("192.0.2.1")
 
 
+def test_the_python_of_servers_exists() -> None:
+    sets = ["rollouts.engine=sglang", 'rollouts.options={"python": "/nowhere/python"}']
+    with pytest.raises(
+        UserError, match=r"there is no /nowhere/python to run SGLang's server: .*rollouts\.options\.python"
+    ):
+        preflight(load_recipe(RECIPE, sets), resume=None)
+    preflight(load_recipe(RECIPE, sets), resume=None, elsewhere=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"max_turns": 0}, "max_turns is 0"), ({"url": "http://h", "cgroup": "c"}, "are set on the server")],

@@ -39,6 +39,15 @@ def test_check_prints_what_each_rank_needs(tmp_path, capsys) -> None:
     assert not (tmp_path / "tiny_moe").exists()
 
 
+@pytest.mark.parametrize("field", ["reward", "evaluation.sets.additions.reward", "rollouts.agent"])
+def test_check_builds_the_parts_of_ones_own(tmp_path, capsys, field) -> None:
+    file = tmp_path / "parts.py"
+    file.write_text("def part():\n    return object()\n")
+    assert main(arguments(tmp_path, "--check", "--set", f"{field}={file}:part")) == 2
+    error = capsys.readouterr().err
+    assert f"{file}:part' " in error and " has no " in error and error.count("\n") == 1
+
+
 def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
     assert main(arguments(tmp_path, "--check", "--memory", "0.2")) == 2
     error = capsys.readouterr().err
