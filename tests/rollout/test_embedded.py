@@ -183,7 +183,7 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
     engine.load_weights(tiny_models.weights(folders["qwen3_moe"]).items(), 0)
     engine.generate(PROMPTS, Sampling(max_tokens=2), group_size=1, seed=0)
     torch.testing.assert_close(torch.get_rng_state(), before, rtol=0, atol=0)
-    assert not any(parameter.requires_grad for parameter in engine._model.parameters())
+    assert not any(parameter.requires_grad for parameter in engine._decoder.model.parameters())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

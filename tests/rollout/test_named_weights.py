@@ -25,7 +25,7 @@ def test_tensors_on_disk_give_the_logits_of_from_pretrained(folders, shape):
     engine, weights = fresh(folders, shape)
     engine.load_weights(weights.items(), 0)
     expected = tiny_models.reference(folders[shape])(TOKENS).logits
-    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+    torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
 
 
 def test_a_second_load_replaces_the_first(tmp_path, folders, shape):
@@ -34,7 +34,7 @@ def test_a_second_load_replaces_the_first(tmp_path, folders, shape):
     other = tiny_models.build(tmp_path, shape, seed=1)
     engine.load_weights(tiny_models.weights(other).items(), 1)
     expected = tiny_models.reference(other)(TOKENS).logits
-    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+    torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
 
 
 def test_the_stream_may_reuse_its_buffer_and_its_dtype_is_converted(folders):
@@ -48,7 +48,7 @@ def test_the_stream_may_reuse_its_buffer_and_its_dtype_is_converted(folders):
 
     engine.load_weights(stream(), 0)
     expected = tiny_models.reference(folders["qwen3_moe"])(TOKENS).logits
-    torch.testing.assert_close(engine._model(TOKENS).logits, expected, rtol=0, atol=0)
+    torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""The model of the embedded engine, which decodes a batch of rows with a key-value cache."""
+
+import inspect
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.embedded import attention
+from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
+from megatron_sspo.rollout.embedded.named_weights import NamedWeights
+from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config, transformers_errors_as_user_errors
+from megatron_sspo.types import FinishReason, Prompt, Sampling
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A response while it is decoded."""
+
+    prompt: Prompt
+    group: int  # index of its prompt in the call
+    index: int  # index of the response in its group
+    max_tokens: int
+    uniforms: random.Random
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    observed: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def turn_start(self) -> int:
+        """The position in `tokens` at which the last turn begins."""
+        return self.observed[-1][1] if self.observed else 0
+
+    def append_observation(self, observation: Sequence[int]) -> bool:
+        """Appends the tokens between two turns. Returns False and ends the row if no room for another token remains."""
+        end = len(self.tokens) + len(observation)
+        if end >= self.max_tokens:
+            self.finish_reason = "length"
+            return False
+        self.observed.append((len(self.tokens), end))
+        self.tokens += observation
+        self.log_probs += [0.0] * len(observation)
+        self.finish_reason = None
+        return True
+
+
+class Decoder:
+    """Decodes left-padded batches with a key-value cache.
+
+    A row's logits depend on the rest of the batch by rounding: the products of a matrix with 7 rows and with 128 rows
+    may differ in the last bit. A draw at the border between two tokens, or the choice between two equal experts, may
+    then change.
+
+    Args:
+        model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
+        device: the device for decoding.
+        dtype: the dtype of the weights.
+
+    Raises:
+        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
+
+    Attributes:
+        model: Transformers' model.
+        tokenizer: its tokenizer.
+        max_positions: most tokens of a prompt and its response.
+        vocab_size: the size of the model's vocabulary.
+        policy_version: the version of the weights; None if there are none.
+    """
+
+    def __init__(self, model_path: Path, device: torch.device, dtype: torch.dtype) -> None:
+        if not (model_path / "config.json").exists():
+            raise UserError(f"{model_path} has no config.json: name a Hugging Face model folder")
+        config = read_config(model_path)
+        # Transformers chooses the experts' implementation, grouped_mm. With four layers of width 128 and 8 experts, one
+        # step of 128 rows took 9 ms on one CPU thread, 9 to 11 ms with eager and 90 ms with batched_mm. With 64 experts
+        # it took 19 ms, and 30 ms with eager.
+        # the initial weights must not change the caller's random state
+        with torch.random.fork_rng(devices=[]), transformers_errors_as_user_errors(model_path / "config.json"):
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
+            )
+        self._model_path = model_path
+        self.model = model.to(device).eval().requires_grad_(False)
+        # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
+        self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        self._device = device
+        self.tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self._weights = NamedWeights(self.model)
+        self._end_tokens = end_tokens(model_path, config, self.tokenizer)
+        self.vocab_size: int = config.get_text_config().vocab_size
+        self.max_positions: int = config.get_text_config().max_position_embeddings
+        self.policy_version: int | None = None
+
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Copies a stream of tensors, with the names and shapes of a checkpoint on disk, into the model.
+
+        The stream may reuse its buffers. Tied embeddings may be sent once or twice.
+
+        Raises:
+            UserError: a name is missing, unknown or repeated, or a shape is wrong. The engine then has no weights.
+        """
+        self.policy_version = None
+        self._weights.load(tensors)
+        self.policy_version = policy_version
+
+    def close(self) -> None:
+        """Frees the model's memory. The decoder cannot be used again."""
+        self.policy_version = None
+        self._weights.clear()
+        self.model.to("meta")
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Raises UserError if the prompt is empty, leaves no room for a response, or has an unknown token."""
+        if not prompt.tokens:
+            raise UserError(f"prompt {prompt.id} has no tokens: check its template")
+        if len(prompt.tokens) >= self.max_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self.max_positions} positions, "
+                "which leaves no room for a response: drop or shorten it"
+            )
+        if min(prompt.tokens) < 0 or max(prompt.tokens) >= self.vocab_size:
+            raise UserError(
+                f"prompt {prompt.id} has a token outside the model's vocabulary of {self.vocab_size}: "
+                "was it rendered with another tokenizer?"
+            )
+
+    @torch.inference_mode()
+    def decode(self, rows: list[Row], sampling: Sampling, stop_strings: StopStrings) -> None:
+        """Decodes one turn of a batch to its end, and writes the results into its rows."""
+        logits, cache, mask, lengths = self._prefill(rows)
+        while True:
+            tokens = self._append(rows, logits, sampling, stop_strings)
+            finished = [row.finish_reason is not None for row in rows]
+            if all(finished):
+                return
+            if any(finished):
+                places = order_without(finished)
+                rows = [rows[place] for place in places]
+                kept = torch.tensor(places, device=self._device)
+                cache.batch_select_indices(kept)
+                tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            logits = self.model(
+                input_ids=tokens[:, None],
+                attention_mask=mask,
+                position_ids=lengths[:, None],
+                **{self._cache_argument: cache},
+                use_cache=True,
+            ).logits[:, -1]
+            lengths = lengths + 1
+
+    def _prefill(self, rows: list[Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
+        """Runs each prompt of the batch once, and shares the result between the prompt's rows.
+
+        After the first turn, each row runs its own prompt and tokens.
+
+        Returns:
+            The logits after the prompts [rows, vocabulary], the cache, the attention mask [rows, longest prompt], and
+            the prompts' lengths [rows].
+        """
+        keys = [(row.group, row.index if row.tokens else 0) for row in rows]
+        prompts = {key: (*row.prompt.tokens, *row.tokens) for key, row in zip(keys, rows, strict=True)}
+        lengths = torch.tensor([len(tokens) for tokens in prompts.values()])
+        width = int(lengths.max())
+        mask = (torch.arange(width) >= width - lengths[:, None]).long()
+        padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts.values()])
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        cache = key_value_cache(self.model.config)
+        logits = self.model(
+            input_ids=padded.to(self._device),
+            attention_mask=mask.to(self._device),
+            position_ids=positions.to(self._device),
+            **{self._cache_argument: cache},
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        place = {key: place for place, key in enumerate(prompts)}
+        indices = torch.tensor([place[key] for key in keys], device=self._device)
+        cache.batch_select_indices(indices)
+        return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
+
+    def _append(self, rows: list[Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
+        """Draws a token for every row, appends it, and sets the finish reason of rows that end with it.
+
+        Returns:
+            The tokens [rows].
+        """
+        log_probs = log_distribution(logits, sampling.temperature, sampling.top_p)
+        if log_probs[:, 0].isnan().any():  # a logit that is not finite spoils its whole row
+            raise UserError(
+                f"the weights of {self._model_path} at update {self.policy_version} give logits that are not finite: "
+                "they are damaged, or training has diverged; check the model, or resume from an earlier checkpoint"
+            )
+        if sampling.temperature == 0:
+            tokens = logits.argmax(dim=-1)
+        else:
+            uniforms = torch.tensor([row.uniforms.random() for row in rows], dtype=torch.float64)
+            tokens = draw(log_probs, uniforms.to(self._device))
+        chosen = log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+        for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
+            row.tokens.append(token)
+            row.log_probs.append(log_prob)
+            if token in self._end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
+                row.finish_reason = "stop"
+            elif len(row.tokens) == row.max_tokens:
+                row.finish_reason = "length"
+        return tokens
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens, without special tokens."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
