@@ -15,7 +15,7 @@ from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
 
-_BUCKET_BYTES = 256 * 1024**2
+_BUCKET_BYTES = 256 * 1024**2  # the minimum size of a bucket, except for the last one
 
 
 class Entry(NamedTuple):
@@ -56,7 +56,6 @@ class Gather:
         rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
         shards: logical name -> (number, count) of that shard.
-        bucket_bytes: the minimum size of a bucket, except for the last one.
 
     Raises:
         UserError: a parameter has no row, or a shard of a row is on no rank.
@@ -67,12 +66,9 @@ class Gather:
         rows: Sequence[ParameterMap],
         parameters: Mapping[str, torch.Tensor],
         shards: Mapping[str, Shard],
-        *,
-        bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         self.parameters = parameters
         self._pieces = pieces_of(rows, holders_of(shards))
-        self._bucket_bytes = bucket_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -87,7 +83,7 @@ class Gather:
         A collective: every rank has to consume the whole stream. A tensor may be a view of its bucket, and then keeps
         the whole bucket in memory.
         """
-        for bucket in split(self._pieces, self._elements(self._bucket_bytes)):
+        for bucket in split(self._pieces, self._elements(_BUCKET_BYTES)):
             yield from self._broadcast(bucket)
 
     def _broadcast(self, bucket: Sequence[Sequence[Piece]]) -> Iterator[NamedTensor]:
