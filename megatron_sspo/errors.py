@@ -43,6 +43,11 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an exception's text, or the name of its class if it has no text."""
+    return " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
+
+
 def short_repr(value: Any) -> str:
     """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
     try:

@@ -1,6 +1,6 @@
 """The data types of the training step that several folders share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -165,6 +165,16 @@ class RolloutGroup:
             found.append(self.rollouts[start : start + self.rollouts[start].branches])
             start += self.rollouts[start].branches
         return found
+
+    @property
+    def has_equal_rewards(self) -> bool:
+        """True if all rewards are equal: the advantages are then 0, and the group gives no gradient."""
+        return len({rollout.reward for rollout in self.rollouts}) <= 1
+
+
+def rollouts_of(groups: Iterable[RolloutGroup]) -> list[Rollout]:
+    """Returns the rollouts of all groups, in order."""
+    return [rollout for group in groups for rollout in group.rollouts]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
-from megatron_sspo.types import Rollout, RolloutGroup
+from megatron_sspo.types import Rollout, RolloutGroup, rollouts_of
 
 Batch = Sequence[RolloutGroup]
 Plan = Sequence[Sequence[Sequence[int]]]
@@ -43,7 +43,7 @@ class Holders:
 
     def share(self, batch: Batch, plan: Plan) -> list[RolloutGroup]:
         """Sends from rank 0 the rollouts that each rank computes, without their texts. A collective."""
-        rollouts = [rollout for group in batch for rollout in group.rollouts]
+        rollouts = rollouts_of(batch)
 
         def parcels() -> Iterator[tuple[list[int], dict[int, Rollout]]]:
             for ranks, members in zip(self.ranks, plan, strict=True):
@@ -106,7 +106,7 @@ def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], length
         values: arrays by the number of the rollout in the batch.
         lengths: the length of every rollout's array.
     """
-    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    rollouts = rollouts_of(batch)
     changed = [
         replace(rollout, **{name: values[number]}) if number in values else rollout.outline(**{name: lengths[number]})
         for number, rollout in enumerate(rollouts)
@@ -116,7 +116,7 @@ def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], length
 
 def with_engine_as_old(batch: Batch) -> list[RolloutGroup]:
     """Returns the batch with the engine's log-probs in the place of log π_old."""
-    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    rollouts = rollouts_of(batch)
     changed = [
         rollout.outline(old_log_probs=len(rollout.tokens))
         if rollout.is_outline

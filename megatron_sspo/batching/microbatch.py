@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from megatron_sspo.batching.context import gather_order, zigzag
+from megatron_sspo.batching.context import gather_order, num_parts, round_up, zigzag
 from megatron_sspo.batching.routes import RouterShape, unpack_routes
-from megatron_sspo.batching.row import Pieces, Row, RowPlan, Sequences, Span, num_parts, pieces_of, plan_row
+from megatron_sspo.batching.row import Pieces, Row, RowPlan, Sequences, Span, pieces_of, plan_row
 from megatron_sspo.objective import Segments
 from megatron_sspo.types import Rollout
 
@@ -79,7 +79,7 @@ def make_microbatch(
     sharing = [1] * len(sequences) if sharing is None else sharing
     plan = plan_row(sequences, sharing, num_parts(context_size))
     multiple = num_parts(context_size) * tensor_shards
-    row_tokens = num_tokens or max(multiple, -(-plan.num_tokens // multiple) * multiple)
+    row_tokens = num_tokens or max(multiple, round_up(plan.num_tokens, multiple))
     if row_tokens < plan.num_tokens:
         raise ValueError(f"{num_tokens=} is less than the {plan.num_tokens} tokens of the padded sequences: raise it")
     plan = plan.padded(row_tokens)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron_sspo.batching.context import round_up
 from megatron_sspo.batching.pack import fill, pack
 from megatron_sspo.batching.routes import RouterShape
 from megatron_sspo.batching.work import Work, causal_pairs, masked_pairs
@@ -162,4 +163,4 @@ class Packing:
         return found
 
     def _padded(self, length: int) -> int:
-        return -(-length // self.segment_multiple) * self.segment_multiple
+        return round_up(length, self.segment_multiple)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.context import gathered_places, num_parts, parts_of, round_up
 from megatron_sspo.types import Rollout
 
 Tokens = tuple[int, ...]
@@ -100,7 +100,7 @@ def plan_row(sequences: Sequences, sharing: Sequence[int], pad_to_multiple_of: i
     def add(length: int, position: int, prefix: int) -> int:
         start = segments[-1].stop if segments else 0
         if length:
-            segments.append(Segment(start, start + length + -length % pad_to_multiple_of, position, prefix))
+            segments.append(Segment(start, start + round_up(length, pad_to_multiple_of), position, prefix))
         return start
 
     for group in _in_groups(sequences, sharing):
@@ -163,25 +163,18 @@ def pieces_of(segments: Sequence[Segment], context_rank: int, context_size: int)
     queries, keys = [0], [0]
     rows = [np.empty(0, dtype=np.int64)]
     for start, stop, position, prefix in segments:
-        parts = (context_rank, 2 * context_size - 1 - context_rank) if context_size > 1 else (0,)
         size = (stop - start) // num_parts(context_size)
-        for part in parts:
+        for part in parts_of(context_rank, context_size):
             rows += [np.arange(prefix, prefix + position), np.arange(start, start + (part + 1) * size)]
             queries.append(queries[-1] + size)
             keys.append(keys[-1] + len(rows[-2]) + len(rows[-1]))
     borders = [0, *(segment.stop for segment in segments)]
     sizes = [(b - a, d - c) for (a, b), (c, d) in zip(pairwise(queries), pairwise(keys), strict=True)]
-    place = torch.cat([zigzag(borders, rank, context_size) for rank in range(context_size)]).argsort()
     return Pieces(
         cu_queries=torch.tensor(queries, dtype=torch.int32),
         cu_keys=torch.tensor(keys, dtype=torch.int32),
-        key_rows=place[torch.from_numpy(np.concatenate(rows))],
+        key_rows=gathered_places(borders, context_size)[torch.from_numpy(np.concatenate(rows))],
         most_queries=max(num_queries for num_queries, _ in sizes),
         most_keys=max(num_keys for _, num_keys in sizes),
         num_pairs=sum(num_queries * num_keys for num_queries, num_keys in sizes),
     )
-
-
-def num_parts(context_size: int) -> int:
-    """Returns the number of equal parts into which the zigzag split cuts a segment."""
-    return 2 * context_size if context_size > 1 else 1

@@ -52,6 +52,7 @@ from megatron_sspo.run_folder import sinks
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
+from megatron_sspo.types import rollouts_of
 from megatron_sspo.weights.random import write_random_weights
 
 
@@ -310,7 +311,7 @@ class Job:
         self._profiler.before(self.state.update + 1)
 
     def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
-        lengths = [rollout.num_response_tokens for group in batch for rollout in group.rollouts]
+        lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
         weights = by_sequence(record, lengths)
         with os_errors_as_user_errors(self.folder):
             write_examples(self.folder / sinks.ROLLOUTS, self.state.update, batch, weights, self.tokenizer)

@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 
-from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.context import gathered_places, zigzag
 from megatron_sspo.batching.row import Pieces
 from megatron_sspo.batching.work import QUERIES_AT_ONCE
 from megatron_sspo.policy.shared_prompts.keys import gather_context, take
@@ -157,9 +157,9 @@ class PackedAttention(MegatronModule):
         """Attends to the keys and values of all ranks, whose gradients are summed back to their owners."""
         group = parallel_state.get_context_parallel_group(check_initialized=False)
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
-        order = torch.cat([zigzag(borders, other, num_ranks) for other in range(num_ranks)]).argsort().to(key.device)
+        places = gathered_places(borders, num_ranks).to(key.device)
         key, value = (
-            gather_from_sequence_parallel_region(part.contiguous(), group=group)[order] for part in (key, value)
+            gather_from_sequence_parallel_region(part.contiguous(), group=group)[places] for part in (key, value)
         )
         own = zigzag(borders, rank, num_ranks).to(key.device)
         outputs, first = [], 0

@@ -11,6 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatron_sspo.batching.context import num_parts, round_up
 from megatron_sspo.batching.holders import Holders, with_rollouts
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.batching.plan import Packing, Plan, alike_in, prompt_variants
@@ -21,7 +22,7 @@ from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import RolloutGroup, rollouts_of
 
 Report = dict[str, Any]
 
@@ -68,9 +69,8 @@ class Schedule:
         self._routing = routing
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
         # a segment of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
-        segment_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
-        whole = segment_multiple * self._tensor_shards
-        self._length = -(-run.tokens_per_microbatch // whole) * whole
+        segment_multiple = num_parts(run.parallel.context)
+        self._length = round_up(run.tokens_per_microbatch, segment_multiple * self._tensor_shards)
         self._packing = Packing(
             num_ranks=parallel_state.get_data_parallel_world_size(),
             max_tokens=run.tokens_per_microbatch,
@@ -92,10 +92,10 @@ class Schedule:
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        has_routes = any(rollout.routes is not None for group in batch for rollout in group.rollouts)
+        has_routes = any(rollout.routes is not None for rollout in rollouts_of(batch))
         if self.share_prompts and self._routing and has_routes:
             found = prompt_variants(batch, self._routing.shape) if agree.is_main() else []
-            rollouts = [rollout for group in batch for rollout in group.rollouts]
+            rollouts = rollouts_of(batch)
             variants = zip(rollouts, agree.broadcast_from_rank_0(found), strict=True)
             batch = with_rollouts(batch, [replace(rollout, prompt_variant=number) for rollout, number in variants])
         return self._holders.share(batch, _numbers(self._plan(batch)))

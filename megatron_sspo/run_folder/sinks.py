@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.run_folder import trackers
@@ -86,8 +86,8 @@ class MetricsWriter:
             yield
         except Exception as error:
             self._trackers.remove(tracker)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            _log.warning("%s gets no metrics %s, because it failed: %s", type(tracker).__name__, when, reason)
+            name = type(tracker).__name__
+            _log.warning("%s gets no metrics %s, because it failed: %s", name, when, first_line(error))
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.batching.row import Pieces, Segment, pieces_of
+from megatron_sspo.errors import first_line
 from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, gather_context, take
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.processes import agree
@@ -91,7 +92,7 @@ def refusal(layer: Any, device: torch.device) -> str:
     try:
         found = _with_gradients(layer.core_attention.attend, inputs, pieces)
     except Exception as error:  # of many kinds: an assertion, no kernel for the mask, an error of CUDA
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return first_line(error)
     expected = _with_gradients(_plain, [values.float() for values in inputs], pieces)
     for name, one, other in zip(("output", "query", "key", "value"), found, expected, strict=True):
         error = float((one.float() - other).abs().max() / other.abs().max())
