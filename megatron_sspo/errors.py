@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_MOST_SHOWN = 80  # characters of a value
+_MAX_SHOWN = 80  # characters of a value
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -54,4 +54,4 @@ def short_repr(value: Any) -> str:
         text = repr(value)
     except ValueError:  # an integer of more than 4,300 digits
         return "a number of thousands of digits"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -181,7 +181,9 @@ def rollouts_of(groups: Iterable[RolloutGroup]) -> list[Rollout]:
 class Sampling:
     """Sampling parameters. `temperature` 0 is greedy decoding."""
 
-    max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
+    max_tokens: Count = (
+        512  # the largest number of tokens of a response: of all turns and the observations between them
+    )
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
     stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
@@ -195,11 +197,11 @@ class Endpoint:
     """
 
     address: Line = "127.0.0.1"  # the address that the endpoint listens on
-    max_episodes: Count = 64  # episodes in progress at the same time, on each process that generates
-    max_turns: Count = 64  # requests of an episode that are answered
-    max_branches: Count = 8  # rollouts that an episode may become
-    max_concurrent: Count = 8  # requests of an episode in progress at the same time
-    seconds: Positive = 1800.0  # after which an episode is cancelled; waiting for the policy counts
+    max_episodes: Count = 64  # the largest number of episodes in progress on each process that generates
+    max_turns: Count = 64  # the largest number of requests of an episode that are answered
+    max_branches: Count = 8  # the largest number of rollouts that an episode may become
+    max_concurrent: Count = 8  # the largest number of requests in progress of an episode
+    seconds: Positive = 1800.0  # the time after which an episode is cancelled; waiting for the policy counts
     # what happens to requests that prescribe the form of their answer: refused, or answered and not learned from
     forced_turns: Literal["refuse", "observe"] = "refuse"
     failure_reward: Finite = 0.0  # of an episode that is cancelled, or whose agent raises

@@ -19,7 +19,8 @@ class Agents:
     Args:
         agent: the agent.
         limits: the limits of an episode.
-        max_prompt_tokens: most tokens of a prompt; with the sampling parameters' `max_tokens` it bounds a conversation.
+        max_prompt_tokens: the largest number of tokens of a prompt; with the sampling parameters' `max_tokens` it
+            bounds a conversation.
     """
 
     stop: Sequence[str] = ()

@@ -72,14 +72,14 @@ class Pieces:
     cu_queries: torch.Tensor  # [pieces + 1] int32: borders of the pieces in the rank's tokens
     cu_keys: torch.Tensor  # [pieces + 1] int32: borders of the pieces in `key_rows`
     key_rows: torch.Tensor  # [K] int64: the keys' places among the tokens of all context-parallel ranks, rank by rank
-    most_queries: int  # of a piece
-    most_keys: int  # of a piece
+    max_queries: int  # of a piece
+    max_keys: int  # of a piece
     num_pairs: int  # (query, key) pairs of all pieces, including those that the causal mask hides
 
     @property
     def padding(self) -> float:
         """The pairs that padding adds to a piece on average, if all have the largest numbers of queries and of keys."""
-        return self.most_queries * self.most_keys - self.num_pairs / (len(self.cu_queries) - 1)
+        return self.max_queries * self.max_keys - self.num_pairs / (len(self.cu_queries) - 1)
 
     def to(self, device: torch.device) -> "Pieces":
         """Returns a copy on `device`."""
@@ -174,7 +174,7 @@ def pieces_of(segments: Sequence[Segment], context_rank: int, context_size: int)
         cu_queries=torch.tensor(queries, dtype=torch.int32),
         cu_keys=torch.tensor(keys, dtype=torch.int32),
         key_rows=gathered_places(borders, context_size)[torch.from_numpy(np.concatenate(rows))],
-        most_queries=max(num_queries for num_queries, _ in sizes),
-        most_keys=max(num_keys for _, num_keys in sizes),
+        max_queries=max(num_queries for num_queries, _ in sizes),
+        max_keys=max(num_keys for _, num_keys in sizes),
         num_pairs=sum(num_queries * num_keys for num_queries, num_keys in sizes),
     )

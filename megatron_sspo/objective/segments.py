@@ -82,7 +82,7 @@ class Segments:
                 "more noise to a sequence's mean log ratio than the policy moves in a step"
             )
 
-    def are_of_tokens(self, name: str, values: Tensor) -> bool:
+    def are_per_token(self, name: str, values: Tensor) -> bool:
         """Returns whether `values` are [T] and not [S]. If T = S they are [S]: `with_empty` makes S another number.
 
         Raises:

@@ -16,16 +16,16 @@ from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
-from megatron_sspo.policy.metrics import UpdateRecord, merge
+from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
-from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
+from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.options import model_errors
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
-from megatron_sspo.policy.with_cuda.fast_fields import describe
+from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
@@ -76,8 +76,8 @@ class Policy:
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
-        self.chunks = wrap(self.transformer, self.ddp, chunks)
-        self.kernels = describe(self.transformer, self.ddp)
+        self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
+        self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
             share_prompts = False
             self.kernels += (
@@ -160,7 +160,7 @@ class Policy:
         gathered = self._schedule.gather_reports(reports)
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
         if agree.is_main():
-            record = merge(gathered, order=rank_batch.order, divisor=divisor)
+            record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:

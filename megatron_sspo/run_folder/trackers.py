@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
 _MLFLOW_NAME = re.compile(r"[^\w./\- :]")  # characters that MLflow refuses in a name, as in pass@1
-_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # most parameters of a request, and most characters of a value
+_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # of parameters in a request, of characters in a value
 
 
 @dataclass(frozen=True)

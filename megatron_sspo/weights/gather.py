@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from megatron_sspo.weights.collectors import MOST_COLLECTORS, Lot, assign, lots, row_size, source, split
+from megatron_sspo.weights.collectors import MAX_COLLECTORS, Lot, assign, lots, row_size, source, split
 from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
@@ -106,20 +106,20 @@ class Gather:
         for lot in lots({0: self._pieces}, elements=self._elements(bucket_bytes)):
             yield from self._collect(lot) or ()
 
-    def collectors(self, *, most: int = MOST_COLLECTORS) -> list[int]:
+    def collectors(self, *, max_collectors: int = MAX_COLLECTORS) -> list[int]:
         """Returns the ranks that `parts` has, in order."""
-        return list(assign(self._pieces, most=most))
+        return list(assign(self._pieces, max_collectors=max_collectors))
 
-    def parts(self, *, bucket_bytes: int, most: int = MOST_COLLECTORS) -> Iterator[Part]:
+    def parts(self, *, bucket_bytes: int, max_collectors: int = MAX_COLLECTORS) -> Iterator[Part]:
         """Yields all weights, each on one rank alone, near to where its shards are; every rank gets all parts' entries.
 
         A collective: every rank has to consume the whole stream.
 
         Args:
             bucket_bytes: the minimum size of a part, except for the last one of a rank.
-            most: the largest number of ranks that put weights together.
+            max_collectors: the largest number of ranks that put weights together.
         """
-        for lot in lots(assign(self._pieces, most=most), elements=self._elements(bucket_bytes)):
+        for lot in lots(assign(self._pieces, max_collectors=max_collectors), elements=self._elements(bucket_bytes)):
             rows = [pieces[0].row for pieces in lot.rows]
             sizes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
             entries = [Entry(name, shape, self._sample.dtype) for name, shape in sizes]

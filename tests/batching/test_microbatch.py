@@ -210,7 +210,7 @@ def test_a_shared_prompt_is_in_the_row_once():
     assert microbatch.response_tokens.tolist() == [21, 22, 23, 24, 25]
     assert microbatch.segments.lengths.tolist() == [2, 0, 1, 2]
     pieces = microbatch.pieces
-    assert pieces is not None and (pieces.most_queries, pieces.most_keys) == (3, 5)
+    assert pieces is not None and (pieces.max_queries, pieces.max_keys) == (3, 5)
     assert pieces.cu_queries.tolist() == [0, 2, 5, 6, 8, 11]
     keys = [rows.tolist() for rows in pieces.key_rows.tensor_split(pieces.cu_keys[1:-1].long())]
     assert keys == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 5], [0, 1, 6, 7], [8, 9, 10]]

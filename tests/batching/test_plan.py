@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_sspo.batching.pack import pack
-from megatron_sspo.batching.plan import Alike, Packing
+from megatron_sspo.batching.plan import Packing, SharingCandidates
 from megatron_sspo.batching.work import Work
 from megatron_sspo.errors import UserError
 
@@ -14,7 +14,7 @@ def groups_of(*groups):
     """Returns groups from (tokens of the prompt, tokens of each response)."""
     found, number = [], 0
     for prompt, responses in groups:
-        found.append(Alike(prompt, responses, range(number, number + len(responses))))
+        found.append(SharingCandidates(prompt, responses, range(number, number + len(responses))))
         number += len(responses)
     return found
 

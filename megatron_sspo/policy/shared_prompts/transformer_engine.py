@@ -52,8 +52,8 @@ class SharedPromptAttention:
                 attn_mask_type="padding_causal_bottom_right",
                 cu_seqlens_q=pieces.cu_queries,
                 cu_seqlens_kv=pieces.cu_keys,
-                max_seqlen_q=pieces.most_queries,
-                max_seqlen_kv=pieces.most_keys,
+                max_seqlen_q=pieces.max_queries,
+                max_seqlen_kv=pieces.max_keys,
             )
 
 

@@ -208,11 +208,11 @@ class Requests:
         """Returns whether requests can be routed: there is no router, or it works."""
         return self._router is None or self._router.is_ready
 
-    async def _pick(self, turn: int) -> Server:
+    async def _pick(self, number: int) -> Server:
         """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
         while not self._is_router_ready:
             await asyncio.sleep(_POLL_SECONDS)
-        return await self.pool.pick(turn)
+        return await self.pool.pick(number)
 
     async def _send(
         self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse, schema: str

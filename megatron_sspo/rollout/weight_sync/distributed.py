@@ -15,7 +15,7 @@ from megatron_sspo.rollout.weight_sync.outbox import Outbox
 from megatron_sspo.rollout.weight_sync.session import (
     NamedTensor,
     Observe,
-    Requests,
+    PendingRequests,
     SyncSession,
     Transport,
     at_rank_0,
@@ -151,7 +151,7 @@ class DistributedTransport(Transport):
         return self._agree(signals, self._group is not None or rank not in self._senders)
 
     def _join(
-        self, plan: _Plan, sender: int, port: int, turn: int, signals: Signals, requests: Requests | None
+        self, plan: _Plan, sender: int, port: int, turn: int, signals: Signals, requests: PendingRequests | None
     ) -> None:
         join = partial(groups.join, self._address, port, plan.size, _group_name(plan.name, sender))
         has_failed = signals.is_stopped if requests is None else requests.has_failed
@@ -223,7 +223,7 @@ class DistributedTransport(Transport):
             observes=observes,
         )
 
-    def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> Requests:
+    def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> PendingRequests:
         """Asks the servers to join a sender's group."""
         contents = {
             key: {
@@ -238,7 +238,7 @@ class DistributedTransport(Transport):
         }
         return session.start_each("/init_weights_update_group", contents)
 
-    def _announce(self, session: SyncSession, part: Part, signals: Signals) -> Requests:
+    def _announce(self, session: SyncSession, part: Part, signals: Signals) -> PendingRequests:
         """Asks the servers to receive a part, and gives its sender the turn."""
         content = {
             "names": [entry.name for entry in part.entries],
@@ -253,7 +253,7 @@ class DistributedTransport(Transport):
         signals.give_turn()
         return requests
 
-    def _finish(self, session: SyncSession, requests: Requests, signals: Signals) -> None:
+    def _finish(self, session: SyncSession, requests: PendingRequests, signals: Signals) -> None:
         """Waits for the servers' answers; if a server or a broadcast fails, the sync is stopped."""
         seconds = None
         while not requests.wait(_POLL_SECONDS):

@@ -1,4 +1,4 @@
-"""Writes metrics: always as JSONL, and to the trackers that the run asks for."""
+"""The rows of metrics in a run's files, written as JSONL and sent to the trackers, and read again."""
 
 import io
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
 _log = logging.getLogger(__name__)
-_MOST_UPDATES = 10**15  # a larger number in a row is an error
+_MAX_UPDATES = 10**15  # a larger number in a row is an error
 
 
 class MetricsWriter:
@@ -162,7 +162,7 @@ def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
     if not isinstance(row, dict) or "update" not in row:
         raise UserError(f"{where} has no update: fix or remove the line")
     update = row["update"]
-    if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
+    if not isinstance(update, (int, float)) or not 0 <= update < _MAX_UPDATES:
         raise UserError(f"{where} has update {short_repr(update)}: fix or remove the line")
     return row
 
