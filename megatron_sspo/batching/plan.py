@@ -78,14 +78,14 @@ class Packing:
     Attributes:
         num_ranks: the number of data-parallel ranks.
         max_tokens: the largest number of tokens of a microbatch.
-        segment_multiple: divisor of the length of a segment of the row.
+        section_multiple: divisor of the length of a section of the row.
         multiple_of: divisor of the number of microbatches of a rank.
         work: what tokens and attention cost; by default every token costs the same.
     """
 
     num_ranks: int
     max_tokens: int
-    segment_multiple: int = 1
+    section_multiple: int = 1
     multiple_of: int = 1
     work: Work = Work(token=1, pair=0)
 
@@ -166,4 +166,4 @@ class Packing:
         return found
 
     def _padded(self, length: int) -> int:
-        return round_up(length, self.segment_multiple)
+        return round_up(length, self.section_multiple)

@@ -135,15 +135,7 @@ class Job:
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )
         if self._newest is not None:
-            newest = self._newest
-            extra = self._read_state(newest)
-            is_other = agree.run_on_rank_0(lambda: has_other_layout(run, newest))
-            with self._watchdog.allow_silence():
-                (self.policy.load_resharded if is_other else self.policy.load)(newest / "trainer")
-            self.prompts.restore(extra["prompts"])
-            self.cycles.restore(extra["cycles"])
-            self.state.batches = self.policy.share(self.state.batches)
-            self.checkpoints.newest = self.state.update
+            self._restore(self._newest)
         check_updates(self._profiled, self.state.update, run.num_updates)
         agree.run_on_rank_0(lambda: self._open_records(stack))
         self._evaluations = Evaluations(
@@ -174,6 +166,17 @@ class Job:
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
         self._profiler.before(self.state.update + 1)
+
+    def _restore(self, checkpoint: Path) -> None:
+        """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
+        extra = self._read_state(checkpoint)
+        is_other_layout = agree.run_on_rank_0(lambda: has_other_layout(self.run, checkpoint))
+        with self._watchdog.allow_silence():
+            (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
+        self.prompts.restore(extra["prompts"])
+        self.cycles.restore(extra["cycles"])
+        self.state.batches = self.policy.share(self.state.batches)
+        self.checkpoints.newest = self.state.update
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""

@@ -24,7 +24,7 @@ from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
-from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
+from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
@@ -33,7 +33,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.gather import GatherPlan
 
 
 class Policy:
@@ -70,7 +70,7 @@ class Policy:
         with model_errors(run.megatron):
             chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
-        self._gather = make_gather(chunks, self.rows)
+        self._gather_plan = make_gather_plan(chunks, self.rows)
         # the reference policy's weights, kept on the host because they are not used most of the time
         parameters = [p for chunk in chunks for p in chunk.parameters()] if run.needs_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
@@ -188,13 +188,13 @@ class Policy:
 
     # ------------------------------------------------------------------ weights out, state out and in
 
-    def weights(self) -> Gather:
-        """Returns the weights; iterating over them yields (Hugging Face name, tensor) on every rank.
+    def weights(self) -> GatherPlan:
+        """Returns the plan that gathers the weights; its iteration yields (Hugging Face name, tensor) on every rank.
 
-        Every rank has to consume the whole stream before the next update.
+        The plan reads the parameters themselves, so every rank has to consume the whole stream before the next update.
         """
         self._finish_step()
-        return self._gather
+        return self._gather_plan
 
     def export(self, path: Path) -> None:
         """Writes a Hugging Face folder that Transformers loads. Rank 0 writes it and renames it when complete."""

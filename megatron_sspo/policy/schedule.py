@@ -68,13 +68,13 @@ class Schedule:
         self._parallel = run.parallel
         self._routing = routing
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
-        # a segment of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
-        segment_multiple = num_parts(run.parallel.context)
-        self._length = round_up(run.tokens_per_microbatch, segment_multiple * self._tensor_shards)
+        # a section of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
+        section_multiple = num_parts(run.parallel.context)
+        self._length = round_up(run.tokens_per_microbatch, section_multiple * self._tensor_shards)
         self._packing = Packing(
             num_ranks=parallel_state.get_data_parallel_world_size(),
             max_tokens=run.tokens_per_microbatch,
-            segment_multiple=segment_multiple,
+            section_multiple=section_multiple,
             multiple_of=run.parallel.pipeline if run.parallel.virtual_pipeline > 1 else 1,
             work=work_of(transformer),
         )

@@ -46,11 +46,12 @@ class Part:
     tensors: Sequence[NamedTensor] | None
 
 
-class Gather:
-    """A plan of which rank sends which shards, made once. It can be carried out again and again, in three ways.
+class GatherPlan:
+    """The plan by which shards become whole tensors: which rank sends which shards. It is made once and used often.
 
-    Every rank walks the same list and takes part in each step, so that ranks cannot deadlock. A rank holds its own
-    shards and a few buckets, never the whole model.
+    It is carried out in one of three ways: iteration gives all tensors to every rank, `at_rank_0` to rank 0, and
+    `parts` to several ranks, each its own. Every rank walks the same list and takes part in each step, so that ranks cannot
+    deadlock. A rank holds its own shards and a few buckets, never the whole model.
 
     Args:
         rows: the weight table, in the order in which tensors are yielded.

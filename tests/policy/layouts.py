@@ -407,7 +407,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
 
     from megatron_sspo.policy.names import logical_parameters
     from megatron_sspo.policy.weights import shard_of
-    from megatron_sspo.weights.gather import Gather
+    from megatron_sspo.weights.gather import GatherPlan
 
     for chunk in policy.chunks:
         for buffer in chunk.buffers + chunk.expert_parallel_buffers:
@@ -419,7 +419,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
     for name, parameter in logical_parameters([chunk.module for chunk in policy.chunks]):
         gradients.setdefault(name, parameter.main_grad)
     rows = {row.name: row for row in policy.rows}
-    gather = Gather(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
+    gather = GatherPlan(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
     return {name: tensor.clone() for name, tensor in gather}
 
 

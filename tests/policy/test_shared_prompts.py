@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_policy import log_probs, make_run, read_batch, reference
 
-from megatron_sspo.batching.row import Segment, pieces_of
+from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy import attention
@@ -109,7 +109,7 @@ def test_sharing_together_with_losses_of_the_routers_is_refused(folders, device,
 @pytest.mark.parametrize(("context_rank", "context_size"), [(0, 1), (0, 2), (1, 2)])
 def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, monkeypatch):
     borders = [(0, 8, 0, 0), (8, 12, 6, 0), (12, 24, 6, 0), (24, 28, 0, 0), (28, 40, 0, 0), (40, 44, 9, 28)]
-    pieces = pieces_of([Segment(*border) for border in borders], context_rank, context_size)
+    pieces = pieces_of([Section(*border) for border in borders], context_rank, context_size)
     generator = torch.Generator().manual_seed(0)
     shapes = [(44 // context_size, 4, 8), (44, 2, 8), (44, 2, 8)]
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]

@@ -22,7 +22,7 @@ from megatron_sspo.rollout.weight_sync.session import (
     buckets,
 )
 from megatron_sspo.rollout.weight_sync.signals import Signals
-from megatron_sspo.weights.gather import Entry, Gather, Part
+from megatron_sspo.weights.gather import Entry, GatherPlan, Part
 
 _JOIN_SECONDS = 200.0  # for all ranks of all servers to join a group
 _ANSWER_SECONDS = 30.0  # for the other servers to notice that a group is lost; then they are restarted
@@ -111,7 +111,7 @@ class DistributedTransport(Transport):
         self, tensors: Iterable[NamedTensor], session: SyncSession | None = None, observe: Observe | None = None
     ) -> bool:
         """Sends all weights, and returns whether every server has them. A collective; only rank 0 has a session."""
-        senders = tensors.collectors() if isinstance(tensors, Gather) else [0]
+        senders = tensors.collectors() if isinstance(tensors, GatherPlan) else [0]
         signals = Signals()
         plan = None if session is None else self._plan(session, senders, signals, observe is not None)
         plan = agree.broadcast_from_rank_0(plan)
@@ -121,7 +121,7 @@ class DistributedTransport(Transport):
             if plan.ports:
                 self.close()
         self._name, self._senders = plan.name, senders
-        if not isinstance(tensors, Gather):
+        if not isinstance(tensors, GatherPlan):
             tensors, observe = (tensors if observe is None else observe(tensors)), None
         is_complete = plan.has_servers
         if is_complete and plan.ports:
@@ -131,7 +131,7 @@ class DistributedTransport(Transport):
             group = self._forget()
             if group is not None:
                 groups.abort(group)
-        elif plan.observes and isinstance(tensors, Gather):
+        elif plan.observes and isinstance(tensors, GatherPlan):
             for _ in at_rank_0(tensors, observe):
                 pass
         return is_complete
@@ -188,7 +188,7 @@ class DistributedTransport(Transport):
 
     def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
         """Yields the parts of a plan. A stream has all its parts on rank 0, and none on other ranks. A collective."""
-        if isinstance(tensors, Gather):
+        if isinstance(tensors, GatherPlan):
             yield from tensors.parts(bucket_bytes=self._bucket_bytes)
         elif agree.is_main():
             for bucket in buckets(tensors, self._bucket_bytes):

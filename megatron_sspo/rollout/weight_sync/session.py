@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from megatron_sspo.rollout.servers.client import Client, ServerError
-from megatron_sspo.weights.gather import Gather, NamedTensor
+from megatron_sspo.weights.gather import GatherPlan, NamedTensor
 
 Observe = Callable[[Iterable[NamedTensor]], Iterable[NamedTensor]]
 """A function that yields a stream unchanged and reads it on the way, for example to compute checksums."""
@@ -132,7 +132,7 @@ class SyncSession:
 
 def at_rank_0(tensors: Iterable[NamedTensor], observe: Observe | None = None) -> Iterable[NamedTensor]:
     """Returns a stream of all weights on rank 0; the other ranks only send theirs. A collective."""
-    stream = tensors.at_rank_0() if isinstance(tensors, Gather) else tensors
+    stream = tensors.at_rank_0() if isinstance(tensors, GatherPlan) else tensors
     return stream if observe is None else observe(stream)
 
 
