@@ -132,6 +132,16 @@ class Rollout(EqualByArrays):
         return sum(self.reward_parts.values())
 
 
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns spans (policy version, number of tokens) with neighbours of the same version joined."""
+    found: list[tuple[int, int]] = []
+    for version, count in spans:
+        if found and found[-1][0] == version:
+            count += found.pop()[1]
+        found.append((version, count))
+    return found
+
+
 _STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron_sspo.agent.protocol import Agent
+from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.types import Endpoint, Prompt
 
 _CLOSE_SECONDS = 10.0
@@ -63,11 +64,7 @@ class Agents:
             return
 
         async def end() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            await cancel_all_others(_CLOSE_SECONDS)
             if close := getattr(self._agent, "close", None):
                 await close()
 

@@ -161,10 +161,14 @@ def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
         raise UserError(f"{where} is not JSON ({error}): fix or remove the line") from error
     if not isinstance(row, dict) or "update" not in row:
         raise UserError(f"{where} has no update: fix or remove the line")
-    update = row["update"]
-    if not isinstance(update, (int, float)) or not 0 <= update < _MAX_UPDATES:
-        raise UserError(f"{where} has update {short_repr(update)}: fix or remove the line")
+    if not is_update(row["update"]):
+        raise UserError(f"{where} has update {short_repr(row['update'])}: fix or remove the line")
     return row
+
+
+def is_update(value: Any) -> bool:
+    """Returns whether a value can be the `update` of a row."""
+    return isinstance(value, (int, float)) and 0 <= value < _MAX_UPDATES
 
 
 def _as_numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -50,8 +50,8 @@ class GatherPlan:
     """The plan by which shards become whole tensors: which rank sends which shards. It is made once and used often.
 
     It is carried out in one of three ways: iteration gives all tensors to every rank, `at_rank_0` to rank 0, and
-    `parts` to several ranks, each its own. Every rank walks the same list and takes part in each step, so that ranks cannot
-    deadlock. A rank holds its own shards and a few buckets, never the whole model.
+    `parts` to several ranks, each its own. Every rank walks the same list and takes part in each step, so that ranks
+    cannot deadlock. A rank holds its own shards and a few buckets, never the whole model.
 
     Args:
         rows: the weight table, in the order in which tensors are yielded.

@@ -8,11 +8,11 @@ from typing import Any, BinaryIO
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
+from megatron_sspo.run_folder.metrics_files import is_update
 
 _MAX_BYTES = 1 << 20  # of one part, some 700 rows of metrics
 _LONGEST_LINE = 1 << 22
 _MARK = 64  # bytes before a position, whose checksum tells whether the rows before it have changed
-_MAX_UPDATES = 10**15
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read_part(path: Path, cursor: str, *, max_bytes: int = _MAX_BYTES) -> Part:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     lines = [line for line in whole.split(b"\n") if line.strip()]
-    rows = [row for row in map(parse_object, lines) if row is not None and _is_row(row)]
+    rows = [row for row in map(parse_object, lines) if row is not None and is_update(row.get("update"))]
     return Part(
         rows,
         f"{end}-{mark}",
@@ -77,11 +77,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _is_row(row: dict[str, Any]) -> bool:
-    update = row.get("update")
-    return isinstance(update, (int, float)) and 0 <= update < _MAX_UPDATES
 
 
 def _position(file: BinaryIO, cursor: str) -> int:

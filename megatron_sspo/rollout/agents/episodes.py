@@ -10,11 +10,11 @@ from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.protocol import reward_parts
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
-from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 _MAX_UNANSWERED = 16  # episodes at the start of a run

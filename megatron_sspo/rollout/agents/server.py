@@ -8,12 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
 from megatron_sspo.rollout.agents.strict_json import read_json
-from megatron_sspo.rollout.tasks import cancel
 
 _MAX_BYTES = 8 << 20  # of the body of a request
 _BODY_SECONDS = 30.0  # in which the body has to arrive

@@ -14,6 +14,7 @@ from typing import Any
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.engine import NeedsWeights
@@ -23,7 +24,6 @@ from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
-from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
