@@ -144,7 +144,7 @@ def _without_collection() -> Iterator[None]:
 @contextmanager
 def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
     """Counts the parts of the policy under their own categories and phases, and gives it sizes in place of weights."""
-    in_build, in_wrap, in_optimizer = policy.build_chunks, policy.wrap, policy.make_optimizer
+    in_build, in_wrap, in_optimizer = policy.build_chunks, policy.wrap_in_ddp, policy.make_optimizer
 
     def counted(category: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **options: Any) -> Any:

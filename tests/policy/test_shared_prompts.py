@@ -46,10 +46,10 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("most_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
+@pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
 @pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096)])
-def test_the_gradient_is_that_of_separate_rows(kind, tokens, most_padding, folders, batches, device, monkeypatch):
-    monkeypatch.setattr(attention, "_CALL", most_padding)
+def test_the_gradient_is_that_of_separate_rows(kind, tokens, max_padding, folders, batches, device, monkeypatch):
+    monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
     batch = read_batch(batches[kind])
     policies = [make_policy(folders[kind], device, share=share, tokens=tokens) for share in (True, False)]
     shared, separate = (sharing_of(policy, batch) for policy in policies)
@@ -115,11 +115,11 @@ def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, m
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
     attend, weights = PackedAttention(SimpleNamespace(kv_channels=8, attention_dropout=0.0), 1, None, None), None
     found = {}
-    for most_padding in (math.inf, -1):
-        monkeypatch.setattr(attention, "_CALL", most_padding)
+    for max_padding in (math.inf, -1):
+        monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
         output = attend(*inputs, packed_seq_params=SharedSeqParams(pieces=pieces))
         weights = torch.randn(output.shape, generator=generator) if weights is None else weights
-        found[most_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
+        found[max_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
     torch.testing.assert_close(found[math.inf], found[-1], rtol=0, atol=1e-12)
     assert all(tensor.norm() > 1 for tensor in found[-1])
 
