@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attend
 
-from megatron_sspo.batching.row import Segment, pieces_of
+from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.policy import attention
 from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
@@ -77,17 +77,17 @@ def main() -> None:
 
 def shared_prompts(heads: int, dimension: int, prompt: int, longest: int, passes: int) -> tuple[float, float, float]:
     """Returns a piece's multiplications with padding, and the milliseconds of padded calls and of a call for each."""
-    segments: list[Segment] = []
+    sections: list[Section] = []
     for _ in range(16):
-        first = segments[-1].stop if segments else 0
-        segments.append(Segment(first, first + prompt, 0, 0))
+        first = sections[-1].stop if sections else 0
+        sections.append(Section(first, first + prompt, 0, 0))
         for i in range(8):
-            start = segments[-1].stop
-            segments.append(Segment(start, start + longest - i * longest // 12, prompt, first))
-    pieces = pieces_of(segments, 0, 1)
+            start = sections[-1].stop
+            sections.append(Section(start, start + longest - i * longest // 12, prompt, first))
+    pieces = pieces_of(sections, 0, 1)
     row = SharedSeqParams(pieces=pieces)
     layer = PackedAttention(SimpleNamespace(kv_channels=dimension, attention_dropout=0.0), 1, None, None)
-    tensors = [torch.randn(segments[-1].stop, heads, dimension, requires_grad=True) for _ in range(3)]
+    tensors = [torch.randn(sections[-1].stop, heads, dimension, requires_grad=True) for _ in range(3)]
     times: dict[float, list[float]] = {float("inf"): [], -1.0: []}
     for _ in range(passes):
         for limit, column in times.items():

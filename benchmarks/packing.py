@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from megatron_sspo.batching.pack import pack
-from megatron_sspo.batching.plan import Alike, Packing
+from megatron_sspo.batching.plan import Packing, SharingCandidates
 from megatron_sspo.batching.plan import Plan as SharedPlan
 from megatron_sspo.batching.work import Work
 
@@ -91,24 +91,24 @@ def time_shared(size: int) -> None:
             print(f"| {max_tokens:,} | {name} | {' | '.join(row)} |", flush=True)
 
 
-def in_groups(lengths: list[int], group_size: int, longest: int) -> list[Alike]:
+def in_groups(lengths: list[int], group_size: int, longest: int) -> list[SharingCandidates]:
     """Returns groups of responses to prompts of up to an eighth of the longest sequence."""
     random, groups = np.random.default_rng(1), []
     for first in range(0, len(lengths), group_size):
-        numbers = range(first, min(first + group_size, len(lengths)))
+        indices = range(first, min(first + group_size, len(lengths)))
         prompt = int(random.integers(2, longest // 8))
-        groups.append(Alike(prompt, [min(lengths[i], longest - prompt) for i in numbers], numbers))
+        groups.append(SharingCandidates(prompt, [min(lengths[i], longest - prompt) for i in indices], indices))
     return groups
 
 
-def tokens_of(packing: Packing, groups: Sequence[Alike], plan: SharedPlan) -> list[list[int]]:
+def tokens_of(packing: Packing, groups: Sequence[SharingCandidates], plan: SharedPlan) -> list[list[int]]:
     """Returns the tokens of each rank's microbatches; checks that the plan has every sequence once."""
-    group_of = {number: group for group in groups for number in group.numbers}
+    group_of = {index: group for group in groups for index in group.indices}
 
     def tokens(part: Sequence[int]) -> int:
         group = group_of[part[0]]
-        assert set(part) <= set(group.numbers)
-        return packing.part_tokens(group.prompt, [group.responses[i - group.numbers[0]] for i in part])
+        assert set(part) <= set(group.indices)
+        return packing.part_tokens(group.prompt, [group.responses[i - group.indices[0]] for i in part])
 
     assert sorted(i for of_rank in plan for parts in of_rank for part in parts for i in part) == sorted(group_of)
     return [[sum(map(tokens, parts)) for parts in of_rank] for of_rank in plan]

@@ -31,7 +31,7 @@ from megatron_sspo.rehearsal.fake_world import Shardings
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.run import Model, Parallel, Prompts, Run
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.gather import GatherPlan
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"
 BASELINE_TENSORS = 300
@@ -87,7 +87,7 @@ def print_row(name: str, seconds: float, some: Sequence[Named], baseline: float)
     print(f"{name:26}{seconds:>10.2f}{each * 1e6:>14.0f}{size / seconds:>8.1f}{each / baseline:>14.4f}", flush=True)
 
 
-def gather_of(config: dict[str, Any], rank: int, world_size: int) -> Gather:
+def gather_of(config: dict[str, Any], rank: int, world_size: int) -> GatherPlan:
     """Returns the plan of a trainer process that holds its shards of the weights."""
     layout = Parallel(data=2, pipeline=world_size // 2, expert=2)
     weights = dict(random_weights(config))
@@ -99,7 +99,7 @@ def gather_of(config: dict[str, Any], rank: int, world_size: int) -> Gather:
         return weights[name].narrow(dim, start, stop - start)
 
     parameters = {row.name: row.to_megatron(read, *shards[row.name]).clone() for row in rows if row.name in shards}
-    return Gather(rows, parameters, shards)
+    return GatherPlan(rows, parameters, shards)
 
 
 def sync_from_several(

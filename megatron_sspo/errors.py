@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_MOST_SHOWN = 80  # characters of a value
+_MAX_SHOWN = 80  # characters of a value
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -43,10 +43,15 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an exception's text, or the name of its class if it has no text."""
+    return " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
+
+
 def short_repr(value: Any) -> str:
     """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more than 4,300 digits
         return "a number of thousands of digits"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -45,21 +45,21 @@ class Model:
 
     path: FilePath  # a Hugging Face folder: config.json, tokenizer and, unless init is "random", safetensors
     init: Literal["pretrained", "random"] = "pretrained"  # the folder's weights, or weights drawn by the seed
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of parameters and activations; gradients add up in float32
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of parameters and activations; gradients are summed in float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
     """The parallel layout: data × tensor × pipeline × context ranks; experts are sharded over these same ranks."""
 
-    data: Count = 1  # ranks that share each batch
-    tensor: Count = 1  # ranks that share each matrix outside of experts
-    pipeline: Count = 1  # stages of layers
+    data: Count = 1  # data-parallel ranks, which share each batch
+    tensor: Count = 1  # tensor-parallel ranks, which share each matrix outside of experts
+    pipeline: Count = 1  # pipeline stages of layers
     virtual_pipeline: Count = 1  # model chunks per pipeline stage (interleaved schedule above 1)
-    context: Count = 1  # ranks that share each sequence
-    expert: Count = 1  # ranks that share the experts of a layer
-    expert_tensor: Count = 1  # ranks that share each matrix of an expert
-    sequence: bool = False  # sequence parallelism; Megatron requires it for experts with tensor parallelism
+    context: Count = 1  # context-parallel ranks, which share each sequence
+    expert: Count = 1  # expert-parallel ranks, which share the experts of a layer
+    expert_tensor: Count = 1  # tensor-parallel ranks of experts, which share each matrix of an expert
+    sequence: bool = False  # whether sequence parallelism is on; Megatron requires it for experts with tensor > 1
 
     @property
     def num_processes(self) -> int:
@@ -81,7 +81,7 @@ class Prompts:
     options: Options = field(default_factory=dict)  # the source's own: split, field names, seed
     template: Text = "chat"  # the tokenizer's chat template, or a format string with {question}
     system: Text = ""  # system message of the chat template
-    max_tokens: Count = 1024  # most tokens of a prompt
+    max_tokens: Count = 1024  # the largest number of tokens of a prompt
     overlong: Literal["error", "drop"] = "error"  # what happens to a prompt of more than max_tokens
     without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one, such as the evaluation sets
 
@@ -202,7 +202,7 @@ class Run:
     old_policy: Literal["trainer", "rollout"] = "trainer"
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between two syncs of the engine's weights
-    tokens_per_microbatch: Count = 16384  # most tokens of a forward pass, prompts included
+    tokens_per_microbatch: Count = 16384  # the largest number of tokens of a forward pass, prompts included
     # whether the responses of a group share their prompt in a forward pass; None: on a CPU, unless routers have losses
     share_prompts: bool | None = None
     routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
@@ -210,18 +210,18 @@ class Run:
     warm_start: WarmStart | None = None  # supervised updates before the first rollout
     evaluation: Evaluation | None = None  # on held-out sets
     checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
-    checkpoints_kept: Count = 2  # so many of the newest checkpoints are kept; older ones are removed
-    checkpoint_in_background: bool = False  # written while training continues, from a copy in the host's memory
+    checkpoints_kept: Count = 2  # the number of checkpoints that are kept, the newest; older ones are removed
+    checkpoint_in_background: bool = False  # whether training continues while a checkpoint is written, from a host copy
     distributed_timeout: Positive = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
-    check_memory: bool = True  # refuse to start if a rank is estimated to need more memory than it has
+    check_memory: bool = True  # whether to refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
     ddp: Fields = field(default_factory=dict)  # fields of Megatron's DistributedDataParallelConfig, by their names
 
     @property
     def needs_reference(self) -> bool:
-        """True if log-probs of the reference policy are computed: for a KL penalty or for the objective."""
+        """True if log-probs of the reference policy are computed, for a KL penalty or for the objective."""
         return self.penalties.kl_coef > 0 or "reference_log_probs" in needs_of(self.objective)
 
 

@@ -1,6 +1,6 @@
 """The data types of the training step that several folders share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -132,6 +132,16 @@ class Rollout(EqualByArrays):
         return sum(self.reward_parts.values())
 
 
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns spans (policy version, number of tokens) with neighbours of the same version joined."""
+    found: list[tuple[int, int]] = []
+    for version, count in spans:
+        if found and found[-1][0] == version:
+            count += found.pop()[1]
+        found.append((version, count))
+    return found
+
+
 _STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
 
 
@@ -166,12 +176,24 @@ class RolloutGroup:
             start += self.rollouts[start].branches
         return found
 
+    @property
+    def has_equal_rewards(self) -> bool:
+        """True if all rewards are equal: the advantages are then 0, and the group gives no gradient."""
+        return len({rollout.reward for rollout in self.rollouts}) <= 1
+
+
+def rollouts_of(groups: Iterable[RolloutGroup]) -> list[Rollout]:
+    """Returns the rollouts of all groups, in order."""
+    return [rollout for group in groups for rollout in group.rollouts]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """Sampling parameters. `temperature` 0 is greedy decoding."""
 
-    max_tokens: Count = 512  # most tokens of a response: all turns together, with the observations between them
+    max_tokens: Count = (
+        512  # the largest number of tokens of a response: of all turns and the observations between them
+    )
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
     stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
@@ -185,11 +207,11 @@ class Endpoint:
     """
 
     address: Line = "127.0.0.1"  # the address that the endpoint listens on
-    max_episodes: Count = 64  # episodes in progress at the same time, on each process that generates
-    max_turns: Count = 64  # requests of an episode that are answered
-    max_branches: Count = 8  # rollouts that an episode may become
-    max_concurrent: Count = 8  # requests of an episode in progress at the same time
-    seconds: Positive = 1800.0  # after which an episode is cancelled; waiting for the policy counts
+    max_episodes: Count = 64  # the largest number of episodes in progress on each process that generates
+    max_turns: Count = 64  # the largest number of requests of an episode that are answered
+    max_branches: Count = 8  # the largest number of rollouts that an episode may become
+    max_concurrent: Count = 8  # the largest number of requests in progress of an episode
+    seconds: Positive = 1800.0  # the time after which an episode is cancelled; waiting for the policy counts
     # what happens to requests that prescribe the form of their answer: refused, or answered and not learned from
     forced_turns: Literal["refuse", "observe"] = "refuse"
     failure_reward: Finite = 0.0  # of an episode that is cancelled, or whose agent raises

@@ -19,7 +19,7 @@ from typing import Any
 
 from examples.study.grid import ALONE, SWEEPS, Sweep, folder_name
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
 from megatron_sspo.sweep.results import area
 
@@ -101,7 +101,8 @@ def _read(folder: Path, row: Row) -> tuple[str, list[list[Row]]]:
     mu, rate, seed = config["updates_per_sync"], config["optimizer"]["lr"], config["seed"]
     run = f"{row['sweep']}/{row['objective']}/{mu}/{rate:.3g}/{seed}"
     curve = [
-        (evaluation["update"], evaluation["additions/pass@1"]) for evaluation in sinks.read(folder / sinks.EVALUATIONS)
+        (evaluation["update"], evaluation["additions/pass@1"])
+        for evaluation in metrics_files.read(folder / metrics_files.EVALUATIONS)
     ]
     numbers = {
         "first": curve[0][1],
@@ -112,7 +113,7 @@ def _read(folder: Path, row: Row) -> tuple[str, list[list[Row]]]:
     evaluations = [{"run": run, "update": update, "pass@1": value} for update, value in curve]
     metrics = [
         {"run": run, "update": int(found["update"]), **{name: _short(found[key]) for name, key in METRICS.items()}}
-        for found in sinks.read(folder / sinks.METRICS)
+        for found in metrics_files.read(folder / metrics_files.METRICS)
     ]
     return run, [[{"run": run, **row, **known, **numbers}], evaluations, metrics]
 

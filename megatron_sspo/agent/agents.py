@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron_sspo.agent.protocol import Agent
+from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.types import Endpoint, Prompt
 
 _CLOSE_SECONDS = 10.0
@@ -19,7 +20,8 @@ class Agents:
     Args:
         agent: the agent.
         limits: the limits of an episode.
-        max_prompt_tokens: most tokens of a prompt; with the sampling parameters' `max_tokens` it bounds a conversation.
+        max_prompt_tokens: the largest number of tokens of a prompt; with the sampling parameters' `max_tokens` it
+            bounds a conversation.
     """
 
     stop: Sequence[str] = ()
@@ -62,11 +64,7 @@ class Agents:
             return
 
         async def end() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            await cancel_all_others(_CLOSE_SECONDS)
             if close := getattr(self._agent, "close", None):
                 await close()
 

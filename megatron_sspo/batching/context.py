@@ -10,6 +10,21 @@ from itertools import pairwise
 import torch
 
 
+def num_parts(num_ranks: int) -> int:
+    """Returns the number of equal parts into which the split cuts a sequence: 2·C, or 1 for one rank."""
+    return 2 * num_ranks if num_ranks > 1 else 1
+
+
+def parts_of(rank: int, num_ranks: int) -> tuple[int, ...]:
+    """Returns which of the `num_parts` parts of each sequence a rank holds."""
+    return (rank, 2 * num_ranks - 1 - rank) if num_ranks > 1 else (0,)
+
+
+def round_up(length: int, multiple: int) -> int:
+    """Returns the smallest multiple of `multiple` that is not below `length`."""
+    return -(-length // multiple) * multiple
+
+
 def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
     """Returns the positions of a packed row that a rank holds, in the rank's order.
 
@@ -23,10 +38,22 @@ def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
         return torch.arange(borders[-1])
     parts = []
     for start, stop in pairwise(borders):
-        size = (stop - start) // (2 * num_ranks)
-        for part in (rank, 2 * num_ranks - 1 - rank):
+        size = (stop - start) // num_parts(num_ranks)
+        for part in parts_of(rank, num_ranks):
             parts.append(torch.arange(start + part * size, start + (part + 1) * size))
     return torch.cat(parts)
+
+
+def gathered_places(borders: Sequence[int], num_ranks: int) -> torch.Tensor:
+    """Returns where the tokens of a packed row are among those of all ranks, gathered rank by rank.
+
+    Args:
+        borders: see `zigzag`.
+
+    Returns:
+        [T] int64: `gathered[places]` is in row order.
+    """
+    return torch.cat([zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]).argsort()
 
 
 def gather_order(is_response: torch.Tensor, borders: Sequence[int], num_ranks: int) -> tuple[list[int], torch.Tensor]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
-from megatron_sspo.types import Rollout, RolloutGroup
+from megatron_sspo.types import Rollout, RolloutGroup, rollouts_of
 
 Batch = Sequence[RolloutGroup]
-Plan = Sequence[Sequence[Sequence[int]]]
-"""[data-parallel rank][microbatch] -> numbers of sequences, as `pack` returns it."""
+Assignment = Sequence[Sequence[Sequence[int]]]
+"""[data-parallel rank][microbatch] -> indices of sequences, as `pack` returns it."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Holders:
         return cls(
             rank,
             data_rank,
-            [[number for number, (of, _) in enumerate(places) if of == wanted] for wanted in range(count)],
+            [[other for other, (of, _) in enumerate(places) if of == wanted] for wanted in range(count)],
             [places.index((wanted, True)) for wanted in range(count)],
         )
 
-    def share(self, batch: Batch, plan: Plan) -> list[RolloutGroup]:
+    def share(self, batch: Batch, assignment: Assignment) -> list[RolloutGroup]:
         """Sends from rank 0 the rollouts that each rank computes, without their texts. A collective."""
-        rollouts = [rollout for group in batch for rollout in group.rollouts]
+        rollouts = rollouts_of(batch)
 
         def parcels() -> Iterator[tuple[list[int], dict[int, Rollout]]]:
-            for ranks, members in zip(self.ranks, plan, strict=True):
+            for ranks, members in zip(self.ranks, assignment, strict=True):
                 yield (
                     [rank for rank in ranks if rank],
                     {n: replace(rollouts[n], text="", transcript="") for part in members for n in part},
@@ -56,10 +56,10 @@ class Holders:
             exchange(parcels(), [])
             return list(batch)
         (mine,) = exchange([], [0])
-        return with_rollouts(batch, [mine.get(number, rollout) for number, rollout in enumerate(rollouts)])
+        return with_rollouts(batch, [mine.get(index, rollout) for index, rollout in enumerate(rollouts)])
 
     def spread(self, mine: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Returns values by the numbers of sequences: those that this rank computes, and on rank 0 all. A collective.
+        """Returns values by the indices of sequences: those that this rank computes, and on rank 0 all. A collective.
 
         Args:
             mine: this rank's values, of which only the source's are used, so that ranks that compute the same sequences
@@ -70,7 +70,7 @@ class Holders:
         senders = self.sources if self.rank == 0 else [source]
         received = exchange(outgoing, [rank for rank in senders if rank != self.rank])
         parts = [mine, *received] if self.rank == source else received
-        return {number: values for part in parts for number, values in part.items()}
+        return {index: values for part in parts for index, values in part.items()}
 
     def collect(self, mine: Any) -> list[Any]:
         """Returns the values of the source of each data-parallel rank on rank 0, and none elsewhere. A collective."""
@@ -103,20 +103,20 @@ def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], length
     """Returns the batch with one field of every rollout replaced; rollouts without a value become outlines.
 
     Args:
-        values: arrays by the number of the rollout in the batch.
+        values: arrays by the index of the rollout in the batch.
         lengths: the length of every rollout's array.
     """
-    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    rollouts = rollouts_of(batch)
     changed = [
-        replace(rollout, **{name: values[number]}) if number in values else rollout.outline(**{name: lengths[number]})
-        for number, rollout in enumerate(rollouts)
+        replace(rollout, **{name: values[index]}) if index in values else rollout.outline(**{name: lengths[index]})
+        for index, rollout in enumerate(rollouts)
     ]
     return with_rollouts(batch, changed)
 
 
 def with_engine_as_old(batch: Batch) -> list[RolloutGroup]:
     """Returns the batch with the engine's log-probs in the place of log π_old."""
-    rollouts = [rollout for group in batch for rollout in group.rollouts]
+    rollouts = rollouts_of(batch)
     changed = [
         rollout.outline(old_log_probs=len(rollout.tokens))
         if rollout.is_outline

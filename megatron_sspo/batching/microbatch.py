@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from megatron_sspo.batching.context import gather_order, zigzag
+from megatron_sspo.batching.context import gather_order, num_parts, round_up, zigzag
 from megatron_sspo.batching.routes import RouterShape, unpack_routes
-from megatron_sspo.batching.row import Pieces, Row, RowPlan, Sequences, Span, num_parts, pieces_of, plan_row
+from megatron_sspo.batching.row import Pieces, Row, RowPlan, Sequences, Span, pieces_of, plan_row
 from megatron_sspo.objective import Segments
 from megatron_sspo.types import Rollout
 
@@ -25,13 +25,15 @@ class Microbatch:
 
     tokens: torch.Tensor  # [T/C] int64
     position_ids: torch.Tensor  # [T/C] int64, from 0 in each sequence
-    cu_seqlens: torch.Tensor  # [borders] int32: the borders of segments before the split, that of padding included
-    longest: int  # tokens of the longest segment, before the split
+    cu_seqlens: (
+        torch.Tensor
+    )  # [borders] int32: the borders of the row's sections before the split, that of padding included
+    longest: int  # tokens of the longest section, before the split
     response_rows: torch.Tensor  # [r] int64: positions in `tokens` whose next token is a response token
     response_tokens: torch.Tensor  # [r] int64: those next tokens
     context_counts: tuple[int, ...]  # r of every context-parallel rank
     context_order: torch.Tensor  # [R] int64: permutation from values gathered rank by rank to row order
-    segments: Segments  # the split of the R response tokens into S sequences
+    segments: Segments  # the R response tokens by their S sequences
     advantages: torch.Tensor  # [S] float32: Â_i, divided by the number of branches of its episode
     token_advantages: torch.Tensor | None  # [R] float32; None if advantages are per sequence
     rollout_log_probs: torch.Tensor | None  # [R] float32; None if unknown
@@ -40,7 +42,7 @@ class Microbatch:
     reference_log_probs: torch.Tensor | None  # [R] float32; None if neither a penalty nor the objective needs it
     is_padding: torch.Tensor  # [T/C] bool
     spans: tuple[tuple[Span, ...], ...]  # of each sequence, in the whole row; a shared prompt is in several
-    pieces: Pieces | None = None  # what this rank's tokens attend to; None: each segment attends to itself alone
+    pieces: Pieces | None = None  # what this rank's tokens attend to; None: each section attends to itself alone
     routes: torch.Tensor | None = None  # [T/C, layers, topk] uint8 or int16: the experts to replay
 
     def to(self, device: torch.device) -> "Microbatch":
@@ -79,11 +81,11 @@ def make_microbatch(
     sharing = [1] * len(sequences) if sharing is None else sharing
     plan = plan_row(sequences, sharing, num_parts(context_size))
     multiple = num_parts(context_size) * tensor_shards
-    row_tokens = num_tokens or max(multiple, -(-plan.num_tokens // multiple) * multiple)
+    row_tokens = num_tokens or max(multiple, round_up(plan.num_tokens, multiple))
     if row_tokens < plan.num_tokens:
         raise ValueError(f"{num_tokens=} is less than the {plan.num_tokens} tokens of the padded sequences: raise it")
     plan = plan.padded(row_tokens)
-    borders = [0, *(segment.stop for segment in plan.segments)]
+    borders = [0, *(section.stop for section in plan.sections)]
     rollouts = [rollout for _, rollout in sequences]
     masks = [rollout.response_mask() if rollout.observed else _ALL for rollout in rollouts]
     row = Row.of(sequences, masks, plan)
@@ -115,7 +117,7 @@ def make_microbatch(
         reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
         is_padding=share(row.is_padding),
         spans=plan.spans,
-        pieces=pieces_of(plan.segments, context_rank, context_size) if max(sharing, default=1) > 1 else None,
+        pieces=pieces_of(plan.sections, context_rank, context_size) if max(sharing, default=1) > 1 else None,
         routes=share(_routes(sequences, plan, router)) if router else None,
     )
 

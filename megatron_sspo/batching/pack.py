@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from megatron_sspo.batching.context import round_up
 from megatron_sspo.errors import UserError
 
 
@@ -44,7 +45,7 @@ def pack(
             )
     costs = lengths if work is None else work
     num_microbatches = max(1, -(-_fewest_bins(lengths, max_tokens) // num_ranks))
-    num_microbatches = -(-num_microbatches // multiple_of) * multiple_of
+    num_microbatches = round_up(num_microbatches, multiple_of)
     while (bins := _pack(lengths, costs, num_microbatches * num_ranks, max_tokens)) is None:
         num_microbatches += multiple_of
     bins.sort(key=lambda members: (-sum(costs[i] for i in members), members))

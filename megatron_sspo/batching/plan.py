@@ -10,46 +10,47 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron_sspo.batching.context import round_up
 from megatron_sspo.batching.pack import fill, pack
 from megatron_sspo.batching.routes import RouterShape
 from megatron_sspo.batching.work import Work, causal_pairs, masked_pairs
 from megatron_sspo.types import RolloutGroup
 
 Part = tuple[int, ...]
-"""The numbers of sequences in the batch that share a prompt in a row; one sequence by itself is a part too."""
+"""The indices in the batch of the sequences that share a prompt in a row; one sequence by itself is a part too."""
 Plan = list[list[list[Part]]]
 """[data-parallel rank][microbatch] -> parts."""
 
 
 @dataclass(frozen=True)
-class Alike:
+class SharingCandidates:
     """Sequences that may share a prompt: those of a group, or those of a group whose prompts took the same routes.
 
     Attributes:
         prompt: the number of tokens of the prompt.
         responses: tokens of each sequence after the prompt.
-        numbers: the numbers of these sequences in the batch.
+        indices: the indices of these sequences in the batch.
     """
 
     prompt: int
     responses: Sequence[int]
-    numbers: Sequence[int]
+    indices: Sequence[int]
 
 
-def alike_in(batch: Sequence[RolloutGroup]) -> list[Alike]:
+def sharing_candidates(batch: Sequence[RolloutGroup]) -> list[SharingCandidates]:
     """Returns which sequences of a batch may share their prompts."""
     found, first = [], 0
     for group in batch:
-        numbers: dict[int, list[int]] = {}
+        places_of: dict[int, list[int]] = {}
         for place, rollout in enumerate(group.rollouts):
-            numbers.setdefault(rollout.prompt_variant, []).append(place)
+            places_of.setdefault(rollout.prompt_variant, []).append(place)
         found += [
-            Alike(
+            SharingCandidates(
                 prompt=len(group.prompt.tokens),
                 responses=[len(group.rollouts[place].tokens) for place in places],
-                numbers=[first + place for place in places],
+                indices=[first + place for place in places],
             )
-            for places in numbers.values()
+            for places in places_of.values()
         ]
         first += len(group.rollouts)
     return found
@@ -77,18 +78,18 @@ class Packing:
     Attributes:
         num_ranks: the number of data-parallel ranks.
         max_tokens: the largest number of tokens of a microbatch.
-        segment_multiple: divisor of the length of a segment of the row.
+        section_multiple: divisor of the length of a section of the row.
         multiple_of: divisor of the number of microbatches of a rank.
         work: what tokens and attention cost; by default every token costs the same.
     """
 
     num_ranks: int
     max_tokens: int
-    segment_multiple: int = 1
+    section_multiple: int = 1
     multiple_of: int = 1
     work: Work = Work(token=1, pair=0)
 
-    def plan(self, groups: Sequence[Alike], *, share_prompts: bool) -> Plan:
+    def plan(self, groups: Sequence[SharingCandidates], *, share_prompts: bool) -> Plan:
         """Plans a batch. The same input gives the same plan on every process.
 
         Args:
@@ -97,11 +98,11 @@ class Packing:
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        largest = max((len(group.numbers) for group in groups if group.prompt > 1), default=1) if share_prompts else 1
+        largest = max((len(group.indices) for group in groups if group.prompt > 1), default=1) if share_prompts else 1
         sizes = [1]
         while sizes[-1] < largest:
             sizes.append(min(2 * sizes[-1], largest))
-        return min((self._plan(groups, most) for most in sizes), key=lambda found: found[0])[1]
+        return min((self._plan(groups, max_sequences) for max_sequences in sizes), key=lambda found: found[0])[1]
 
     def part_tokens(self, prompt: int, responses: Sequence[int]) -> int:
         """Returns the tokens of a part in a row, with padding."""
@@ -119,13 +120,13 @@ class Packing:
         pairs = sum(length * shared + causal_pairs(length) + masked_pairs(length) for length in own)
         return self.work.of(tokens, causal_pairs(shared) + pairs)
 
-    def _plan(self, groups: Sequence[Alike], most: int) -> tuple[int, Plan]:
-        """Returns a plan with parts of at most `most` sequences, and its time as work.
+    def _plan(self, groups: Sequence[SharingCandidates], max_sequences: int) -> tuple[int, Plan]:
+        """Returns a plan with parts of at most `max_sequences` sequences, and its time as work.
 
         Ranks wait for each other in every microbatch where they exchange tokens for experts, so a microbatch takes the
         time of the rank that has the most work.
         """
-        items = sorted(item for group in groups for item in self._parts(group, most))
+        items = sorted(item for group in groups for item in self._parts(group, max_sequences))
         parts, lengths, work = (
             [part for part, _, _ in items],
             [tokens for _, tokens, _ in items],
@@ -138,28 +139,31 @@ class Packing:
         time = sum(max(at_once) for at_once in zip(*loads, strict=True))
         return time, [[[parts[i] for i in members] for members in of_rank] for of_rank in plan]
 
-    def _parts(self, group: Alike, most: int) -> list[tuple[Part, int, int]]:
-        """Cuts a group into as few similar parts as possible, of at most `most` sequences, that fit into a microbatch.
+    def _parts(self, group: SharingCandidates, max_sequences: int) -> list[tuple[Part, int, int]]:
+        """Cuts a group into as few similar parts as possible that fit into a microbatch.
+
+        Args:
+            max_sequences: the largest number of sequences of a part.
 
         Returns:
             Each part with its tokens and its work.
         """
-        count = len(group.numbers)
+        count = len(group.indices)
         own = [self._padded(1 + response) for response in group.responses]
-        number = -(-count // most) if group.prompt > 1 else count
-        while number < count:
-            bins = fill(own, number, self.max_tokens - self._padded(group.prompt - 1))
-            if bins is not None and max(map(len, bins)) <= most:
+        num_parts = -(-count // max_sequences) if group.prompt > 1 else count
+        while num_parts < count:
+            bins = fill(own, num_parts, self.max_tokens - self._padded(group.prompt - 1))
+            if bins is not None and max(map(len, bins)) <= max_sequences:
                 break
-            number += 1
+            num_parts += 1
         else:
             bins = [[i] for i in range(count)]
         found = []
         for members in bins:
             responses = [group.responses[i] for i in members]
-            part = tuple(group.numbers[i] for i in members)
+            part = tuple(group.indices[i] for i in members)
             found.append((part, self.part_tokens(group.prompt, responses), self.part_work(group.prompt, responses)))
         return found
 
     def _padded(self, length: int) -> int:
-        return -(-length // self.segment_multiple) * self.segment_multiple
+        return round_up(length, self.section_multiple)

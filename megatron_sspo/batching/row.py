@@ -1,12 +1,12 @@
 """The rows of packed tokens: where sequences lie in a row, and which keys each of its tokens attends to.
 
-A sequence by itself is one segment. Sequences that share a prompt are a segment of the prompt without its last token,
-and a segment of each sequence, which begins with that token:
+A sequence by itself is one section. Sequences that share a prompt are a section of the prompt without its last token,
+and a section of each sequence, which begins with that token:
 
     [x_1 … x_{P−1} | x_P y_1 | x_P y_2 | … | x_P y_G]
 
 So every response token, the first one included, is predicted at a position of its own, and a response without tokens
-has a segment too.
+has a section too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.context import gathered_places, num_parts, parts_of, round_up
 from megatron_sspo.types import Rollout
 
 Tokens = tuple[int, ...]
@@ -25,13 +25,13 @@ Sequences = Sequence[tuple[Tokens, Rollout]]
 """(prompt tokens, rollout) for each sequence."""
 
 
-class Segment(NamedTuple):
+class Section(NamedTuple):
     """Neighbouring tokens of a row that follow one another in a sequence, with the padding behind them."""
 
     start: int
     stop: int
     position: int  # of its first token in the sequence
-    prefix: int  # where the shared prompt begins, whose `position` tokens the segment attends to; unused if that is 0
+    prefix: int  # where the shared prompt begins, whose `position` tokens the section attends to; unused if that is 0
 
 
 class Span(NamedTuple):
@@ -44,21 +44,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPlan:
-    """The segments of a row without its last padding, and the spans of each of its sequences, in order."""
+    """The sections of a row without its last padding, and the spans of each of its sequences, in order."""
 
-    segments: tuple[Segment, ...]
+    sections: tuple[Section, ...]
     spans: tuple[tuple[Span, ...], ...]
 
     @property
     def num_tokens(self) -> int:
-        """The length of the row, with the segments' padding."""
-        return self.segments[-1].stop if self.segments else 0
+        """The length of the row, with the sections' padding."""
+        return self.sections[-1].stop if self.sections else 0
 
     def padded(self, num_tokens: int) -> "RowPlan":
-        """Returns the row with a last segment of padding up to `num_tokens`."""
+        """Returns the row with a last section of padding up to `num_tokens`."""
         if num_tokens == self.num_tokens:
             return self
-        return RowPlan((*self.segments, Segment(self.num_tokens, num_tokens, 0, 0)), self.spans)
+        return RowPlan((*self.sections, Section(self.num_tokens, num_tokens, 0, 0)), self.spans)
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Pieces:
     cu_queries: torch.Tensor  # [pieces + 1] int32: borders of the pieces in the rank's tokens
     cu_keys: torch.Tensor  # [pieces + 1] int32: borders of the pieces in `key_rows`
     key_rows: torch.Tensor  # [K] int64: the keys' places among the tokens of all context-parallel ranks, rank by rank
-    most_queries: int  # of a piece
-    most_keys: int  # of a piece
+    max_queries: int  # of a piece
+    max_keys: int  # of a piece
     num_pairs: int  # (query, key) pairs of all pieces, including those that the causal mask hides
 
     @property
     def padding(self) -> float:
         """The pairs that padding adds to a piece on average, if all have the largest numbers of queries and of keys."""
-        return self.most_queries * self.most_keys - self.num_pairs / (len(self.cu_queries) - 1)
+        return self.max_queries * self.max_keys - self.num_pairs / (len(self.cu_queries) - 1)
 
     def to(self, device: torch.device) -> "Pieces":
         """Returns a copy on `device`."""
@@ -88,19 +88,19 @@ class Pieces:
 
 
 def plan_row(sequences: Sequences, sharing: Sequence[int], pad_to_multiple_of: int) -> RowPlan:
-    """Lays out a row; a sequence without tokens has no segment and no span.
+    """Lays out a row; a sequence without tokens has no section and no span.
 
     Args:
         sharing: the numbers of neighbours that share a prompt; their sum is the number of sequences.
-        pad_to_multiple_of: divisor of the length of every segment.
+        pad_to_multiple_of: divisor of the length of every section.
     """
-    segments: list[Segment] = []
+    sections: list[Section] = []
     spans: list[tuple[Span, ...]] = []
 
     def add(length: int, position: int, prefix: int) -> int:
-        start = segments[-1].stop if segments else 0
+        start = sections[-1].stop if sections else 0
         if length:
-            segments.append(Segment(start, start + length + -length % pad_to_multiple_of, position, prefix))
+            sections.append(Section(start, start + round_up(length, pad_to_multiple_of), position, prefix))
         return start
 
     for group in _in_groups(sequences, sharing):
@@ -111,7 +111,7 @@ def plan_row(sequences: Sequences, sharing: Sequence[int], pad_to_multiple_of: i
             length = len(prompt) - shared + len(rollout.tokens)
             own = Span(add(length, shared, first), shared, length)
             spans.append(tuple(span for span in (Span(first, 0, shared), own) if span.count))
-    return RowPlan(tuple(segments), tuple(spans))
+    return RowPlan(tuple(sections), tuple(spans))
 
 
 def _in_groups(sequences: Sequences, sharing: Sequence[int]) -> Iterator[Sequences]:
@@ -153,35 +153,28 @@ class Row:
                 # the first response token is predicted from the last position of the prompt
                 is_response[response - 1 : end - 1][mask] = True
         positions = np.arange(len(tokens))
-        for segment in plan.segments:
-            positions[segment.start : segment.stop] += segment.position - segment.start
+        for section in plan.sections:
+            positions[section.start : section.stop] += section.position - section.start
         return cls(tokens, positions, is_padding, is_response)
 
 
-def pieces_of(segments: Sequence[Segment], context_rank: int, context_size: int) -> Pieces:
-    """Returns the pieces of a context-parallel rank: the parts of each segment that it holds."""
+def pieces_of(sections: Sequence[Section], context_rank: int, context_size: int) -> Pieces:
+    """Returns the pieces of a context-parallel rank: the parts of each section that it holds."""
     queries, keys = [0], [0]
     rows = [np.empty(0, dtype=np.int64)]
-    for start, stop, position, prefix in segments:
-        parts = (context_rank, 2 * context_size - 1 - context_rank) if context_size > 1 else (0,)
+    for start, stop, position, prefix in sections:
         size = (stop - start) // num_parts(context_size)
-        for part in parts:
+        for part in parts_of(context_rank, context_size):
             rows += [np.arange(prefix, prefix + position), np.arange(start, start + (part + 1) * size)]
             queries.append(queries[-1] + size)
             keys.append(keys[-1] + len(rows[-2]) + len(rows[-1]))
-    borders = [0, *(segment.stop for segment in segments)]
+    borders = [0, *(section.stop for section in sections)]
     sizes = [(b - a, d - c) for (a, b), (c, d) in zip(pairwise(queries), pairwise(keys), strict=True)]
-    place = torch.cat([zigzag(borders, rank, context_size) for rank in range(context_size)]).argsort()
     return Pieces(
         cu_queries=torch.tensor(queries, dtype=torch.int32),
         cu_keys=torch.tensor(keys, dtype=torch.int32),
-        key_rows=place[torch.from_numpy(np.concatenate(rows))],
-        most_queries=max(num_queries for num_queries, _ in sizes),
-        most_keys=max(num_keys for _, num_keys in sizes),
+        key_rows=gathered_places(borders, context_size)[torch.from_numpy(np.concatenate(rows))],
+        max_queries=max(num_queries for num_queries, _ in sizes),
+        max_keys=max(num_keys for _, num_keys in sizes),
         num_pairs=sum(num_queries * num_keys for num_queries, num_keys in sizes),
     )
-
-
-def num_parts(context_size: int) -> int:
-    """Returns the number of equal parts into which the zigzag split cuts a segment."""
-    return 2 * context_size if context_size > 1 else 1

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron_sspo.checkpoint.manifest import Entry, checksums_of_rank
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.parent import exit_with_parent
 
@@ -182,7 +182,7 @@ def describe_error(error: BaseException) -> str:
         return "a file of it is not one of tensors, or has objects that could run code, so it was not loaded"
     if "inline_container.cc" in str(error):  # torch's zip writer does not say why the system refused
         return "a file could not be written to its end"
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 class ResultQueue:

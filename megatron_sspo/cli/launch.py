@@ -65,7 +65,7 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="most microbatches to rehearse (default: enough to fill the pipeline, and one more)",
+        help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
     )
     add("--output", type=Path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
     add("--account", type=Path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts

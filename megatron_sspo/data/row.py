@@ -66,12 +66,12 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     """
     record, place = found.values, found.place
     if not isinstance(record, Mapping):
-        raise UserError(f"{place}: a record must be an object with named fields, and this is {describe(record)}")
+        raise UserError(f"{place}: a record must be an object with named fields, and this is {describe_type(record)}")
     demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
     if not isinstance(demonstration, str):
         raise UserError(
             f"{place}, field {fields.demonstration!r}: the demonstration must be text, and this is "
-            f"{describe(demonstration)}: fix the record, or leave the option demonstration empty"
+            f"{describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
         )
     used = {name.split(".")[0] for name in (fields.question, fields.answer, fields.demonstration)}
     used |= {fields.question, fields.answer, fields.demonstration}
@@ -140,7 +140,8 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
         return
     if not isinstance(question, list):
         raise UserError(
-            f"{where}: a question must be text or a list of chat messages, and this is {describe(question)}: {remedy}"
+            f"{where}: a question must be text or a list of chat messages, and this is {describe_type(question)}: "
+            f"{remedy}"
         )
     if not question:
         raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
@@ -157,7 +158,7 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
     right_type = isinstance(answer, (str, int, float)) and not isinstance(answer, bool)
     if not right_type or (isinstance(answer, float) and not math.isfinite(answer)):
         raise UserError(
-            f"{where}: the gold answer must be text or a finite number, and this is {describe(answer)}: "
+            f"{where}: the gold answer must be text or a finite number, and this is {describe_type(answer)}: "
             "fix or drop the record, or name another field by the option answer"
         )
     text = str(answer)
@@ -197,7 +198,7 @@ def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> A
     return value
 
 
-def describe(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Describes a value for error messages."""
     if value is None:
         return "null"

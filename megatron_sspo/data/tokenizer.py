@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.config.naming import one_line
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.companions import check_tokenizer_files
 
@@ -29,7 +29,7 @@ def load_tokenizer(model_path: Path) -> Any:
     except BaseException as error:  # a panic of the Rust library is not an Exception
         _check_config(model_path)  # Transformers reads config.json first
         raise UserError(
-            f"{model_path} has no tokenizer that can be read ({_first_line(error)}): copy tokenizer.json there"
+            f"{model_path} has no tokenizer that can be read ({first_line(error)}): copy tokenizer.json there"
         ) from error
     if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
         raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
@@ -46,8 +46,3 @@ def _check_config(model_path: Path) -> None:
         raise UserError(
             f"{model_path / 'config.json'} cannot be read by Transformers: {one_line(str(error))}"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the name of its class if it has none."""
-    return " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())

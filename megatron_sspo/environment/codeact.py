@@ -40,8 +40,8 @@ def environment(
     """Builds the environment. It requires a sandbox that passes its probe.
 
     Args:
-        max_turns: most turns of a rollout, which ends after the last one in any case.
-        max_characters: most characters of an observation; the middle of a longer one is omitted.
+        max_turns: the largest number of turns of a rollout, which ends after the last one in any case.
+        max_characters: the largest number of characters of an observation; the middle of a longer one is omitted.
         concurrency: number of cells that run at the same time; 0 takes the number of cores.
         max_episodes: number of interpreters at the same time, each with its own processes.
         limits: limits of each cell: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.

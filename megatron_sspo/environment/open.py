@@ -35,7 +35,7 @@ def open_environment(
     """Opens the environment or the agent as a context that closes it; None if rollouts are single turns.
 
     Args:
-        max_prompt_tokens: most tokens of a prompt, which bound an agent's conversations.
+        max_prompt_tokens: the largest number of tokens of a prompt, which bounds an agent's conversations.
 
     Raises:
         UserError: see `check_environment`, or a requirement of the environment is missing.

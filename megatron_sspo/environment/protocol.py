@@ -45,7 +45,7 @@ class Environment(Protocol):
     """Strings that end a turn, in addition to those of the sampling parameters."""
 
     max_episodes: int
-    """Most episodes that are open at the same time; further rollouts wait. `observe` may run in all of them at once."""
+    """The largest number of open episodes; further rollouts wait. `observe` may run in all of them at once."""
 
     def open(self, prompt: Prompt) -> Episode:
         """Opens an episode for one rollout, after its first turn. It must return at once, without blocking."""

@@ -15,7 +15,7 @@ from megatron_sspo.processes.stop import Stop
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Run
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Prompt
 
 
@@ -44,7 +44,7 @@ class Evaluations:
         sync: Callable[[], None],
         stop: Stop,
         display: Display,
-        writer: sinks.MetricsWriter | None,
+        writer: metrics_files.MetricsWriter | None,
         rows: Sequence[Mapping[str, float]],
     ) -> None:
         self._run, self._folder, self._engine = run, folder, engine
@@ -139,7 +139,7 @@ class Evaluations:
             self._display.log(f"{title}  {name}: {'  '.join(shown)}")
         self._rows.append(row)
         if self._writer is not None:
-            self._writer.write(sinks.EVALUATIONS, row)
+            self._writer.write(metrics_files.EVALUATIONS, row)
             with os_errors_as_user_errors(self._folder):
                 write_rows(self._folder / "evaluation_responses.jsonl", answers)
         return True

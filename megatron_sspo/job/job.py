@@ -32,7 +32,7 @@ from megatron_sspo.job.profile import Profiler, check_updates
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
-from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, update_metrics
+from megatron_sspo.policy.metrics import UpdateRecord, update_metrics, weights_by_sequence
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks
@@ -48,10 +48,11 @@ from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.rollout.servers.environment import agree_on_nccl
 from megatron_sspo.rollout.stopping import transformers_errors_as_user_errors
 from megatron_sspo.run import Prompts, Run, check
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
+from megatron_sspo.types import rollouts_of
 from megatron_sspo.weights.random import write_random_weights
 
 
@@ -79,7 +80,7 @@ class Job:
         self.state = State()
         self._seconds: dict[str, float] = {}
         self._profiled = profile
-        self._metrics_writer: sinks.MetricsWriter | None = None  # on rank 0
+        self._metrics_writer: metrics_files.MetricsWriter | None = None  # on rank 0
         self._evaluated: list[dict[str, float]] = []  # on rank 0: the rows of earlier attempts
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
@@ -134,15 +135,7 @@ class Job:
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )
         if self._newest is not None:
-            newest = self._newest
-            extra = self._read_state(newest)
-            is_other = agree.run_on_rank_0(lambda: has_other_layout(run, newest))
-            with self._watchdog.allow_silence():
-                (self.policy.load_resharded if is_other else self.policy.load)(newest / "trainer")
-            self.prompts.restore(extra["prompts"])
-            self.cycles.restore(extra["cycles"])
-            self.state.batches = self.policy.share(self.state.batches)
-            self.checkpoints.newest = self.state.update
+            self._restore(self._newest)
         check_updates(self._profiled, self.state.update, run.num_updates)
         agree.run_on_rank_0(lambda: self._open_records(stack))
         self._evaluations = Evaluations(
@@ -173,6 +166,17 @@ class Job:
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
         self._profiler.before(self.state.update + 1)
+
+    def _restore(self, checkpoint: Path) -> None:
+        """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
+        extra = self._read_state(checkpoint)
+        is_other_layout = agree.run_on_rank_0(lambda: has_other_layout(self.run, checkpoint))
+        with self._watchdog.allow_silence():
+            (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
+        self.prompts.restore(extra["prompts"])
+        self.cycles.restore(extra["cycles"])
+        self.state.batches = self.policy.share(self.state.batches)
+        self.checkpoints.newest = self.state.update
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""
@@ -209,15 +213,15 @@ class Job:
                 for line in changes_of_resumed(read_manifest(self._newest).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
-            for name in (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS):
-                sinks.truncate_after(self.folder / name, self.state.update if self._newest else -1)
+            for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
+                metrics_files.truncate_after(self.folder / name, self.state.update if self._newest else -1)
             first = self.state.update + 1 if self._newest else 0
-            self._metrics_writer = sinks.MetricsWriter(
+            self._metrics_writer = metrics_files.MetricsWriter(
                 self.folder, run.tracking, run.name, config_to_json(run), first_step=first
             )
             stack.callback(self._metrics_writer.close)
-            if (self.folder / sinks.EVALUATIONS).exists():
-                self._evaluated = sinks.read(self.folder / sinks.EVALUATIONS)
+            if (self.folder / metrics_files.EVALUATIONS).exists():
+                self._evaluated = metrics_files.read(self.folder / metrics_files.EVALUATIONS)
 
     def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
@@ -254,7 +258,7 @@ class Job:
             shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
             self._evaluations.print_table()
-            self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / sinks.METRICS}")
+            self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / metrics_files.METRICS}")
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
@@ -295,7 +299,7 @@ class Job:
         }
         self._seconds = {}
         if self._metrics_writer is not None:
-            self._metrics_writer.write(sinks.METRICS, row)
+            self._metrics_writer.write(metrics_files.METRICS, row)
             self._write_rollouts(batch, record)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if self.is_main and not self.state.batches:
@@ -310,10 +314,10 @@ class Job:
         self._profiler.before(self.state.update + 1)
 
     def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
-        lengths = [rollout.num_response_tokens for group in batch for rollout in group.rollouts]
-        weights = by_sequence(record, lengths)
+        lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
+        weights = weights_by_sequence(record, lengths)
         with os_errors_as_user_errors(self.folder):
-            write_examples(self.folder / sinks.ROLLOUTS, self.state.update, batch, weights, self.tokenizer)
+            write_examples(self.folder / metrics_files.ROLLOUTS, self.state.update, batch, weights, self.tokenizer)
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0

@@ -6,7 +6,13 @@ from typing import Any
 
 from megatron_sspo.memory import activations
 from megatron_sspo.memory.head import head_bytes
-from megatron_sspo.memory.parameters import Count, count_all, count_per_stage, layers_per_stage, padded_vocab_size
+from megatron_sspo.memory.parameters import (
+    ParameterCount,
+    count_all,
+    count_per_stage,
+    layers_per_stage,
+    padded_vocab_size,
+)
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
 
@@ -171,12 +177,12 @@ def _gradient_bytes(run: Run, itemsize: int) -> int:
     return 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
 
 
-def _optimizer_bytes(run: Run, count: Count, itemsize: int) -> int:
+def _optimizer_bytes(run: Run, count: ParameterCount, itemsize: int) -> int:
     """Returns the size of two moments, and of main weights for a 16-bit model."""
     return (8 if itemsize == 4 else 12) * _of_optimizer(run, count)
 
 
-def _of_optimizer(run: Run, count: Count) -> int:
+def _of_optimizer(run: Run, count: ParameterCount) -> int:
     """Returns the number of a stage's parameters whose optimizer state one rank holds, and writes."""
     parallel = run.parallel
     if not run.ddp.get("use_distributed_optimizer", True):

@@ -19,7 +19,7 @@ UNEVEN_PIPELINES = {
 
 
 @dataclass(frozen=True)
-class Count:
+class ParameterCount:
     """The numbers of parameters outside experts and in experts, which are sharded in different ways."""
 
     dense: int
@@ -64,14 +64,14 @@ def layers_per_stage(num_layers: int, parallel: Parallel, options: Mapping[str, 
     return [*([] if first is None else [first]), *even, *([] if last is None else [last])]
 
 
-def count_all(family: Family, config: Mapping[str, Any]) -> Count:
+def count_all(family: Family, config: Mapping[str, Any]) -> ParameterCount:
     """Counts the parameters of the whole model."""
     return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
 
 
 def count_per_stage(
     family: Family, config: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]
-) -> list[Count]:
+) -> list[ParameterCount]:
     """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
 
     Raises:
@@ -104,7 +104,7 @@ def _is_in_stage(name: str, start: int, stop: int, is_first: bool, is_last: bool
     return is_last
 
 
-def _count(rows: Sequence[ParameterMap], parallel: Parallel, experts: int | None) -> Count:
+def _count(rows: Sequence[ParameterMap], parallel: Parallel, experts: int | None) -> ParameterCount:
     """Counts the parameters of one rank, which holds the first `experts` experts of each layer (None: all)."""
     dense = in_experts = 0
     for row in rows:
@@ -114,4 +114,4 @@ def _count(rows: Sequence[ParameterMap], parallel: Parallel, experts: int | None
             dense += math.prod(row.shape(shards))
         elif experts is None or int(expert[1]) < experts:
             in_experts += math.prod(row.shape(shards))
-    return Count(dense, in_experts)
+    return ParameterCount(dense, in_experts)

@@ -82,14 +82,7 @@ class Segments:
                 "more noise to a sequence's mean log ratio than the policy moves in a step"
             )
 
-    def check_sequences(self, name: str, values: Tensor) -> None:
-        """Raises ValueError if `values` is not [S]."""
-        if values.shape != self.lengths.shape:
-            raise ValueError(
-                f"{name} has shape {list(values.shape)}, and the segments hold [{self.num_sequences}] sequences"
-            )
-
-    def are_of_tokens(self, name: str, values: Tensor) -> bool:
+    def are_per_token(self, name: str, values: Tensor) -> bool:
         """Returns whether `values` are [T] and not [S]. If T = S they are [S]: `with_empty` makes S another number.
 
         Raises:

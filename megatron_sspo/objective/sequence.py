@@ -83,27 +83,29 @@ class SequenceObjective:
         """
         segments.check_tokens("log_probs", log_probs)
         segments.check_tokens("old_log_probs", old_log_probs)
-        of_tokens = segments.are_of_tokens("advantages", advantages)
+        is_per_token = segments.are_per_token("advantages", advantages)
         log_ratio = log_probs - old_log_probs  # [T]
-        token_advantages = advantages if of_tokens else segments.spread(advantages)  # [T]
+        token_advantages = advantages if is_per_token else segments.spread(advantages)  # [T]
         token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)  # [T]
         log_gate = self.token_gate.log_gate(log_ratio.detach(), token_advantages)  # [T]
         log_gate = _WithGradient.apply(log_ratio, log_gate, token_weight)  # w = d log f / d log ρ
         multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
 
-        if of_tokens or multiplier is not None:
+        if is_per_token or multiplier is not None:
             effective = token_advantages
             if multiplier is not None:  # which may be infinite where Â = 0
                 effective = torch.where(token_advantages == 0, 0.0, token_advantages * multiplier)
             loss, weight = self._by_token(log_gate, effective, token_advantages, segments)
             log_weight = segments.spread(self.pool(log_gate.detach(), segments))
-            gate_of_sequence = self.sequence_gate.weight(log_weight, token_advantages)
-            token_weight = token_weight * (gate_of_sequence if multiplier is None else gate_of_sequence * multiplier)
+            sequence_gate_weight = self.sequence_gate.weight(log_weight, token_advantages)
+            token_weight = token_weight * (
+                sequence_gate_weight if multiplier is None else sequence_gate_weight * multiplier
+            )
         else:
             loss, log_weight, weight = self._by_sequence(log_gate, advantages, segments)
             if not isinstance(self.sequence_gate, Identity):  # the weight of Identity is 1
-                gate_of_sequence = self.sequence_gate.weight(log_weight, advantages)
-                token_weight = token_weight * segments.spread(gate_of_sequence)
+                sequence_gate_weight = self.sequence_gate.weight(log_weight, advantages)
+                token_weight = token_weight * segments.spread(sequence_gate_weight)
         return Sums(
             loss=loss,
             tokens={"log_ratio": log_ratio.detach(), "token_weight": token_weight},

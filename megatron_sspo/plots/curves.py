@@ -9,7 +9,7 @@ from typing import Any
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 
 INK = "#333333"
 _WINDOW = 0.08  # the smoothing window, as a share of the run; the raw curve stays visible behind the smoothed one
@@ -90,7 +90,7 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
     runs = {run_label(folder, folders): _read(folder) for folder in folders}  # before the output, by default in a run
     for folder in folders:
         if not any(runs[run_label(folder, folders)]):
-            raise UserError(f"{folder / sinks.METRICS} has no rows: wait for the first update of the run")
+            raise UserError(f"{folder / metrics_files.METRICS} has no rows: wait for the first update of the run")
     check_output(path)
     _draw_runs(runs, path)
 
@@ -245,8 +245,8 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 
 
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:
-    evaluations = folder / sinks.EVALUATIONS
-    metrics = _numbers(folder / sinks.METRICS)
+    evaluations = folder / metrics_files.EVALUATIONS
+    metrics = _numbers(folder / metrics_files.METRICS)
     return metrics, _numbers(evaluations, may_have_others=True) if evaluations.exists() else []
 
 
@@ -257,7 +257,7 @@ def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
         path: the metrics file.
         may_have_others: whether rows may have none of these numbers, for example with a user's own reward.
     """
-    rows = sinks.read(path, may_be_cut=True)
+    rows = metrics_files.read(path, may_be_cut=True)
     drawn = tuple(panel.key for panel in _PANELS)
     found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
     for row in found:

@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 
-from megatron_sspo.batching.context import zigzag
+from megatron_sspo.batching.context import gathered_places, zigzag
 from megatron_sspo.batching.row import Pieces
 from megatron_sspo.batching.work import QUERIES_AT_ONCE
 from megatron_sspo.policy.shared_prompts.keys import gather_context, take
@@ -19,9 +19,11 @@ from megatron_sspo.policy.shared_prompts.packed import RowParams, SharedSeqParam
 from megatron_sspo.policy.shared_prompts.padding import PaddedPieces
 from megatron_sspo.policy.shared_prompts.rotary import rotate
 
-_MOST_PADDING = 1.3  # of the products of attention, to compute all sequences in one call
-_SHORT = 64  # tokens, up to which one padded call is not slower than a call for each: benchmarks/attention.py
-_CALL = 400_000  # multiplications with queries that take as long as a call does beside them: benchmarks/attention.py
+# the factor by which padding may multiply the products of attention, so that one call computes all sequences
+_MAX_PADDING = 1.3
+_SHORT = 64  # tokens; up to this length one padded call is not slower than a call for each: benchmarks/attention.py
+# multiplications with queries that take as long as a call does beside them: benchmarks/attention.py
+_MULTIPLICATIONS_PER_CALL = 400_000
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -71,7 +73,7 @@ class PackedAttention(MegatronModule):
         if isinstance(packed_seq_params, SharedSeqParams):
             assert packed_seq_params.pieces is not None
             key, value = gather_context(key), gather_context(value)
-            if packed_seq_params.pieces.padding * query[0].numel() <= _CALL:
+            if packed_seq_params.pieces.padding * query[0].numel() <= _MULTIPLICATIONS_PER_CALL:
                 return self._padded_pieces(query, key, value, packed_seq_params.padded)
             return self._pieces(query, key, value, packed_seq_params.pieces)
         if parallel_state.get_context_parallel_world_size() > 1:
@@ -79,7 +81,7 @@ class PackedAttention(MegatronModule):
         lengths = packed_seq_params.cu_seqlens_q.diff()
         longest = int(packed_seq_params.max_seqlen_q)
         # padding costs products; those of short sequences cost no more than a call per sequence
-        if longest <= _SHORT or longest**2 * len(lengths) <= _MOST_PADDING * int(lengths.square().sum()):
+        if longest <= _SHORT or longest**2 * len(lengths) <= _MAX_PADDING * int(lengths.square().sum()):
             return self._padded(query, key, value, lengths, longest)
         return self._one_by_one(query, key, value, lengths.tolist())
 
@@ -124,14 +126,14 @@ class PackedAttention(MegatronModule):
         """Attends in one call for the pieces that begin a sequence, and in one for those that continue one."""
         outputs = []
         for part in padded:
-            number, most_queries, most_keys = part.shape
-            queries = query.new_zeros(number * most_queries, *query.shape[1:])
+            num_pieces, max_queries, max_keys = part.shape
+            queries = query.new_zeros(num_pieces * max_queries, *query.shape[1:])
             queries = queries.index_copy(0, part.places, query.index_select(0, part.queries))
             keys, values = take(key, part.key_rows), take(value, part.key_rows)
             output = self._attend(
-                queries.unflatten(0, (number, most_queries)).transpose(1, 2),
-                keys.unflatten(0, (number, most_keys)).transpose(1, 2),
-                values.unflatten(0, (number, most_keys)).transpose(1, 2),
+                queries.unflatten(0, (num_pieces, max_queries)).transpose(1, 2),
+                keys.unflatten(0, (num_pieces, max_keys)).transpose(1, 2),
+                values.unflatten(0, (num_pieces, max_keys)).transpose(1, 2),
                 None if part.mask is None else part.mask.to(query.dtype),
             )
             output = output.transpose(1, 2).flatten(0, 1)  # [n·Q, h, d]
@@ -157,9 +159,9 @@ class PackedAttention(MegatronModule):
         """Attends to the keys and values of all ranks, whose gradients are summed back to their owners."""
         group = parallel_state.get_context_parallel_group(check_initialized=False)
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
-        order = torch.cat([zigzag(borders, other, num_ranks) for other in range(num_ranks)]).argsort().to(key.device)
+        places = gathered_places(borders, num_ranks).to(key.device)
         key, value = (
-            gather_from_sequence_parallel_region(part.contiguous(), group=group)[order] for part in (key, value)
+            gather_from_sequence_parallel_region(part.contiguous(), group=group)[places] for part in (key, value)
         )
         own = zigzag(borders, rank, num_ranks).to(key.device)
         outputs, first = [], 0

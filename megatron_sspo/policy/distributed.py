@@ -13,7 +13,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from torch.distributed.rendezvous import rendezvous
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.policy.with_cuda.device import local_device
 from megatron_sspo.processes import agree, stop
 from megatron_sspo.processes.board import ControlStore
@@ -117,10 +117,9 @@ def rendezvous_store(rank: int, world_size: int, timeout: float) -> Any:
         store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout)))
     except RuntimeError as error:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        first_line = str(error).splitlines()[0]
         raise UserError(
-            f"the {world_size} processes did not all connect to {place} within {timeout:g} s ({first_line}): check "
-            "that each of them was started and can reach that address, or raise distributed_timeout"
+            f"the {world_size} processes did not all connect to {place} within {timeout:g} s ({first_line(error)}): "
+            "check that each of them was started and can reach that address, or raise distributed_timeout"
         ) from error
     return store
 

@@ -22,16 +22,16 @@ class UpdateRecord:
     # [R] each: log_ratio, advantage, entropy, engine_difference; token_weight if the objective reports it
     tokens: Mapping[str, torch.Tensor]
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight if the objective reports it
-    order: Sequence[int]  # [S]: the number in the batch of each of the sequences
+    order: Sequence[int]  # [S]: the index in the batch of each of the sequences
     grad_norm: float = 0.0  # before clipping
     learning_rate: float = 0.0  # of this step
 
 
-def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor: float) -> UpdateRecord:
+def merge_reports(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor: float) -> UpdateRecord:
     """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences.
 
     Args:
-        order: the number in the batch of each sequence, in the order of the reports.
+        order: the index in the batch of each sequence, in the order of the reports.
         divisor: what the sum over the whole batch is divided by.
     """
 
@@ -42,7 +42,7 @@ def merge(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor
     return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
 
 
-def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
+def weights_by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
     """Returns the sequence weight and the token weights [|y_i|] of each sequence, in the order of the batch.
 
     Weights that the objective does not report are NaN.
@@ -51,11 +51,11 @@ def by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[floa
         lengths: |y_i| of each sequence, in the order of the batch.
     """
     unknown = torch.full((sum(lengths),), math.nan)
-    weights = record.tokens.get("token_weight", unknown).split([lengths[number] for number in record.order])
+    weights = record.tokens.get("token_weight", unknown).split([lengths[index] for index in record.order])
     sequence_weights = record.sequences.get("sequence_weight", torch.full((len(lengths),), math.nan))
     of_sequences = zip(sequence_weights.tolist(), weights, strict=True)
-    by_number = dict(zip(record.order, of_sequences, strict=True))
-    return [by_number[number] for number in range(len(lengths))]
+    by_index = dict(zip(record.order, of_sequences, strict=True))
+    return [by_index[index] for index in range(len(lengths))]
 
 
 def update_metrics(record: UpdateRecord) -> dict[str, float]:

@@ -49,9 +49,19 @@ def transformer_config(
             "model.dtype is float32 with parallel.context > 1: Transformer Engine's attention has no such form, so "
             "choose bfloat16, or parallel.context=1"
         )
-    interleaved = parallel.virtual_pipeline > 1
-    fields: dict[str, Any] = {
+    fields = {
         **architecture,
+        **_layout_fields(parallel, dtype, options),
+        **_expert_fields(architecture, parallel, options, routing_replay=routing_replay),
+    }
+    fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
+    return construct(TransformerConfig, fields, options, "megatron")
+
+
+def _layout_fields(parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the layout and the dtype, and fusions that need CUDA, which are off."""
+    interleaved = parallel.virtual_pipeline > 1
+    return {
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "bf16": dtype == torch.bfloat16,
@@ -73,26 +83,35 @@ def transformer_config(
         "bias_dropout_fusion": False,
         "moe_permute_fusion": False,
     }
-    if fields.get("num_moe_experts"):
-        if parallel.tensor > 1 and not parallel.sequence:
-            raise UserError("experts under parallel.tensor > 1 need parallel.sequence=true: Megatron requires it")
-        fields |= {
-            "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
-            "moe_aux_loss_coeff": 0.0,
-            "moe_router_dtype": "fp32",
-            "moe_enable_routing_replay": routing_replay,
-        }
-        if routing_replay and options.get("moe_router_fusion"):
-            raise UserError(
-                "megatron.moe_router_fusion is true with routing_replay: the fused router ignores the routes to "
-                "replay, so leave one of them out"
-            )
-    elif routing_replay:
-        raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
-    elif parallel.expert > 1:
-        raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
-    fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
-    return construct(TransformerConfig, fields, options, "megatron")
+
+
+def _expert_fields(
+    architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any], *, routing_replay: bool
+) -> dict[str, Any]:
+    """Returns the fields of the routers; none for a model without experts.
+
+    Raises:
+        UserError: the layout or routing replay does not fit the model, or a fused router is to replay routes.
+    """
+    if not architecture.get("num_moe_experts"):
+        if routing_replay:
+            raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
+        if parallel.expert > 1:
+            raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
+        return {}
+    if parallel.tensor > 1 and not parallel.sequence:
+        raise UserError("experts under parallel.tensor > 1 need parallel.sequence=true: Megatron requires it")
+    if routing_replay and options.get("moe_router_fusion"):
+        raise UserError(
+            "megatron.moe_router_fusion is true with routing_replay: the fused router ignores the routes to "
+            "replay, so leave one of them out"
+        )
+    return {
+        "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_dtype": "fp32",
+        "moe_enable_routing_replay": routing_replay,
+    }
 
 
 def build_chunks(

@@ -37,7 +37,7 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
     return config
 
 
-def wrap(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
+def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
     """Wraps the chunks in DDP."""
     if transformer.bf16:
         chunks = [Float16Module(transformer, chunk) for chunk in chunks]

@@ -16,16 +16,16 @@ from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
-from megatron_sspo.policy.metrics import UpdateRecord, merge
+from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
-from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap
+from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.options import model_errors
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
-from megatron_sspo.policy.weights import check_shards, load_folder, make_gather
-from megatron_sspo.policy.with_cuda.fast_fields import describe
+from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan
+from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import RolloutGroup
@@ -33,7 +33,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.gather import GatherPlan
 
 
 class Policy:
@@ -70,14 +70,14 @@ class Policy:
         with model_errors(run.megatron):
             chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
-        self._gather = make_gather(chunks, self.rows)
+        self._gather_plan = make_gather_plan(chunks, self.rows)
         # the reference policy's weights, kept on the host because they are not used most of the time
         parameters = [p for chunk in chunks for p in chunk.parameters()] if run.needs_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
-        self.chunks = wrap(self.transformer, self.ddp, chunks)
-        self.kernels = describe(self.transformer, self.ddp)
+        self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
+        self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
             share_prompts = False
             self.kernels += (
@@ -160,7 +160,7 @@ class Policy:
         gathered = self._schedule.gather_reports(reports)
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
         if agree.is_main():
-            record = merge(gathered, order=rank_batch.order, divisor=divisor)
+            record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
@@ -188,13 +188,13 @@ class Policy:
 
     # ------------------------------------------------------------------ weights out, state out and in
 
-    def weights(self) -> Gather:
-        """Returns the weights; iterating over them yields (Hugging Face name, tensor) on every rank.
+    def weights(self) -> GatherPlan:
+        """Returns the plan that gathers the weights; its iteration yields (Hugging Face name, tensor) on every rank.
 
-        Every rank has to consume the whole stream before the next update.
+        The plan reads the parameters themselves, so every rank has to consume the whole stream before the next update.
         """
         self._finish_step()
-        return self._gather
+        return self._gather_plan
 
     def export(self, path: Path) -> None:
         """Writes a Hugging Face folder that Transformers loads. Rank 0 writes it and renames it when complete."""

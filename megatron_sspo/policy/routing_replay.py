@@ -111,25 +111,25 @@ class RoutingReplay:
         A collective.
 
         Args:
-            members: the numbers of the sequences in each of this rank's microbatches.
+            members: the indices of the sequences in each of this rank's microbatches.
             microbatches: this rank's microbatches, in the same order.
             lengths: the number of tokens of every sequence.
             holders: who holds what.
 
         Returns:
-            Packed routes by the number of the sequence; on rank 0 those of all sequences.
+            Packed routes by the index of the sequence; on rank 0 those of all sequences.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
         for chunk, layers in enumerate(self._layers):
             for sequences, microbatch, routes in zip(members, microbatches, self._recorded[chunk], strict=True):
-                for number, positions, rows in self._by_sequence(sequences, microbatch):
-                    mine.append((number, positions.numpy(), layers, routes[rows].numpy().astype(self.shape.dtype)))
+                for index, positions, rows in self._by_sequence(sequences, microbatch):
+                    mine.append((index, positions.numpy(), layers, routes[rows].numpy().astype(self.shape.dtype)))
         parts = [part for of_rank in holders.gather(mine) for part in of_rank]
         shape = (self.shape.num_layers, self.shape.topk)
-        whole = {number: np.zeros((lengths[number], *shape), dtype=self.shape.dtype) for number, *_ in parts}
-        for number, positions, layers, routes in parts:
-            whole[number][positions[:, None], layers] = routes
-        return {number: pack_routes(routes, self.shape.num_experts) for number, routes in whole.items()}
+        whole = {index: np.zeros((lengths[index], *shape), dtype=self.shape.dtype) for index, *_ in parts}
+        for index, positions, layers, routes in parts:
+            whole[index][positions[:, None], layers] = routes
+        return {index: pack_routes(routes, self.shape.num_experts) for index, routes in whole.items()}
 
     def _by_sequence(
         self, members: Sequence[int], microbatch: Microbatch
@@ -138,8 +138,8 @@ class RoutingReplay:
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
         held = zigzag(microbatch.cu_seqlens.tolist(), rank, num_ranks)
         held = held[self._rows(len(held))]
-        for number, spans in zip(members, microbatch.spans, strict=True):
+        for index, spans in zip(members, microbatch.spans, strict=True):
             for start, position, count in spans:
                 rows = ((held >= start) & (held < start + count)).nonzero()[:, 0]
                 if len(rows):
-                    yield number, held[rows] - start + position, rows
+                    yield index, held[rows] - start + position, rows

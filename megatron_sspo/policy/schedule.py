@@ -11,9 +11,10 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from megatron_sspo.batching.context import num_parts, round_up
 from megatron_sspo.batching.holders import Holders, with_rollouts
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
-from megatron_sspo.batching.plan import Packing, Plan, alike_in, prompt_variants
+from megatron_sspo.batching.plan import Packing, Plan, prompt_variants, sharing_candidates
 from megatron_sspo.batching.row import Sequences
 from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
@@ -21,7 +22,7 @@ from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import RolloutGroup, rollouts_of
 
 Report = dict[str, Any]
 
@@ -31,8 +32,8 @@ class RankBatch:
     """The part of a batch that this rank computes."""
 
     sequences: Sequences  # of the whole batch
-    members: Sequence[Sequence[int]]  # numbers of the sequences in each of this rank's microbatches
-    order: Sequence[int]  # numbers of all sequences, in the order of the gathered reports
+    members: Sequence[Sequence[int]]  # indices of the sequences in each of this rank's microbatches
+    order: Sequence[int]  # indices of all sequences, in the order of the gathered reports
     microbatches: Sequence[Microbatch]
 
 
@@ -67,14 +68,13 @@ class Schedule:
         self._parallel = run.parallel
         self._routing = routing
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
-        # a segment of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
-        segment_multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
-        whole = segment_multiple * self._tensor_shards
-        self._length = -(-run.tokens_per_microbatch // whole) * whole
+        # a section of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
+        section_multiple = num_parts(run.parallel.context)
+        self._length = round_up(run.tokens_per_microbatch, section_multiple * self._tensor_shards)
         self._packing = Packing(
             num_ranks=parallel_state.get_data_parallel_world_size(),
             max_tokens=run.tokens_per_microbatch,
-            segment_multiple=segment_multiple,
+            section_multiple=section_multiple,
             multiple_of=run.parallel.pipeline if run.parallel.virtual_pipeline > 1 else 1,
             work=work_of(transformer),
         )
@@ -92,16 +92,16 @@ class Schedule:
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        has_routes = any(rollout.routes is not None for group in batch for rollout in group.rollouts)
+        has_routes = any(rollout.routes is not None for rollout in rollouts_of(batch))
         if self.share_prompts and self._routing and has_routes:
             found = prompt_variants(batch, self._routing.shape) if agree.is_main() else []
-            rollouts = [rollout for group in batch for rollout in group.rollouts]
+            rollouts = rollouts_of(batch)
             variants = zip(rollouts, agree.broadcast_from_rank_0(found), strict=True)
-            batch = with_rollouts(batch, [replace(rollout, prompt_variant=number) for rollout, number in variants])
-        return self._holders.share(batch, _numbers(self._plan(batch)))
+            batch = with_rollouts(batch, [replace(rollout, prompt_variant=variant) for rollout, variant in variants])
+        return self._holders.share(batch, _indices(self._plan(batch)))
 
     def _plan(self, batch: Sequence[RolloutGroup]) -> Plan:
-        return self._packing.plan(alike_in(batch), share_prompts=self.share_prompts)
+        return self._packing.plan(sharing_candidates(batch), share_prompts=self.share_prompts)
 
     def rank_batch(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
@@ -115,8 +115,8 @@ class Schedule:
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
         plan = self._plan(batch)
         of_rank = plan[parallel_state.get_data_parallel_rank()]
-        numbers = _numbers(plan)
-        members = numbers[parallel_state.get_data_parallel_rank()]
+        indices = _indices(plan)
+        members = indices[parallel_state.get_data_parallel_rank()]
         has_routes = any(rollout.routes is not None for _, rollout in sequences)
         microbatches = [  # on the host until `ForwardStep` takes one: routes are 384 bytes a token in Qwen3-30B-A3B
             make_microbatch(
@@ -130,7 +130,7 @@ class Schedule:
             )
             for chosen, parts in zip(members, of_rank, strict=True)
         ]
-        order = [i for of_rank in numbers for chosen in of_rank for i in chosen]
+        order = [i for of_rank in indices for chosen in of_rank for i in chosen]
         return RankBatch(sequences, members, order, microbatches)
 
     def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
@@ -166,17 +166,17 @@ class Schedule:
     def token_values(
         self, rank_batch: RankBatch, names: Sequence[str], *, record: bool = False
     ) -> list[dict[int, np.ndarray]]:
-        """Returns values of π_θ at the responses that this rank holds, by number, with 0 at tokens of an environment.
+        """Returns values of π_θ at the responses that this rank holds, by index, with 0 at tokens of an environment.
 
         Args:
             names: `log_probs` and `entropy`, in the order in which they are returned.
             record: whether to record the routes that the tokens take.
         """
         reports = self.run(rank_batch, report_token_values, forward_only=True, record=record)
-        return [self._holders.spread(_by_number(rank_batch, reports, name)) for name in names]
+        return [self._holders.spread(_by_index(rank_batch, reports, name)) for name in names]
 
     def gather_routes(self, rank_batch: RankBatch) -> tuple[dict[int, np.ndarray], list[int]]:
-        """Returns the routes of the sequences that this rank holds, by number, after a run that recorded them.
+        """Returns the routes of the sequences that this rank holds, by index, after a run that recorded them.
 
         Returns:
             The routes, and the number of choices of every sequence of the batch.
@@ -192,8 +192,8 @@ class Schedule:
         return [report for part in parts for report in part]
 
 
-def _numbers(plan: Plan) -> list[list[list[int]]]:
-    """Returns the numbers of the sequences in each microbatch of each data-parallel rank."""
+def _indices(plan: Plan) -> list[list[list[int]]]:
+    """Returns the indices of the sequences in each microbatch of each data-parallel rank."""
     return [[[i for part in parts for i in part] for parts in of_rank] for of_rank in plan]
 
 
@@ -201,8 +201,8 @@ def _lengths(sequences: Sequences) -> list[int]:
     return [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
 
 
-def _by_number(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> dict[int, np.ndarray]:
-    """Returns the values of each response by its number, with 0 at tokens of an environment."""
+def _by_index(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> dict[int, np.ndarray]:
+    """Returns the values of each response by its index, with 0 at tokens of an environment."""
     found: dict[int, np.ndarray] = {}
     for members, report in zip(rank_batch.members, reports, strict=False):  # only the last stage has reports
         lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]

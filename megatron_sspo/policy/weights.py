@@ -10,7 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.gather import GatherPlan
 from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap
 
@@ -54,14 +54,14 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
         parameter.copy_(tensor)
 
 
-def make_gather(chunks: Sequence[Any], rows: Sequence[ParameterMap]) -> Gather:
+def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap]) -> GatherPlan:
     """Returns the plan by which this policy's weights are gathered from all ranks. A collective."""
     by_name = {row.name: row for row in rows}
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in logical_parameters(chunks):
         parameters.setdefault(name, parameter)  # a tied output layer repeats the embedding on a one-stage pipeline
     shards = {name: shard_of(_row(by_name, name)) for name in parameters}
-    return Gather(rows, parameters, shards)
+    return GatherPlan(rows, parameters, shards)
 
 
 def _row(by_name: Mapping[str, ParameterMap], name: str) -> ParameterMap:

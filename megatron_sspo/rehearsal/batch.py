@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from megatron_sspo.batching.context import num_parts, round_up
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
@@ -77,7 +78,7 @@ def workload(run: Run, *, prompt_tokens: int = 0, response_tokens: int = 0, at_m
     microbatches = len(plan[0])
     enough = at_most or microbatches_held(parallel) + 1
     if interleaved:  # its schedule needs a multiple
-        enough = -(-enough // parallel.pipeline) * parallel.pipeline
+        enough = round_up(enough, parallel.pipeline)
     return Workload(
         prompt_tokens=prompt_tokens,
         response_tokens=response_tokens,
@@ -96,8 +97,7 @@ def microbatches_held(parallel: Parallel) -> int:
 
 def padded_length(run: Run, length: int) -> int:
     """Returns the length to which context parallelism pads a sequence."""
-    multiple = 2 * run.parallel.context if run.parallel.context > 1 else 1
-    return -(-length // multiple) * multiple
+    return round_up(length, num_parts(run.parallel.context))
 
 
 def rehearsed_run(run: Run, work: Workload) -> Run:
@@ -113,8 +113,7 @@ def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int
     """Returns the shape of the hidden states that a pipeline stage gets of a rehearsed microbatch."""
     parallel = run.parallel
     shards = parallel.tensor if parallel.sequence else 1
-    whole = (2 * parallel.context if parallel.context > 1 else 1) * shards
-    tokens = -(-work.per_microbatch * padded_length(run, work.length) // whole) * whole
+    tokens = round_up(work.per_microbatch * padded_length(run, work.length), num_parts(parallel.context) * shards)
     return tokens // parallel.context // shards, 1, hidden_size
 
 

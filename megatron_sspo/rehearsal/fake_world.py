@@ -25,11 +25,6 @@ from megatron_sspo.weights.table import ParameterMap
 Shards = dict[str, tuple[int, int]]
 
 
-def first_rank_of_stage(parallel: Parallel, stage: int) -> int:
-    """Returns the first rank of a pipeline stage; in Megatron's order a stage is a block of ranks."""
-    return stage * (parallel.num_processes // parallel.pipeline)
-
-
 @contextmanager
 def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
     """Makes this process a rank of the layout, with a process group that connects to nobody.

@@ -144,7 +144,7 @@ def _without_collection() -> Iterator[None]:
 @contextmanager
 def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
     """Counts the parts of the policy under their own categories and phases, and gives it sizes in place of weights."""
-    in_build, in_wrap, in_optimizer = policy.build_chunks, policy.wrap, policy.make_optimizer
+    in_build, in_wrap, in_optimizer = policy.build_chunks, policy.wrap_in_ddp, policy.make_optimizer
 
     def counted(category: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **options: Any) -> Any:
@@ -166,7 +166,7 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
         self.run(rank_batch, forward_step.report_token_values, forward_only=True, record=record)
         return [{} for _ in names]
 
-    def merge(reports: Any, *, order: Any, divisor: float) -> UpdateRecord:
+    def merge_reports(reports: Any, *, order: Any, divisor: float) -> UpdateRecord:
         return UpdateRecord(loss=1.0, tokens={}, sequences={}, order=order)
 
     head = fused._FusedHead
@@ -175,9 +175,9 @@ def _categories(books: Books, config: Mapping[str, Any]) -> Iterator[None]:
         for place, name, value in (
             (policy, "open_folder", lambda path: SizesFolder(config)),
             (policy, "build_chunks", counted("weights", in_build)),
-            (policy, "wrap", counted("gradients", in_wrap)),
+            (policy, "wrap_in_ddp", counted("gradients", in_wrap)),
             (policy, "make_optimizer", counted("optimizer", in_optimizer)),
-            (policy, "merge", merge),
+            (policy, "merge_reports", merge_reports),
             (optimizer, "finalize_model_grads", during("reduce", optimizer.finalize_model_grads)),
             (schedule.Schedule, "token_values", token_values),
             (schedule.Schedule, "gather_reports", lambda self, reports: []),

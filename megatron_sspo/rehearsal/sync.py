@@ -4,13 +4,13 @@ from collections import Counter
 
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.run import Run
-from megatron_sspo.weights.gather import Gather
+from megatron_sspo.weights.gather import GatherPlan
 
 Sent = tuple[tuple[int, int], ...]
 """(rank, bytes of weights that it sends to each server), of the ranks that send."""
 
 
-def rehearse_sync(run: Run, gather: Gather) -> Sent:
+def rehearse_sync(run: Run, gather: GatherPlan) -> Sent:
     """Gathers all weights, and returns what is sent to servers: nothing if the engine is in the trainer's processes."""
     options = Options(**run.rollouts.options) if run.rollouts.engine == "sglang" else None
     if options is None or options.transport == "ipc":  # every rank needs all weights

@@ -80,10 +80,12 @@ def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> l
     more = {"rollouts": group.rollouts} if _takes_rollouts(function) else {}
     found = _call(function, what, rewards, **more)
     lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
-    of_tokens = bool(more) and isinstance(found, (list, tuple)) and len(found) == len(lengths)
+    may_be_per_token = bool(more) and isinstance(found, (list, tuple)) and len(found) == len(lengths)
     if not (
         _is_finite(found, rewards.shape)
-        or (of_tokens and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True)))
+        or (
+            may_be_per_token and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True))
+        )
     ):
         raise UserError(
             f"{what} returned {describe_value(found)} for {len(rewards)} rewards, {describe_value(rewards.tolist())}: "
@@ -117,17 +119,17 @@ def _filled(groups: Sequence[RolloutGroup], found: Values) -> list[RolloutGroup]
     def filled(rollout: Rollout, value: torch.Tensor) -> Rollout:
         if not value.ndim:
             return replace(rollout, advantage=float(value))
-        of_tokens = np.where(rollout.response_mask(), value.numpy(), 0.0)
-        return replace(rollout, advantage=_mean(rollout, value), token_advantages=of_tokens)
+        token_advantages = np.where(rollout.response_mask(), value.numpy(), 0.0)
+        return replace(rollout, advantage=_mean(rollout, value), token_advantages=token_advantages)
 
     pairs = zip(groups, found, strict=True)
     return [replace(g, rollouts=[filled(r, v) for r, v in zip(g.rollouts, values, strict=True)]) for g, values in pairs]
 
 
 def _outlined(groups: Sequence[RolloutGroup], means: Sequence[Sequence[tuple[float, bool]]]) -> list[RolloutGroup]:
-    def filled(rollout: Rollout, mean: float, is_of_tokens: bool) -> Rollout:
+    def filled(rollout: Rollout, mean: float, is_per_token: bool) -> Rollout:
         rollout = replace(rollout, advantage=mean)
-        return rollout.outline(token_advantages=len(rollout.tokens)) if is_of_tokens else rollout
+        return rollout.outline(token_advantages=len(rollout.tokens)) if is_per_token else rollout
 
     pairs = zip(groups, means, strict=True)
     return [replace(g, rollouts=[filled(r, *m) for r, m in zip(g.rollouts, of, strict=True)]) for g, of in pairs]

@@ -123,14 +123,18 @@ class RolloutCycles:
     def _gather(self, cycle: PendingGeneration, update: int) -> list[RolloutGroup]:
         """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""
         refills = self._run.rollouts.refills
-        good: list[RolloutGroup] = []
-        zero_variance: list[RolloutGroup] = []
+        first: list[RolloutGroup] = []
+        equal: list[RolloutGroup] = []  # groups of equal rewards, only with refills
         num_started = num_cancelled = 0
+
+        def is_first(group: RolloutGroup) -> bool:
+            return not (refills and group.has_equal_rewards)
+
         for attempt in range(1 + refills):
-            wanted = self._num_groups - len(good)
+            wanted = self._num_groups - len(first)
 
             def is_enough(groups: Sequence[RolloutGroup], wanted: int = wanted) -> bool:
-                return sum(not refills or _has_reward_variance(group) for group in groups) >= wanted
+                return sum(map(is_first, groups)) >= wanted
 
             found = gather_groups(cycle, self._score, sync=self._sync, is_enough=is_enough)
             cancelled = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
@@ -138,17 +142,13 @@ class RolloutCycles:
             num_started, num_cancelled = num_started + len(cycle.prompts), num_cancelled + len(cancelled)
             for group in found:
                 if group is not None:
-                    (good if not refills or _has_reward_variance(group) else zero_variance).append(group)
-            if len(good) >= self._num_groups or attempt == refills:
+                    (first if is_first(group) else equal).append(group)
+            if len(first) >= self._num_groups or attempt == refills:
                 break
-            cycle = self._start(self._draw(self._num_groups - len(good)), update)
+            cycle = self._start(self._draw(self._num_groups - len(first)), update)
         self._metrics = {
             "rollout/groups_begun": float(num_started),
             "rollout/groups_given_up": float(num_cancelled),
-            "rollout/groups_of_equal_rewards": float(len(zero_variance)),
+            "rollout/groups_of_equal_rewards": float(len(equal)),
         }
-        return (good + zero_variance)[: self._num_groups]
-
-
-def _has_reward_variance(group: RolloutGroup) -> bool:
-    return len({rollout.reward for rollout in group.rollouts}) > 1
+        return (first + equal)[: self._num_groups]

@@ -1,6 +1,6 @@
 """The interface of a rollout engine, which generates the responses."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -91,26 +91,6 @@ class RolloutEngine(Protocol):
     def close(self) -> None:
         """Releases processes, memory and ports."""
         ...
-
-
-class SingleBatchGeneration:
-    """The generation of an engine that makes all groups at once, in the first call of `wait`.
-
-    Args:
-        generate: function that returns one group per prompt, in the order of the prompts.
-    """
-
-    def __init__(self, generate: Callable[[], Sequence[RolloutGroup]]) -> None:
-        self._generate: Callable[[], Sequence[RolloutGroup]] | None = generate
-
-    def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """Returns all groups in the first call, then an empty list."""
-        generate, self._generate = self._generate, None
-        return list(enumerate(generate())) if generate is not None else []
-
-    def cancel(self) -> None:
-        """Prevents the groups from being generated."""
-        self._generate = None
 
 
 class BatchedGeneration:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import RolloutGroup, rollouts_of
 
 
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
@@ -12,12 +12,12 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
 
     Means of rewards are over episodes: an episode with several branches counts once.
     """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = rollouts_of(groups)
     rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]
     parts = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     lengths = torch.tensor([float(rollout.num_response_tokens) for rollout in rollouts])
     observed = [len(rollout.tokens) - rollout.num_response_tokens for rollout in rollouts]
-    equal = [len({rollout.reward for rollout in group.rollouts}) == 1 for group in groups]
+    equal = [group.has_equal_rewards for group in groups]
     return {
         "reward/mean": _mean([rollout.reward for rollout in rewarded]),
         **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rewarded]) for part in parts},

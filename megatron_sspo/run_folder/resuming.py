@@ -12,7 +12,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Parallel, Run
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.weights.family import load_family
 
 _LAYOUT = "the layout is "
@@ -59,8 +59,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
-    sinks.check_rows(folder / sinks.METRICS, state.update)
-    sinks.read_complete_rows(folder / sinks.EVALUATIONS)
+    metrics_files.check_rows(folder / metrics_files.METRICS, state.update)
+    metrics_files.read_complete_rows(folder / metrics_files.EVALUATIONS)
     return Resumable(extra["prompts"], changes_of_resumed(manifest.run, config_to_json(run)))
 
 

@@ -38,7 +38,7 @@ def write_examples(
     """
     remaining = iter(weights)
     of_groups = [(group, [(rollout, next(remaining)) for rollout in group.rollouts]) for group in batch]
-    of_groups.sort(key=lambda item: len({rollout.reward for rollout, _ in item[1]}) == 1)
+    of_groups.sort(key=lambda item: item[0].has_equal_rewards)
     rows = []
     for group, found in of_groups[:_GROUPS]:
         ordered = sorted(found, key=lambda item: -item[0].reward)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
 _MLFLOW_NAME = re.compile(r"[^\w./\- :]")  # characters that MLflow refuses in a name, as in pass@1
-_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # most parameters of a request, and most characters of a value
+_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # of parameters in a request, of characters in a value
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,9 @@ def start(tracking: "Tracking", folder: Path, name: str, config: Mapping[str, An
         try:
             found.append(kind.start(about))
         except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
-                f"tracking.{field} is {value!r}, but {kind.module} does not start ({lines[0]}): set it up, or leave "
-                f"tracking.{field} out"
+                f"tracking.{field} is {value!r}, but {kind.module} does not start ({first_line(error)}): set it up, or "
+                f"leave tracking.{field} out"
             ) from error
     return found
 

@@ -22,7 +22,7 @@ from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.progress import SweepProgress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the stop signals of a sweep
-_MOST_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
+_MAX_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
 _POLL_SECONDS = 0.2
 _LOG_END = 4096  # bytes at the end of a log, whose last line says why an attempt has failed
 
@@ -139,7 +139,7 @@ class Driver:
         name = attempt.cell.name
         has_newer_checkpoint = newest_checkpoint(self._folder / name) != attempt.checkpoint
         self._failures[name] = 0 if has_newer_checkpoint else self._failures.get(name, 0) + 1
-        if self._failures[name] < _MOST_FAILURES:
+        if self._failures[name] < _MAX_FAILURES:
             self._progress.log(f"{name}: {why}; retrying")
             self._waiting.appendleft(attempt.cell)
         else:

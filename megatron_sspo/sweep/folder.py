@@ -9,7 +9,7 @@ from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import write_atomically
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.sweep.grid import Cell, Sweep
 from megatron_sspo.sweep.values import Value
 
@@ -104,8 +104,8 @@ def status(folder: Path) -> Status:
         return Status("new")
     try:
         config = read_json(folder / "config.json")
-        update = _last_update(folder / sinks.METRICS)
-        is_evaluated = config.get("evaluation") is None or _last_update(folder / sinks.EVALUATIONS) == update
+        update = _last_update(folder / metrics_files.METRICS)
+        is_evaluated = config.get("evaluation") is None or _last_update(folder / metrics_files.EVALUATIONS) == update
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return Status("begun")
     has_model = (folder / "model" / "config.json").exists()  # a model gets its name when it is complete

@@ -14,7 +14,7 @@ from megatron_sspo.sweep.folder import load_existing_or_new
 from megatron_sspo.sweep.grid import PATH, SEED, Cell, Sweep
 from megatron_sspo.sweep.values import read_vary
 
-_MOST_RUNS = 100_000  # the configuration of each is checked at the start
+_MAX_RUNS = 100_000  # the configuration of each is checked at the start
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def prepare(
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise UserError(f"--vary {twice} is given twice: list all of its values in one")
     num_runs = seeds * math.prod(len(values) for _, values in found)
-    if num_runs > _MOST_RUNS:
-        raise UserError(f"the sweep has {num_runs:,} runs, more than {_MOST_RUNS:,}: give fewer values or --seeds")
+    if num_runs > _MAX_RUNS:
+        raise UserError(f"the sweep has {num_runs:,} runs, more than {_MAX_RUNS:,}: give fewer values or --seeds")
     assignments = (*assignments, *(_start_from_overrides_of_seeds(start_from, seeds) if start_from else []))
     base = load_recipe(recipe, assignments)
     folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()

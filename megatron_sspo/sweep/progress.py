@@ -15,7 +15,7 @@ from megatron_sspo.sweep.folder import status
 
 _CHECK_SECONDS = 1.0  # between two reads of the runs' folders
 _LINE_SECONDS = 60.0
-_MOST_SHOWN = 20  # runs
+_MAX_SHOWN = 20  # runs
 
 
 class SweepProgress:
@@ -98,7 +98,7 @@ class SweepProgress:
 
     def _table(self) -> Group:
         table = Table.grid(padding=(0, 1))
-        for name in sorted(self._running)[:_MOST_SHOWN]:
+        for name in sorted(self._running)[:_MAX_SHOWN]:
             done, total = self._done[name], self._updates[name]
             bar = ProgressBar(total=total, completed=done, width=24)
             table.add_row(Text(name, overflow="ellipsis", no_wrap=True), bar, f"{done}/{total}")

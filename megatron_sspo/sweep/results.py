@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.sweep.folder import read_sweep, status
 from megatron_sspo.sweep.grid import Cell, Sweep
 
@@ -96,8 +96,8 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
         UserError: the run does not have the number, or a value is not finite.
     """
     known: list[str] = []
-    for file in (sinks.EVALUATIONS, sinks.METRICS):
-        rows = sinks.read_complete_rows(folder / file)
+    for file in (metrics_files.EVALUATIONS, metrics_files.METRICS):
+        rows = metrics_files.read_complete_rows(folder / file)
         last = rows[-1] if rows else {}
         keys = [measure] if measure in last else [key for key in last if key.endswith(f"/{measure}")]
         if keys:
@@ -117,7 +117,7 @@ def area(curve: Curve) -> float:
 
 
 def _default(folder: Path) -> str:
-    rows = sinks.read_complete_rows(folder / sinks.EVALUATIONS)
+    rows = metrics_files.read_complete_rows(folder / metrics_files.EVALUATIONS)
     return _GREEDY if any(key.endswith(f"/{_GREEDY}") for key in (rows[-1] if rows else {})) else _REWARD
 
 

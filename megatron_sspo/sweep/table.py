@@ -14,7 +14,7 @@ from megatron_sspo.sweep.statistics import (
 
 ALL = "all settings"
 Scores = Mapping[str, Mapping[str, Sequence[float]]]  # value of the compared field -> setting -> a number for each run
-_MOST_NAMES = 10  # names of unfinished runs to print
+_MAX_NAMES = 10  # names of unfinished runs to print
 
 
 def sweep_table(results: Results) -> str:
@@ -24,8 +24,8 @@ def sweep_table(results: Results) -> str:
         "percentiles), and the number of runs.\n"
     ]
     if names := results.unfinished:
-        more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        parts.append(f"Not finished, and left out: {'; '.join(names[:_MOST_NAMES])}{more}.\n")
+        more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        parts.append(f"Not finished, and left out: {'; '.join(names[:_MAX_NAMES])}{more}.\n")
     of_end, of_run = measures(results).items()
     for title, scores in (of_end, of_run):
         parts.append(f"**{title}**\n\n{markdown(*_means(results, scores))}")

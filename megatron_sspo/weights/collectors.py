@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from megatron_sspo.weights.pieces import Piece
 
-MOST_COLLECTORS = 8
+MAX_COLLECTORS = 8
 """The largest number of collectors. Each sends to servers in a process group of its own, whose communicator takes
 memory of every GPU in it."""
 
@@ -19,18 +19,18 @@ class Lot:
     rows: tuple[tuple[Piece, ...], ...]
 
 
-def assign(pieces: Sequence[Sequence[Piece]], *, most: int) -> dict[int, list[Sequence[Piece]]]:
+def assign(pieces: Sequence[Sequence[Piece]], *, max_collectors: int) -> dict[int, list[Sequence[Piece]]]:
     """Returns collector -> its rows, every row once, in the table's order.
 
     The ranks that own the first shard of any row are one for each pipeline stage and expert-parallel rank. If there are
-    more than `most` of them, neighbours share a collector. A row goes to a collector that holds a shard of it, so that
-    as little as possible is sent; if several do, to the one with the fewest elements so far.
+    more than `max_collectors` of them, neighbours share a collector. A row goes to a collector that holds a shard of
+    it, so that as little as possible is sent; if several do, to the one with the fewest elements so far.
 
     Args:
-        most: the largest number of collectors.
+        max_collectors: the largest number of collectors.
     """
     homes = sorted({row[0].owner for row in pieces})
-    width = -(-len(homes) // most)
+    width = -(-len(homes) // max_collectors)
     collector_of = {home: homes[number - number % width] for number, home in enumerate(homes)}
     collectors = set(collector_of.values())
     chosen: dict[int, int] = {}

@@ -40,20 +40,15 @@ class Family:
     expert_names: ExpertNames | None = None  # None: a model without experts
 
 
-def load_family(config: Config, name: str | None = None) -> Family:
-    """Loads the family of a model: the file `families/<model_type>.py`, or the one that the user names.
-
-    Args:
-        name: a short name or `package.module:attribute`, instead of config.json's `model_type`. Only the user sets
-            it: config.json comes from outside and never names a module to import.
+def load_family(config: Config) -> Family:
+    """Loads the family of a model, the file `families/<model_type>.py`.
 
     Raises:
         UserError: the architecture is not supported, or a field of config.json is refused.
     """
-    if name is None:
-        name = config.get("model_type")
-        if name not in short_names(_FOLDER, "family"):
-            raise _unsupported(f"model_type {short_repr(name)}")
+    name = config.get("model_type")
+    if name not in short_names(_FOLDER, "family"):  # config.json comes from outside, and must not name other modules
+        raise _unsupported(f"model_type {short_repr(name)}")
     family: Family = resolve(_FOLDER, name, "family")
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list):

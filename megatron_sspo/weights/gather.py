@@ -9,13 +9,13 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from megatron_sspo.weights.collectors import MOST_COLLECTORS, Lot, assign, lots, row_size, source, split
+from megatron_sspo.weights.collectors import MAX_COLLECTORS, Lot, assign, lots, row_size, source, split
 from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
 
-_BUCKET_BYTES = 256 * 1024**2
+_BUCKET_BYTES = 256 * 1024**2  # the minimum size of a bucket, except for the last one
 
 
 class Entry(NamedTuple):
@@ -46,17 +46,17 @@ class Part:
     tensors: Sequence[NamedTensor] | None
 
 
-class Gather:
-    """A plan of which rank sends which shards, made once. It can be carried out again and again, in three ways.
+class GatherPlan:
+    """The plan by which shards become whole tensors: which rank sends which shards. It is made once and used often.
 
-    Every rank walks the same list and takes part in each step, so that ranks cannot deadlock. A rank holds its own
-    shards and a few buckets, never the whole model.
+    It is carried out in one of three ways: iteration gives all tensors to every rank, `at_rank_0` to rank 0, and
+    `parts` to several ranks, each its own. Every rank walks the same list and takes part in each step, so that ranks
+    cannot deadlock. A rank holds its own shards and a few buckets, never the whole model.
 
     Args:
         rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
         shards: logical name -> (number, count) of that shard.
-        bucket_bytes: the minimum size of a bucket, except for the last one.
 
     Raises:
         UserError: a parameter has no row, or a shard of a row is on no rank.
@@ -67,12 +67,9 @@ class Gather:
         rows: Sequence[ParameterMap],
         parameters: Mapping[str, torch.Tensor],
         shards: Mapping[str, Shard],
-        *,
-        bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         self.parameters = parameters
         self._pieces = pieces_of(rows, holders_of(shards))
-        self._bucket_bytes = bucket_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -87,7 +84,7 @@ class Gather:
         A collective: every rank has to consume the whole stream. A tensor may be a view of its bucket, and then keeps
         the whole bucket in memory.
         """
-        for bucket in split(self._pieces, self._elements(self._bucket_bytes)):
+        for bucket in split(self._pieces, self._elements(_BUCKET_BYTES)):
             yield from self._broadcast(bucket)
 
     def _broadcast(self, bucket: Sequence[Sequence[Piece]]) -> Iterator[NamedTensor]:
@@ -110,20 +107,20 @@ class Gather:
         for lot in lots({0: self._pieces}, elements=self._elements(bucket_bytes)):
             yield from self._collect(lot) or ()
 
-    def collectors(self, *, most: int = MOST_COLLECTORS) -> list[int]:
+    def collectors(self, *, max_collectors: int = MAX_COLLECTORS) -> list[int]:
         """Returns the ranks that `parts` has, in order."""
-        return list(assign(self._pieces, most=most))
+        return list(assign(self._pieces, max_collectors=max_collectors))
 
-    def parts(self, *, bucket_bytes: int, most: int = MOST_COLLECTORS) -> Iterator[Part]:
+    def parts(self, *, bucket_bytes: int, max_collectors: int = MAX_COLLECTORS) -> Iterator[Part]:
         """Yields all weights, each on one rank alone, near to where its shards are; every rank gets all parts' entries.
 
         A collective: every rank has to consume the whole stream.
 
         Args:
             bucket_bytes: the minimum size of a part, except for the last one of a rank.
-            most: the largest number of ranks that put weights together.
+            max_collectors: the largest number of ranks that put weights together.
         """
-        for lot in lots(assign(self._pieces, most=most), elements=self._elements(bucket_bytes)):
+        for lot in lots(assign(self._pieces, max_collectors=max_collectors), elements=self._elements(bucket_bytes)):
             rows = [pieces[0].row for pieces in lot.rows]
             sizes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
             entries = [Entry(name, shape, self._sample.dtype) for name, shape in sizes]

@@ -7,7 +7,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.forced import call_of
-from megatron_sspo.rollout.agents.groups import Episode, make_group
+from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.messages import Refusal
 from tests.agent.talking_models import post, prompt, say, tokenizer, user
 from tests.agent.test_attacks import Fixed, attack
@@ -182,7 +182,10 @@ def test_a_branch_with_nothing_to_learn_from_is_none() -> None:
 
 
 def test_an_episode_of_forced_turns_alone_has_a_reward_and_no_tokens() -> None:
-    episodes = [Episode(tree(forced([2, 3], [4])), {"a": 1.0}, "x"), Episode(tree(turn([2, 3], [5])), {"a": 0.0}, "y")]
+    episodes = [
+        EpisodeResult(tree(forced([2, 3], [4])), {"a": 1.0}, "x"),
+        EpisodeResult(tree(turn([2, 3], [5])), {"a": 0.0}, "y"),
+    ]
     made = make_group(prompt(), episodes, tokenizer(), policy_version=3)
     assert [rollout.tokens.tolist() for rollout in made.rollouts] == [[], [5]]
     assert [rollout.reward_parts for rollout in made.rollouts] == [{"a": 1.0}, {"a": 0.0}]

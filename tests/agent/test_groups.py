@@ -6,7 +6,7 @@ from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.rollout.advantages import with_advantages
-from megatron_sspo.rollout.agents.groups import Episode, make_group
+from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.messages import Message
 from megatron_sspo.rollout.agents.tree import Sampled, Tree, Turn
 from megatron_sspo.rollout.collect import score
@@ -36,7 +36,7 @@ def forked():
 
 
 def group():
-    episodes = [Episode(forked(), {}, "3"), Episode(tree(turn([2, 3, 4], [7])), {}, "4")]
+    episodes = [EpisodeResult(forked(), {}, "3"), EpisodeResult(tree(turn([2, 3, 4], [7])), {}, "4")]
     return make_group(prompt(), episodes, tokenizer(), policy_version=5)
 
 
@@ -84,7 +84,7 @@ def test_an_episode_is_scored_once_and_weighs_once() -> None:
 
 
 def test_a_reward_of_the_agent_is_kept() -> None:
-    episodes = [Episode(forked(), {"agent": 0.25}, "3"), Episode([], {}, "4")]
+    episodes = [EpisodeResult(forked(), {"agent": 0.25}, "3"), EpisodeResult([], {}, "4")]
     reward = Digits()
     (made,) = score(reward, [make_group(prompt(), episodes, tokenizer(), policy_version=5)])
     assert reward.seen == ["4"]

@@ -57,7 +57,7 @@ def test_types():
 
 
 @pytest.mark.parametrize(("multiple", "padding"), [(1, 0), (3, 0), (2, 1), (4, 3), (16, 7)])
-def test_padding_is_the_last_segment(multiple, padding):
+def test_padding_is_the_last_section(multiple, padding):
     plain, padded = make_microbatch(TWO), make_microbatch(TWO, tensor_shards=multiple)
     assert padded.tokens.tolist() == plain.tokens.tolist() + [0] * padding
     assert padded.position_ids.tolist() == plain.position_ids.tolist() + list(range(padding))
@@ -149,14 +149,14 @@ def test_a_copy_on_another_device():
     st.lists(st.tuples(st.lists(st.integers(0, 99), min_size=1, max_size=9), st.lists(st.integers(0, 99), max_size=9))),
     st.integers(1, 9),
 )
-def test_rows_predict_the_response_and_segments_are_the_sequences(pairs, multiple):
+def test_rows_predict_the_response_and_sections_are_the_sequences(pairs, multiple):
     microbatch = make_microbatch([(tuple(p), rollout(r)) for p, r in pairs], tensor_shards=multiple)
     tokens, borders = microbatch.tokens, microbatch.cu_seqlens.tolist()
     assert len(tokens) % multiple == 0 and borders[-1] == len(tokens) and len(tokens) > 0
     assert torch.equal(tokens[microbatch.response_rows + 1], microbatch.response_tokens)
-    segments = [tokens[a:b].tolist() for a, b in pairwise(borders)]
-    assert segments[: len(pairs)] == [p + r for p, r in pairs]
-    assert all(segments) and microbatch.longest == max(map(len, segments))
+    sections = [tokens[a:b].tolist() for a, b in pairwise(borders)]
+    assert sections[: len(pairs)] == [p + r for p, r in pairs]
+    assert all(sections) and microbatch.longest == max(map(len, sections))
     responses = microbatch.response_tokens.split(microbatch.segments.lengths.tolist()) if pairs else ()
     assert [part.tolist() for part in responses] == [r for _, r in pairs]
 
@@ -210,7 +210,7 @@ def test_a_shared_prompt_is_in_the_row_once():
     assert microbatch.response_tokens.tolist() == [21, 22, 23, 24, 25]
     assert microbatch.segments.lengths.tolist() == [2, 0, 1, 2]
     pieces = microbatch.pieces
-    assert pieces is not None and (pieces.most_queries, pieces.most_keys) == (3, 5)
+    assert pieces is not None and (pieces.max_queries, pieces.max_keys) == (3, 5)
     assert pieces.cu_queries.tolist() == [0, 2, 5, 6, 8, 11]
     keys = [rows.tolist() for rows in pieces.key_rows.tensor_split(pieces.cu_keys[1:-1].long())]
     assert keys == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 5], [0, 1, 6, 7], [8, 9, 10]]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_sspo.batching.pack import pack
-from megatron_sspo.batching.plan import Alike, Packing
+from megatron_sspo.batching.plan import Packing, SharingCandidates
 from megatron_sspo.batching.work import Work
 from megatron_sspo.errors import UserError
 
@@ -14,7 +14,7 @@ def groups_of(*groups):
     """Returns groups from (tokens of the prompt, tokens of each response)."""
     found, number = [], 0
     for prompt, responses in groups:
-        found.append(Alike(prompt, responses, range(number, number + len(responses))))
+        found.append(SharingCandidates(prompt, responses, range(number, number + len(responses))))
         number += len(responses)
     return found
 
@@ -33,9 +33,9 @@ groups_strategy = st.lists(
 
 
 @given(groups_strategy, st.integers(1, 5), st.integers(1, 4), st.integers(70, 400), st.booleans())
-def test_every_sequence_once_within_the_limit_and_parts_within_groups(groups, ranks, segment_multiple, cap, share):
+def test_every_sequence_once_within_the_limit_and_parts_within_groups(groups, ranks, section_multiple, cap, share):
     groups = groups_of(*groups)
-    packing = Packing(num_ranks=ranks, max_tokens=cap + 3, segment_multiple=segment_multiple, multiple_of=2)
+    packing = Packing(num_ranks=ranks, max_tokens=cap + 3, section_multiple=section_multiple, multiple_of=2)
     plan = packing.plan(groups, share_prompts=share)
     assert sorted(i for rank in flat(plan) for part in rank for i in part) == [i for g in groups for i in g.numbers]
     assert len(plan) == ranks and len({len(of_rank) for of_rank in plan}) == 1 and len(plan[0]) % 2 == 0
@@ -85,9 +85,9 @@ def test_a_prompt_of_one_token_is_not_shared():
     assert sizes(Packing(num_ranks=1, max_tokens=1000).plan(groups_of((1, [5] * 4)), share_prompts=True)) == [1] * 4
 
 
-def test_padding_of_segments_counts():
+def test_padding_of_sections_counts():
     # alone 8 tokens each; together the prompt of 3 − 1 takes 8, and each 1 + 4 take 8 more
-    packing = Packing(num_ranks=1, max_tokens=1000, segment_multiple=8)
+    packing = Packing(num_ranks=1, max_tokens=1000, section_multiple=8)
     assert packing.part_tokens(3, [4]) == 8 and packing.part_tokens(3, [4, 4]) == 24
     assert sizes(packing.plan(groups_of((3, [4, 4])), share_prompts=True)) == [1, 1]
 

@@ -4,13 +4,15 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from megatron_sspo.rollout.engine import SingleBatchGeneration
+from megatron_sspo.rollout.engine import BatchedGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+
+Batches = Generator[list[tuple[int, RolloutGroup]], None, None]
 
 
 class Scores:
@@ -95,16 +97,17 @@ class Odd:
 
     def start(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int, environment: None
-    ) -> SingleBatchGeneration:
-        return SingleBatchGeneration(lambda: self._generate(prompts, sampling, group_size))
+    ) -> BatchedGeneration:
+        return BatchedGeneration(self._generate(prompts, sampling, group_size))
 
-    def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> list[RolloutGroup]:
+    def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> Batches:
         if os.environ.get("RANK", "0") == self._fail_on_rank:
             raise RuntimeError("the engine fell over")
-        return [
+        groups = [
             RolloutGroup(prompt=p, rollouts=[self._rollout(p, index, sampling) for index in range(group_size)])
             for p in prompts
         ]
+        yield list(enumerate(groups))
 
     def release_memory(self) -> None:
         pass
@@ -153,14 +156,13 @@ class Served(Odd):
 
     def start(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, group_size: int, seed: int, environment: None
-    ) -> SingleBatchGeneration:
+    ) -> BatchedGeneration:
         self._note(f"begin {group_size}")
+        return super().start(prompts, sampling, group_size=group_size, seed=seed, environment=environment)
 
-        def generate() -> list[RolloutGroup]:
-            self._note(f"wait {group_size}")
-            return self._generate(prompts, sampling, group_size)
-
-        return SingleBatchGeneration(generate)
+    def _generate(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> Batches:
+        self._note(f"wait {group_size}")
+        yield from super()._generate(prompts, sampling, group_size)
 
     def _note(self, event: str) -> None:
         with self._events.open("a") as file:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.run_folder.sinks import EVALUATIONS, read
+from megatron_sspo.run_folder.metrics_files import EVALUATIONS, read
 from tests.e2e.conftest import ROOT, Workshop
 
 pytestmark = pytest.mark.slow

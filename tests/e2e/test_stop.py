@@ -7,7 +7,7 @@ import pytest
 
 from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.processes import stop
-from megatron_sspo.run_folder.sinks import EVALUATIONS, read
+from megatron_sspo.run_folder.metrics_files import EVALUATIONS, read
 from tests.e2e.test_resume import assert_same
 
 pytestmark = pytest.mark.slow

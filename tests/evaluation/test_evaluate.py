@@ -3,7 +3,7 @@
 import pytest
 
 from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
-from megatron_sspo.rollout.engine import SingleBatchGeneration
+from megatron_sspo.rollout.engine import BatchedGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -23,7 +23,7 @@ class Script:
             RolloutGroup(prompt=p, rollouts=[self.rollout(p.id, i, sampling) for i in range(group_size)])
             for p in prompts
         ]
-        return SingleBatchGeneration(lambda: groups)
+        return BatchedGeneration(batch for batch in [list(enumerate(groups))])
 
     def rollout(self, id: str, index: int, sampling: Sampling) -> Rollout:
         if sampling.temperature == 0:

@@ -27,7 +27,7 @@ _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _CONFIGS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "qwen3_moe": Qwen3MoeConfig}
 
 
-_MOST_STEPS, _ENOUGH = 150, 0.6  # nats per response: greedy responses are then right, but not all sampled ones
+_MAX_STEPS, _ENOUGH = 150, 0.6  # nats per response: greedy responses are then right, but not all sampled ones
 
 
 def build(family: str, folder: Path) -> PreTrainedTokenizerFast:
@@ -73,7 +73,7 @@ def teach(folder: Path, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) ->
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     num_tokens = sum(len(response) for _, response in pairs) / len(pairs)
     loss = torch.tensor(0.0)
-    for step in range(_MOST_STEPS):
+    for step in range(_MAX_STEPS):
         optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, (step + 1) / 10)
         loss = model(input_ids=tokens, labels=labels).loss
         if loss * num_tokens < _ENOUGH:

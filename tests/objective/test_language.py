@@ -153,8 +153,8 @@ def test_penalties_are_averaged_as_the_objective_is():
 def test_with_one_more_empty_sequence_advantages_of_tokens_are_told_apart():
     segments = Segments.from_lengths([0, 2])
     advantages = torch.tensor([1.0, -1.0])
-    assert not segments.are_of_tokens("advantages", advantages)
-    assert segments.with_empty().are_of_tokens("advantages", advantages)
+    assert not segments.are_per_token("advantages", advantages)
+    assert segments.with_empty().are_per_token("advantages", advantages)
     log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
     loss = SequenceObjective(Identity(), geometric)(log_probs, log_probs.detach(), advantages, segments.with_empty())
     assert torch.autograd.grad(loss.loss, log_probs)[0].tolist() == [-0.5, 0.5]

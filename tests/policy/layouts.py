@@ -265,7 +265,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     from tiny_policy import make_run, read_batch
 
     from megatron_sspo.policy.distributed import initialize
-    from megatron_sspo.policy.metrics import by_sequence, update_metrics
+    from megatron_sspo.policy.metrics import update_metrics, weights_by_sequence
     from megatron_sspo.policy.policy import Policy
 
     layout = LAYOUTS[name]
@@ -303,7 +303,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     if dist.get_rank() == 0:  # which alone has the values of tokens
         lengths = [r.num_response_tokens for r in noted]
         found["updates"] = [update_metrics(record) for record in records]
-        found["weights"] = [(s, t.tolist()) for s, t in by_sequence(records[-1], lengths)]
+        found["weights"] = [(s, t.tolist()) for s, t in weights_by_sequence(records[-1], lengths)]
     held = {i: (found["old_log_probs"][i], found["routes"][i]) for i, r in enumerate(noted) if not r.is_outline}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, (_digest(found), held))
@@ -347,7 +347,7 @@ def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
     agree = at_rank_0 == [(name, True) for name in expected if rank == 0]
     for most in (1, 2, 8):
         found, ranks = [], set()
-        for part in gather.parts(most=most, bucket_bytes=9_000):
+        for part in gather.parts(max_collectors=most, bucket_bytes=9_000):
             ranks.add(part.rank)
             agree &= (part.tensors is not None) == (part.rank == rank)
             tensors = part.tensors or ()
@@ -357,7 +357,7 @@ def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
         agree &= sorted(pair for of_rank in everyone for pair in of_rank) == sorted((n, True) for n in expected)
-        agree &= sorted(ranks) == gather.collectors(most=most) and len(ranks) <= most
+        agree &= sorted(ranks) == gather.collectors(max_collectors=most) and len(ranks) <= most
     return agree
 
 
@@ -407,7 +407,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
 
     from megatron_sspo.policy.names import logical_parameters
     from megatron_sspo.policy.weights import shard_of
-    from megatron_sspo.weights.gather import Gather
+    from megatron_sspo.weights.gather import GatherPlan
 
     for chunk in policy.chunks:
         for buffer in chunk.buffers + chunk.expert_parallel_buffers:
@@ -419,7 +419,7 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
     for name, parameter in logical_parameters([chunk.module for chunk in policy.chunks]):
         gradients.setdefault(name, parameter.main_grad)
     rows = {row.name: row for row in policy.rows}
-    gather = Gather(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
+    gather = GatherPlan(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
     return {name: tensor.clone() for name, tensor in gather}
 
 

@@ -85,7 +85,7 @@ def test_advantages_of_tokens_in_as_many_sequences_are_not_taken_for_those_of_se
     (_, _, report), _ = evaluate(objective, empty, replace(ROLLOUT, token_advantages=(1.0, -1.0)))
     _, advantages, segments, _ = objective.given
     assert advantages.tolist() == report["tokens"]["advantage"].tolist() == [1.0, -1.0]
-    assert segments.are_of_tokens("advantages", advantages)
+    assert segments.are_per_token("advantages", advantages)
     assert report["sequences"]["lengths"].tolist() == [0, 2]
 
 

@@ -196,13 +196,13 @@ def test_routes_cannot_be_replayed_by_the_fused_router():
 
 def test_the_line_at_the_start(without_checks, monkeypatch):
     config = transformer(options={"moe_router_fusion": False, "gradient_accumulation_fusion": False})
-    line = fast_fields.describe(config, ddp_config({}, TWO))
+    line = fast_fields.describe_kernels(config, ddp_config({}, TWO))
     expected = "Transformer Engine 2.9.0, with bias_activation_fusion, overlap_grad_reduce, overlap_param_gather"
     assert line == expected
     monkeypatch.setattr(fast_fields, "has_transformer_engine", lambda: False)
-    assert "Transformer Engine is not installed" in fast_fields.describe(config, ddp_config({}, TWO))
+    assert "Transformer Engine is not installed" in fast_fields.describe_kernels(config, ddp_config({}, TWO))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fast_fields.describe(config, ddp_config({}, TWO)) == ""
+    assert fast_fields.describe_kernels(config, ddp_config({}, TWO)) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megatron_sspo.policy.metrics import UpdateRecord, by_sequence, merge, update_metrics
+from megatron_sspo.policy.metrics import UpdateRecord, merge_reports, update_metrics, weights_by_sequence
 from megatron_sspo.processes.console import format_update
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
@@ -65,7 +65,7 @@ def test_an_objective_that_reports_no_weights() -> None:
     bare = replace(whole, tokens=tokens, sequences={})
     row = update_metrics(whole)
     assert update_metrics(bare) == {name: value for name, value in row.items() if "_weight/" not in name}
-    ((of_sequence, of_tokens),) = by_sequence(bare, [2])
+    ((of_sequence, of_tokens),) = weights_by_sequence(bare, [2])
     assert math.isnan(of_sequence) and of_tokens.isnan().all() and len(of_tokens) == 2
     more = {"update": 1, "reward/mean": 0.5, "response/tokens_mean": 2.0}
     assert "w<½" in format_update({**row, **more}) and "w<½" not in format_update({**update_metrics(bare), **more})
@@ -122,9 +122,9 @@ def report(loss: float, log_ratio: list[float], weights: list[float]) -> dict:
 
 
 def test_two_microbatches_are_one() -> None:
-    one = merge([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], order=range(3), divisor=3)
-    two = merge([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3), divisor=3)
-    with_an_empty_one = merge(
+    one = merge_reports([report(3.0, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])], order=range(3), divisor=3)
+    two = merge_reports([report(1.0, [0.1], [1.0]), report(2.0, [0.2, 0.3], [2.0, 3.0])], order=range(3), divisor=3)
+    with_an_empty_one = merge_reports(
         [report(1.0, [0.1], [1.0]), report(0.0, [], []), report(2.0, [0.2, 0.3], [2.0, 3.0])],
         order=range(3),
         divisor=3,
@@ -135,8 +135,8 @@ def test_two_microbatches_are_one() -> None:
 
 def test_weights_by_sequence() -> None:
     reports = [report(1.0, [0.5, 0.25, 0.125], [2.0, 3.0]), report(0.0, [], []), report(1.0, [0.75], [1.0, 0.0])]
-    merged = merge(reports, order=[3, 1, 0, 2], divisor=4)
-    found = [(weight, tokens.tolist()) for weight, tokens in by_sequence(merged, [1, 2, 0, 1])]
+    merged = merge_reports(reports, order=[3, 1, 0, 2], divisor=4)
+    found = [(weight, tokens.tolist()) for weight, tokens in weights_by_sequence(merged, [1, 2, 0, 1])]
     assert found == [(1.0, [0.75]), (3.0, [0.25, 0.125]), (0.0, []), (2.0, [0.5])]
 
 

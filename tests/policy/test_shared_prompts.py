@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_policy import log_probs, make_run, read_batch, reference
 
-from megatron_sspo.batching.row import Segment, pieces_of
+from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy import attention
@@ -46,10 +46,10 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("most_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
+@pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
 @pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096)])
-def test_the_gradient_is_that_of_separate_rows(kind, tokens, most_padding, folders, batches, device, monkeypatch):
-    monkeypatch.setattr(attention, "_CALL", most_padding)
+def test_the_gradient_is_that_of_separate_rows(kind, tokens, max_padding, folders, batches, device, monkeypatch):
+    monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
     batch = read_batch(batches[kind])
     policies = [make_policy(folders[kind], device, share=share, tokens=tokens) for share in (True, False)]
     shared, separate = (sharing_of(policy, batch) for policy in policies)
@@ -109,17 +109,17 @@ def test_sharing_together_with_losses_of_the_routers_is_refused(folders, device,
 @pytest.mark.parametrize(("context_rank", "context_size"), [(0, 1), (0, 2), (1, 2)])
 def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, monkeypatch):
     borders = [(0, 8, 0, 0), (8, 12, 6, 0), (12, 24, 6, 0), (24, 28, 0, 0), (28, 40, 0, 0), (40, 44, 9, 28)]
-    pieces = pieces_of([Segment(*border) for border in borders], context_rank, context_size)
+    pieces = pieces_of([Section(*border) for border in borders], context_rank, context_size)
     generator = torch.Generator().manual_seed(0)
     shapes = [(44 // context_size, 4, 8), (44, 2, 8), (44, 2, 8)]
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
     attend, weights = PackedAttention(SimpleNamespace(kv_channels=8, attention_dropout=0.0), 1, None, None), None
     found = {}
-    for most_padding in (math.inf, -1):
-        monkeypatch.setattr(attention, "_CALL", most_padding)
+    for max_padding in (math.inf, -1):
+        monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
         output = attend(*inputs, packed_seq_params=SharedSeqParams(pieces=pieces))
         weights = torch.randn(output.shape, generator=generator) if weights is None else weights
-        found[most_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
+        found[max_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
     torch.testing.assert_close(found[math.inf], found[-1], rtol=0, atol=1e-12)
     assert all(tensor.norm() > 1 for tensor in found[-1])
 

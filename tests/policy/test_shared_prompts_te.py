@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from megatron_sspo.batching.row import Segment, pieces_of
+from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, take
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.policy.shared_prompts.transformer_engine import _plain, refusal, with_shared_prompts
 
-ROW = (Segment(0, 5, 0, 0), Segment(5, 9, 5, 0), Segment(9, 16, 5, 0), Segment(16, 19, 0, 0))
+ROW = (Section(0, 5, 0, 0), Section(5, 9, 5, 0), Section(9, 16, 5, 0), Section(16, 19, 0, 0))
 ALIGNED = "padding_causal_bottom_right"
 
 

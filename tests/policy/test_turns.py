@@ -10,7 +10,7 @@ from layouts import cases
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
-from megatron_sspo.policy.metrics import merge, update_metrics
+from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.policy.own_loop import pack_rollouts
 from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.rollout.metrics import reward_metrics
@@ -84,7 +84,7 @@ def test_loss_gradient_and_metrics(name):
         entropy = (batch.old_entropy * (0.8 + 0.4 * entropy)).requires_grad_()
         total, _, report = loss(batch, log_probs, entropy)
         gradient = torch.autograd.grad(total, (log_probs, entropy), allow_unused=True)
-        metrics = update_metrics(merge([report], order=range(4), divisor=4))
+        metrics = update_metrics(merge_reports([report], order=range(4), divisor=4))
         found.append((total.detach(), gradient[0], 0 if gradient[1] is None else gradient[1].sum(), metrics))
     assert found[0][0] == found[1][0] and found[0][0] != 0
     assert torch.equal(found[0][1], found[1][1])

@@ -35,7 +35,7 @@ def test_no_sender_has_much_more_than_its_share(name: str) -> None:
     architecture: Any = family.transformer_fields(config)
     run = Run(name="r", model=Model(path=path), prompts=Prompts(source="s"), num_updates=1, parallel=parallel)
     shardings = Shardings(run, rows, architecture["num_layers"], architecture.get("num_moe_experts") or 0)
-    assigned = assign(pieces_of(rows, shardings.holders()), most=8)
+    assigned = assign(pieces_of(rows, shardings.holders()), max_collectors=8)
     sent = {rank: sum(map(row_size, rows)) for rank, rows in assigned.items()}
     received: Counter[int] = Counter()
     for rank, some in assigned.items():

@@ -11,7 +11,7 @@ from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.weight_sync import distributed, outbox
 from megatron_sspo.rollout.weight_sync.bounded import AbandonedWork, run_bounded
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
-from megatron_sspo.rollout.weight_sync.session import Requests, SyncSession
+from megatron_sspo.rollout.weight_sync.session import PendingRequests, SyncSession
 from tests.rollout.receivers import Receiver
 
 NEVER = 600.0
@@ -100,11 +100,11 @@ def test_requests_of_which_one_has_failed(submit):
     async def good():
         return {"a": 1}
 
-    requests = Requests({0: submit(slow()), 1: submit(good())})
+    requests = PendingRequests({0: submit(slow()), 1: submit(good())})
     assert not requests.has_failed()
     found = requests.answers(0.5)
     assert isinstance(found[0], ServerError) and found[1] == {"a": 1}
-    requests = Requests({0: submit(slow()), 1: submit(failed())})
+    requests = PendingRequests({0: submit(slow()), 1: submit(failed())})
     while not requests.has_failed():
         time.sleep(0.01)
     assert "oh" in str(requests.answers(0.1)[1])

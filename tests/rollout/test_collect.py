@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.rollout.collect import collect, start_generation
-from megatron_sspo.rollout.engine import NeedsWeights, SingleBatchGeneration
+from megatron_sspo.rollout.engine import BatchedGeneration, NeedsWeights
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -23,7 +23,10 @@ class ScriptedEngine:
         self._script = script
 
     def start(self, given, sampling, *, group_size, seed, environment=None):
-        return SingleBatchGeneration(lambda: [self._group(prompt, group_size) for prompt in given])
+        return BatchedGeneration(self._batch(given, group_size))
+
+    def _batch(self, given, group_size):
+        yield [(index, self._group(prompt, group_size)) for index, prompt in enumerate(given)]
 
     def _group(self, prompt: Prompt, group_size: int) -> RolloutGroup:
         return RolloutGroup(

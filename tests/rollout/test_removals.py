@@ -34,11 +34,11 @@ def test_a_server_that_never_takes_the_weights_is_given_up(caplog):
             assert server.is_up
             pool.remove(server, "it did not answer within 600 s")
 
-    asyncio.run(fail(servers._MOST_REMOVALS - 1))
+    asyncio.run(fail(servers._MAX_REMOVALS - 1))
     pool.restart_failed()
     server.num_removals = 0  # as after an answer to a request
     with pytest.raises(UserError, match="0 of 1 rollout servers are left, and 1 are needed: it did not answer"):
-        asyncio.run(fail(servers._MOST_REMOVALS))
+        asyncio.run(fail(servers._MAX_REMOVALS))
         asyncio.run(pool.await_any())
         pool.restart_failed()
     assert not server.is_up

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.rollouts import pieces, write_examples
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -135,11 +135,11 @@ def test_the_file_stays_small(by_bytes: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_rollouts_after_the_checkpoint_are_removed(by_bytes: Tokenizer, tmp_path: Path) -> None:
-    path = tmp_path / sinks.ROLLOUTS
+    path = tmp_path / metrics_files.ROLLOUTS
     write_examples(path, 7, *batch(by_bytes, 2), by_bytes)
-    sinks.truncate_after(path, 7)
+    metrics_files.truncate_after(path, 7)
     assert len(rows(path)) == 4
-    sinks.truncate_after(path, 6)
+    metrics_files.truncate_after(path, 6)
     assert rows(path) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Tracking
-from megatron_sspo.run_folder import sinks, trackers
+from megatron_sspo.run_folder import metrics_files, trackers
 
 CONFIG = {"optimizer": {"lr": 0.001}, "layouts": {}, "name": "n" * 10_000}
 ROW = {"update": 3, "held_out/pass@1": 0.5, "policy/loss": -1 / 3}
@@ -36,23 +36,25 @@ class Recorder:
 def attempt(folder: Path, tracking: Tracking, *, first_step: int = 0) -> None:
     """Does what an attempt at a run does."""
     folder.mkdir(exist_ok=True)
-    writer = sinks.MetricsWriter(folder, tracking, "name", CONFIG, first_step=first_step)
-    writer.write(sinks.METRICS, ROW)
+    writer = metrics_files.MetricsWriter(folder, tracking, "name", CONFIG, first_step=first_step)
+    writer.write(metrics_files.METRICS, ROW)
     writer.close()
 
 
 def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path) -> None:
     calls: list[tuple[str, tuple, dict]] = []
-    writer = sinks.MetricsWriter(tmp_path, Tracking(), "name", CONFIG, first_step=0)
+    writer = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", CONFIG, first_step=0)
     writer._trackers.append(Recorder(calls))
     writer.hold()
-    writer.write(sinks.METRICS, {"update": 4, "x": 1.0})
-    assert calls == [] and sinks.read(tmp_path / sinks.METRICS) == [{"update": 4, "x": 1.0}], "it is on disk"
-    writer.write(sinks.EVALUATIONS, {"update": 3, "y": 2.0})
+    writer.write(metrics_files.METRICS, {"update": 4, "x": 1.0})
+    assert calls == [] and metrics_files.read(tmp_path / metrics_files.METRICS) == [{"update": 4, "x": 1.0}], (
+        "it is on disk"
+    )
+    writer.write(metrics_files.EVALUATIONS, {"update": 3, "y": 2.0})
     writer.release()
-    writer.write(sinks.METRICS, {"update": 5, "x": 3.0})
+    writer.write(metrics_files.METRICS, {"update": 5, "x": 3.0})
     writer.hold()
-    writer.write(sinks.METRICS, {"update": 6, "x": 4.0})
+    writer.write(metrics_files.METRICS, {"update": 6, "x": 4.0})
     writer.close()
     sent = [given for name, given, _ in calls if name == "log"]
     assert sent == [({"y": 2.0}, 3), ({"x": 1.0}, 4), ({"x": 3.0}, 5), ({"x": 4.0}, 6)]
@@ -63,12 +65,14 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     tracking = Tracking(tensorboard=True)
     trackers.check(tracking)
-    out = sinks.MetricsWriter(tmp_path, tracking, "name", {}, first_step=0)
-    out.write(sinks.METRICS, ROW)
-    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.5})  # a kill follows; the newest checkpoint is of update 3
+    out = metrics_files.MetricsWriter(tmp_path, tracking, "name", {}, first_step=0)
+    out.write(metrics_files.METRICS, ROW)
+    out.write(
+        metrics_files.METRICS, {"update": 4, "policy/loss": 0.5}
+    )  # a kill follows; the newest checkpoint is of update 3
     out.close()
-    out = sinks.MetricsWriter(tmp_path, tracking, "name", {}, first_step=4)
-    out.write(sinks.METRICS, {"update": 4, "policy/loss": 0.25})
+    out = metrics_files.MetricsWriter(tmp_path, tracking, "name", {}, first_step=4)
+    out.write(metrics_files.METRICS, {"update": 4, "policy/loss": 0.25})
     out.close()
     events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -151,17 +155,17 @@ def test_a_tracker_that_fails_later_is_left_out(tmp_path: Path, monkeypatch, cap
     failing, working = Failing([]), Recorder([])
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: failing))
     monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(init=lambda **_: working))
-    writer = sinks.MetricsWriter(
+    writer = metrics_files.MetricsWriter(
         tmp_path, Tracking(wandb_project="x", trackio_project="x"), "name", CONFIG, first_step=0
     )
     for update in (3, 4):
-        writer.write(sinks.METRICS, {**ROW, "update": update})
+        writer.write(metrics_files.METRICS, {**ROW, "update": update})
     writer.close()
     assert [record.getMessage() for record in caplog.records] == [
         "WeightsAndBiases gets no metrics from update 3 on, because it failed: no answer"
     ]
     assert len(failing.of("log")) == 1 and len(working.of("log")) == 2 and len(working.of("finish")) == 1
-    assert [row["update"] for row in sinks.read(tmp_path / sinks.METRICS)] == [3, 4]
+    assert [row["update"] for row in metrics_files.read(tmp_path / metrics_files.METRICS)] == [3, 4]
 
 
 def test_a_tracker_that_does_not_start_is_named(tmp_path: Path, monkeypatch) -> None:

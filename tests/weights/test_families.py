@@ -364,10 +364,3 @@ def test_invalid_sizes_are_refused(changes, message):
 def test_other_models_are_refused_with_the_supported_ones(changes):
     with pytest.raises(UserError, match=r"llama \(LlamaForCausalLM\).*qwen3_moe \(Qwen3MoeForCausalLM\)"):
         load_family(LLAMA | changes)
-
-
-def test_a_family_of_the_users_own():
-    from megatron_sspo.weights.families import llama
-
-    config = {name: value for name, value in LLAMA.items() if name != "model_type"}
-    assert load_family(config, "megatron_sspo.weights.families.llama:family") is llama.family

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.data.row import Dropped, Record, Row, describe
+from megatron_sspo.data.row import Dropped, Record, Row, describe_type
 from megatron_sspo.data.sources.published import Published
 from megatron_sspo.errors import UserError
 
@@ -69,7 +69,7 @@ def _read_task(record: Record) -> tuple[str, str]:
     if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
         raise UserError(
             f"{where}: a conversation must be a list of messages with the texts 'role' and 'content', and this is "
-            f"{describe(messages)}: fix or drop the row"
+            f"{describe_type(messages)}: fix or drop the row"
         )
     tasks = [message["content"] for message in messages if message["role"] == "user"]
     if not tasks or not tasks[0].strip():

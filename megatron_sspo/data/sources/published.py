@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron_sspo.data.row import Fields, Record, Row, describe, row_from_record
+from megatron_sspo.data.row import Fields, Record, Row, describe_type, row_from_record
 from megatron_sspo.data.sources import huggingface, jsonl, parquet
 from megatron_sspo.errors import UserError
 
@@ -102,7 +102,7 @@ class Published:
 
     def _checked(self, record: Record) -> Record:
         if not isinstance(record.values, Mapping):
-            raise UserError(f"{record.place}: a record must be an object, and this is {describe(record.values)}")
+            raise UserError(f"{record.place}: a record must be an object, and this is {describe_type(record.values)}")
         if missing := [column for column in self.columns if column not in record.values]:
             raise UserError(
                 f"{record.place}: there is no column {missing[0]!r}: the set {self.name} has the columns of "

@@ -8,11 +8,11 @@ from typing import Any, BinaryIO
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
+from megatron_sspo.run_folder.metrics_files import is_update
 
-_MOST_BYTES = 1 << 20  # of one part, some 700 rows of metrics
+_MAX_BYTES = 1 << 20  # of one part, some 700 rows of metrics
 _LONGEST_LINE = 1 << 22
 _MARK = 64  # bytes before a position, whose checksum tells whether the rows before it have changed
-_MOST_UPDATES = 10**15
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Part:
     skipped: int = 0
 
 
-def read_part(path: Path, cursor: str, *, most_bytes: int = _MOST_BYTES) -> Part:
+def read_part(path: Path, cursor: str, *, max_bytes: int = _MAX_BYTES) -> Part:
     """Returns the complete rows after a cursor; "" stands for the beginning, and a missing file has no rows.
 
     A run that is resumed removes rows and writes them again. The cursor therefore has a checksum of the bytes before
@@ -47,8 +47,8 @@ def read_part(path: Path, cursor: str, *, most_bytes: int = _MOST_BYTES) -> Part
         with open_file(path) as file:
             position = _position(file, cursor)
             file.seek(position)
-            content = file.read(most_bytes)
-            if b"\n" not in content and len(content) == most_bytes:
+            content = file.read(max_bytes)
+            if b"\n" not in content and len(content) == max_bytes:
                 content += file.readline(_LONGEST_LINE)
                 if len(content) > _LONGEST_LINE:
                     raise UserError(f"{path} has a line of more than {_LONGEST_LINE:,} bytes: was it written by a run?")
@@ -60,12 +60,12 @@ def read_part(path: Path, cursor: str, *, most_bytes: int = _MOST_BYTES) -> Part
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     lines = [line for line in whole.split(b"\n") if line.strip()]
-    rows = [row for row in map(parse_object, lines) if row is not None and _is_row(row)]
+    rows = [row for row in map(parse_object, lines) if row is not None and is_update(row.get("update"))]
     return Part(
         rows,
         f"{end}-{mark}",
         is_restarted=position == 0 and cursor != "",
-        has_more=bool(whole) and len(content) >= most_bytes,
+        has_more=bool(whole) and len(content) >= max_bytes,
         skipped=len(lines) - len(rows),
     )
 
@@ -77,11 +77,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _is_row(row: dict[str, Any]) -> bool:
-    update = row.get("update")
-    return isinstance(update, (int, float)) and 0 <= update < _MOST_UPDATES
 
 
 def _position(file: BinaryIO, cursor: str) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
 from megatron_sspo.plots.live.following import parse_object
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 
 _ANSWERS = "evaluation_responses.jsonl"
-_MOST_ROWS = 16
-_MOST_BYTES = 1 << 20
+_MAX_ROWS = 16
+_MAX_BYTES = 1 << 20
 _ROLLOUT = ("update", "id", "prompt", "gold", "reward", "parts", "advantage", "sequence_weight", "tokens")
 _ROLLOUT += ("finish_reason", "pieces")  # the fields of a rollout
 _ENDS = 4_000  # characters at the beginning of an answer, and as many at its end; the rest of a longer one is left out
@@ -30,7 +30,9 @@ def read_rollouts(folder: Path, query: Mapping[str, str]) -> Row:
     Raises:
         UserError: the file cannot be read.
     """
-    return _read(folder / sinks.ROLLOUTS, query.get("seen", ""), lambda row: {name: row[name] for name in _ROLLOUT})
+    return _read(
+        folder / metrics_files.ROLLOUTS, query.get("seen", ""), lambda row: {name: row[name] for name in _ROLLOUT}
+    )
 
 
 def read_answers(folder: Path, query: Mapping[str, str]) -> Row:
@@ -49,12 +51,12 @@ def _read(path: Path, seen: str, form: Callable[[Row], Row]) -> Row:
             version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
             if version == seen:
                 return {"version": version, "rows": None}
-            content = file.read(_MOST_BYTES)
+            content = file.read(_MAX_BYTES)
     except FileNotFoundError:
         return {"version": "", "rows": []}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:_MOST_ROWS]
+    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:_MAX_ROWS]
     rows = [row for row in map(parse_object, lines) if row is not None]
     try:
         return {"version": version, "rows": [form(row) for row in rows]}

@@ -13,7 +13,7 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.live import panels, responses
 from megatron_sspo.plots.live.following import Part, read_part
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 
 ADDRESS, PORT = "127.0.0.1", 8060
 _PAGE = Path(__file__).with_name("page")
@@ -62,10 +62,10 @@ def check_folders(folders: Sequence[Path]) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}: name the folder of a run that has begun")
-        if not any((folder / name).exists() for name in ("config.json", sinks.METRICS)):
+        if not any((folder / name).exists() for name in ("config.json", metrics_files.METRICS)):
             raise UserError(
-                f"{folder} has neither config.json nor {sinks.METRICS}: name the folder of a run, or for a sweep the "
-                "folders of its runs"
+                f"{folder} has neither config.json nor {metrics_files.METRICS}: name the folder of a run, or for a "
+                "sweep the folders of its runs"
             )
 
 
@@ -170,12 +170,12 @@ def _num_updates(config: Path) -> int | None:
 
 
 def _metrics(folder: Path, query: Mapping[str, str]) -> dict[str, Any]:
-    part = read_part(folder / sinks.METRICS, query.get("cursor", ""))
+    part = read_part(folder / metrics_files.METRICS, query.get("cursor", ""))
     return _answer(part, [panels.values(row) for row in part.rows])
 
 
 def _evaluations(folder: Path, query: Mapping[str, str]) -> dict[str, Any]:
-    part = read_part(folder / sinks.EVALUATIONS, query.get("cursor", ""))
+    part = read_part(folder / metrics_files.EVALUATIONS, query.get("cursor", ""))
     return _answer(part, [{"update": row["update"], "sets": panels.passes(row)} for row in part.rows])
 
 

@@ -1,4 +1,4 @@
-"""The rotary embedding of packed rows, including rows in which a segment does not begin at position 0."""
+"""The rotary embedding of packed rows, including rows in which a section does not begin at position 0."""
 
 from typing import Any
 

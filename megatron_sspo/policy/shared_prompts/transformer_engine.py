@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from megatron_sspo.batching.row import Pieces, Segment, pieces_of
+from megatron_sspo.batching.row import Pieces, Section, pieces_of
+from megatron_sspo.errors import first_line
 from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, gather_context, take
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.processes import agree
 
 _LARGEST_ERROR = 0.05  # of the check at the start, in units of the largest value; bfloat16 has two to three digits
-_SEGMENTS = (Segment(0, 150, 0, 0), Segment(150, 222, 150, 0), Segment(222, 260, 150, 0), Segment(260, 333, 0, 0))
+_SECTIONS = (Section(0, 150, 0, 0), Section(150, 222, 150, 0), Section(222, 260, 150, 0), Section(260, 333, 0, 0))
 
 
 class SharedPromptAttention:
@@ -51,8 +52,8 @@ class SharedPromptAttention:
                 attn_mask_type="padding_causal_bottom_right",
                 cu_seqlens_q=pieces.cu_queries,
                 cu_seqlens_kv=pieces.cu_keys,
-                max_seqlen_q=pieces.most_queries,
-                max_seqlen_kv=pieces.most_keys,
+                max_seqlen_q=pieces.max_queries,
+                max_seqlen_kv=pieces.max_keys,
             )
 
 
@@ -84,14 +85,14 @@ def refusal(layer: Any, device: torch.device) -> str:
     dtype, width = layer.config.params_dtype, layer.hidden_size_per_attention_head
     generator = torch.Generator().manual_seed(0)
     inputs = [
-        torch.randn(_SEGMENTS[-1].stop, count, width, generator=generator).to(device, dtype)
+        torch.randn(_SECTIONS[-1].stop, count, width, generator=generator).to(device, dtype)
         for count in (heads, groups, groups, heads)
     ]
-    pieces = pieces_of(_SEGMENTS, 0, 1).to(device)
+    pieces = pieces_of(_SECTIONS, 0, 1).to(device)
     try:
         found = _with_gradients(layer.core_attention.attend, inputs, pieces)
     except Exception as error:  # of many kinds: an assertion, no kernel for the mask, an error of CUDA
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return first_line(error)
     expected = _with_gradients(_plain, [values.float() for values in inputs], pieces)
     for name, one, other in zip(("output", "query", "key", "value"), found, expected, strict=True):
         error = float((one.float() - other).abs().max() / other.abs().max())

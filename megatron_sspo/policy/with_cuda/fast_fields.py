@@ -65,7 +65,7 @@ def fast_ddp_fields(options: Mapping[str, Any], parallel: Parallel) -> dict[str,
     return _known(DistributedDataParallelConfig, {"overlap_grad_reduce": overlaps, "overlap_param_gather": gathers})
 
 
-def describe(transformer: TransformerConfig, ddp: DistributedDataParallelConfig) -> str:
+def describe_kernels(transformer: TransformerConfig, ddp: DistributedDataParallelConfig) -> str:
     """Returns a line for the start of a run: the kernels, and which fast fields are on; "" without CUDA."""
     if not torch.cuda.is_available():
         return ""

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from packaging.version import Version
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, first_line
 
 # The oldest that megatron-core 0.16 is released for; later releases of megatron-core name none.
 OLDEST_TRANSFORMER_ENGINE = "2.9"
@@ -30,8 +30,9 @@ def has_transformer_engine() -> bool:
         # the package itself is imported even if its part for torch is missing or broken
         importlib.import_module("transformer_engine.pytorch")
     except Exception as error:  # of many kinds: a shared library that is missing, or was built for another torch
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"Transformer Engine is installed, and cannot be imported ({reason}): {remedy}") from error
+        raise UserError(
+            f"Transformer Engine is installed, and cannot be imported ({first_line(error)}): {remedy}"
+        ) from error
     found = transformer_engine_version()
     if Version(found) < Version(OLDEST_TRANSFORMER_ENGINE):
         raise UserError(

@@ -9,7 +9,7 @@ from megatron_sspo.rollout.agents.forced import RequiredForm
 from megatron_sspo.rollout.agents.messages import Message, Refusal, check_text
 from megatron_sspo.types import FinishReason
 
-_MOST_STOPS, _LONGEST_STOP = 4, 256
+_MAX_STOPS, _LONGEST_STOP = 4, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read_max_tokens(given: Any) -> int | None:
 def read_stop(given: Any, name: str) -> tuple[str, ...]:
     """Reads the strings that end an answer. Raises Refusal if they are malformed, or too many."""
     found = [given] if isinstance(given, str) else given or []
-    is_list = isinstance(found, list) and len(found) <= _MOST_STOPS
+    is_list = isinstance(found, list) and len(found) <= _MAX_STOPS
     if not is_list or not all(isinstance(text, str) and 0 < len(text) <= _LONGEST_STOP for text in found):
-        raise Refusal(f"{name} must be at most {_MOST_STOPS} texts of 1 to {_LONGEST_STOP} characters")
+        raise Refusal(f"{name} must be at most {_MAX_STOPS} texts of 1 to {_LONGEST_STOP} characters")
     return tuple(check_text(text, name) for text in found)

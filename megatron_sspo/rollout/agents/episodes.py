@@ -10,14 +10,14 @@ from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.protocol import reward_parts
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.groups import Episode, make_group
+from megatron_sspo.processes.tasks import cancel
+from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
-from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
-_MOST_UNANSWERED = 16  # episodes at the start of a run
+_MAX_UNANSWERED = 16  # episodes at the start of a run
 
 
 class AgentEpisodes:
@@ -26,7 +26,7 @@ class AgentEpisodes:
     Args:
         agents: the agent.
         tokenizer: the model's tokenizer.
-        max_positions: most tokens of a sequence of the model.
+        max_positions: the largest number of tokens of a sequence of the model.
         vocab_size: the number of tokens of the model.
 
     Raises:
@@ -78,7 +78,7 @@ class AgentEpisodes:
                 if not self._num_groups:
                     await self._server.close()
 
-    async def _run(self, prompt: Prompt, sampling: Sampling, sampler: Sampler) -> Episode:
+    async def _run(self, prompt: Prompt, sampling: Sampling, sampler: Sampler) -> EpisodeResult:
         async with self._slots:
             limits = self._agents.limits
             session = Session(
@@ -109,7 +109,7 @@ class AgentEpisodes:
             failed=reward is None and not is_late,
         )
         failed = {"agent": limits.failure_reward}
-        return Episode(trajectories, failed if reward is None else reward, session.last_text)
+        return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text)
 
     def _check_answered(self, session: Session) -> None:
         """Raises UserError if the policy answered in none of the first episodes: then the settings are to blame."""
@@ -117,7 +117,7 @@ class AgentEpisodes:
         if self._was_answered or session.refusal is None:
             return
         self._num_unanswered += 1
-        if self._num_unanswered >= _MOST_UNANSWERED:
+        if self._num_unanswered >= _MAX_UNANSWERED:
             raise UserError(
                 f"the policy answered in none of the first {self._num_unanswered} episodes, because the agent's "
                 f"requests were refused: {session.refusal}"

@@ -10,15 +10,17 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """The result of an episode."""
+class EpisodeResult:
+    """The conversations of an episode that has ended, and its reward."""
 
     trajectories: Sequence[Trajectory]
     reward: Mapping[str, float]  # {}: the run's reward scores it
     text: str  # of the last turn
 
 
-def make_group(prompt: Prompt, episodes: Sequence[Episode], tokenizer: Any, *, policy_version: int) -> RolloutGroup:
+def make_group(
+    prompt: Prompt, episodes: Sequence[EpisodeResult], tokenizer: Any, *, policy_version: int
+) -> RolloutGroup:
     """Returns the rollouts of the episodes of one prompt, in order.
 
     The prompt of the group is the longest common beginning of its conversations. The rest of each conversation's own

@@ -8,17 +8,17 @@ from typing import Any
 from aiohttp import web
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
 from megatron_sspo.rollout.agents.strict_json import read_json
-from megatron_sspo.rollout.tasks import cancel
 
-_MOST_BYTES = 8 << 20  # of the body of a request
+_MAX_BYTES = 8 << 20  # of the body of a request
 _BODY_SECONDS = 30.0  # in which the body has to arrive
 _LINGER_SECONDS = 1.0  # in which a client may read the answer to a body that is not read to its end
-_MOST_REQUESTS = 4096  # at the same time
+_MAX_REQUESTS = 4096  # at the same time
 
 _FORMS = (chat_completions.FORM, anthropic_messages.FORM)
 
@@ -49,7 +49,7 @@ class EndpointServer:
         """
         if self._runner is not None:
             return
-        app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._as_json])
+        app = web.Application(client_max_size=_MAX_BYTES, middlewares=[self._as_json])
         for prefix in ("/v1", "/{key}/v1"):
             for form in _FORMS:
                 app.router.add_post(prefix + form.path, functools.partial(self._answer, form))
@@ -131,7 +131,7 @@ class EndpointServer:
         self._num_requests += 1
         error_json = next((form for form in _FORMS if request.path.endswith(form.path)), _FORMS[0]).error_json
         try:
-            if self._num_requests > _MOST_REQUESTS:
+            if self._num_requests > _MAX_REQUESTS:
                 raise Refusal("too many requests are in progress", status=503, code="overloaded")
             return await handler(request)
         except Refusal as error:

@@ -27,7 +27,7 @@ class Sampler(Protocol):
         """Samples one turn. Cancelling it cancels the request.
 
         Args:
-            max_tokens: most tokens of the turn.
+            max_tokens: the largest number of tokens of the turn.
             stop: the client's strings that end the turn, in addition to the stop strings of the run.
             number: the number of the turn in its episode, from 0.
             schema: JSON schema that the turn must follow; "": any text.
@@ -55,7 +55,7 @@ class Session:
         template: the model's chat template.
         tokenizer: decodes the turns.
         limits: the limits of an episode.
-        max_tokens: most tokens of a conversation, prompt included.
+        max_tokens: the largest number of tokens of a conversation, prompt included.
         vocab_size: the number of tokens of the model.
     """
 

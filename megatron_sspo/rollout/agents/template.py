@@ -8,7 +8,7 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.messages import Message, Refusal
 
-_MOST_CHARACTERS = 64  # of a text for each token that is allowed; longer texts are refused before they are encoded
+_MAX_CHARACTERS = 64  # of a text for each token that is allowed; longer texts are refused before they are encoded
 
 
 class ChatTemplate:
@@ -95,7 +95,7 @@ class ChatTemplate:
             f"the conversation has more than the {max_tokens} tokens that are allowed", code="context_length_exceeded"
         )
         tokens: list[int] = []
-        if len(text) > _MOST_CHARACTERS * max_tokens:
+        if len(text) > _MAX_CHARACTERS * max_tokens:
             raise too_long
         for piece, is_special in marks.split(text):
             if piece:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron_sspo.rollout.agents.messages import Message
-from megatron_sspo.types import FinishReason
+from megatron_sspo.types import FinishReason, join_spans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +67,7 @@ class Trajectory:
         """Appends the tokens of a turn."""
         self.tokens += turn.tokens
         self.log_probs += turn.log_probs
-        for version, count in turn.spans:
-            if self.spans and self.spans[-1][0] == version:
-                count += self.spans.pop()[1]
-            self.spans.append((version, count))
+        self.spans = join_spans((*self.spans, *turn.spans))
 
 
 class Tree:

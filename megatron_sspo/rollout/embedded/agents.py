@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.agents.messages import Message, names_of
 from megatron_sspo.rollout.agents.parsing import parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled
-from megatron_sspo.rollout.tasks import cancel_all_others
 
 _POLL_SECONDS = 0.5
 _GATHER_SECONDS = 0.01  # in which another turn joins the batch

@@ -18,6 +18,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.engine import Generation, RolloutEngine
 from megatron_sspo.rollout.requests.agents import Parsers
@@ -31,7 +32,6 @@ from megatron_sspo.rollout.servers.own import build_router, build_servers, has_g
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router
-from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport

@@ -18,7 +18,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.stopping import end_tokens, read_config
-from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling
+from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
 
 _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
 
@@ -55,16 +55,10 @@ class PartialResponse(EqualByArrays):
 
     def __add__(self, more: "PartialResponse") -> "PartialResponse":
         """Appends the continuation `more`. Its routes cover both parts, because the server prefilled these tokens."""
-        spans = list(self.spans)
-        for version, count in more.spans:
-            if spans and spans[-1][0] == version:
-                spans[-1] = (version, spans[-1][1] + count)
-            else:
-                spans.append((version, count))
         return PartialResponse(
             _joined(self.tokens, more.tokens),
             _joined(self.log_probs, more.log_probs),
-            tuple(spans),
+            tuple(join_spans((*self.spans, *more.spans))),
             more.finish_reason,
             more.routes,
             self.observed,

@@ -14,6 +14,7 @@ from typing import Any
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.engine import NeedsWeights
@@ -23,7 +24,6 @@ from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
-from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
@@ -208,11 +208,11 @@ class Requests:
         """Returns whether requests can be routed: there is no router, or it works."""
         return self._router is None or self._router.is_ready
 
-    async def _pick(self, turn: int) -> Server:
+    async def _pick(self, number: int) -> Server:
         """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
         while not self._is_router_ready:
             await asyncio.sleep(_POLL_SECONDS)
-        return await self.pool.pick(turn)
+        return await self.pool.pick(number)
 
     async def _send(
         self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse, schema: str

@@ -19,7 +19,7 @@ _START_SECONDS = 900.0  # a large model's server compiles and captures graphs fo
 _POLL_SECONDS = 0.5
 _LOG_SECONDS = 10.0  # between two log lines during a wait
 _WATCH_SECONDS = 2.0  # between two health checks
-_MOST_REMOVALS = 8  # of an external server in a row, without an answer to a request for a response
+_MAX_REMOVALS = 8  # of an external server in a row, without an answer to a request for a response
 
 
 @dataclass(eq=False)
@@ -122,11 +122,11 @@ class ServerPool:
             raise UserError(f"a rollout server did not start: {failures[0]}")
         _log.info("%d rollout servers are ready after %.0f s", len(self.up()), time.monotonic() - began)
 
-    async def pick(self, turn: int) -> Server:
-        """Returns a server that holds the weights: number `turn`, modulo their count. Waits while there is none."""
+    async def pick(self, number: int) -> Server:
+        """Returns a server that holds the weights, by its number modulo their count; waits while there is none."""
         while not (ready := self.ready()):
             await asyncio.sleep(_POLL_SECONDS)
-        return ready[turn % len(ready)]
+        return ready[number % len(ready)]
 
     async def watch(self) -> None:
         """Checks all servers periodically until it is cancelled, except while weights are replaced."""
@@ -182,7 +182,7 @@ class ServerPool:
         """Checks a server that is not up, and records that it has come up or has failed to start."""
         if server.is_up or (server.failure and server.process is not None):
             return  # a failed server that the run owns must be restarted first
-        if server.num_removals >= _MOST_REMOVALS:
+        if server.num_removals >= _MAX_REMOVALS:
             return  # it is healthy between its failures, so it would come up without end
         if server.process is None:  # a killed trainer may have left it paused
             with contextlib.suppress(ServerError):
@@ -198,7 +198,7 @@ class ServerPool:
         if server.is_up or not server.failure:
             return True
         if server.process is None:  # its owner may restart it
-            return server.num_removals < _MOST_REMOVALS and time.monotonic() - server.started < _START_SECONDS
+            return server.num_removals < _MAX_REMOVALS and time.monotonic() - server.started < _START_SECONDS
         return server.num_restarts < self._max_restarts
 
     # ------------------------------------------------------------------ in the thread that made the pool

@@ -15,14 +15,14 @@ from megatron_sspo.rollout.weight_sync.outbox import Outbox
 from megatron_sspo.rollout.weight_sync.session import (
     NamedTensor,
     Observe,
-    Requests,
+    PendingRequests,
     SyncSession,
     Transport,
     at_rank_0,
     buckets,
 )
 from megatron_sspo.rollout.weight_sync.signals import Signals
-from megatron_sspo.weights.gather import Entry, Gather, Part
+from megatron_sspo.weights.gather import Entry, GatherPlan, Part
 
 _JOIN_SECONDS = 200.0  # for all ranks of all servers to join a group
 _ANSWER_SECONDS = 30.0  # for the other servers to notice that a group is lost; then they are restarted
@@ -111,7 +111,7 @@ class DistributedTransport(Transport):
         self, tensors: Iterable[NamedTensor], session: SyncSession | None = None, observe: Observe | None = None
     ) -> bool:
         """Sends all weights, and returns whether every server has them. A collective; only rank 0 has a session."""
-        senders = tensors.collectors() if isinstance(tensors, Gather) else [0]
+        senders = tensors.collectors() if isinstance(tensors, GatherPlan) else [0]
         signals = Signals()
         plan = None if session is None else self._plan(session, senders, signals, observe is not None)
         plan = agree.broadcast_from_rank_0(plan)
@@ -121,7 +121,7 @@ class DistributedTransport(Transport):
             if plan.ports:
                 self.close()
         self._name, self._senders = plan.name, senders
-        if not isinstance(tensors, Gather):
+        if not isinstance(tensors, GatherPlan):
             tensors, observe = (tensors if observe is None else observe(tensors)), None
         is_complete = plan.has_servers
         if is_complete and plan.ports:
@@ -131,7 +131,7 @@ class DistributedTransport(Transport):
             group = self._forget()
             if group is not None:
                 groups.abort(group)
-        elif plan.observes and isinstance(tensors, Gather):
+        elif plan.observes and isinstance(tensors, GatherPlan):
             for _ in at_rank_0(tensors, observe):
                 pass
         return is_complete
@@ -151,7 +151,7 @@ class DistributedTransport(Transport):
         return self._agree(signals, self._group is not None or rank not in self._senders)
 
     def _join(
-        self, plan: _Plan, sender: int, port: int, turn: int, signals: Signals, requests: Requests | None
+        self, plan: _Plan, sender: int, port: int, turn: int, signals: Signals, requests: PendingRequests | None
     ) -> None:
         join = partial(groups.join, self._address, port, plan.size, _group_name(plan.name, sender))
         has_failed = signals.is_stopped if requests is None else requests.has_failed
@@ -188,7 +188,7 @@ class DistributedTransport(Transport):
 
     def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
         """Yields the parts of a plan. A stream has all its parts on rank 0, and none on other ranks. A collective."""
-        if isinstance(tensors, Gather):
+        if isinstance(tensors, GatherPlan):
             yield from tensors.parts(bucket_bytes=self._bucket_bytes)
         elif agree.is_main():
             for bucket in buckets(tensors, self._bucket_bytes):
@@ -223,7 +223,7 @@ class DistributedTransport(Transport):
             observes=observes,
         )
 
-    def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> Requests:
+    def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> PendingRequests:
         """Asks the servers to join a sender's group."""
         contents = {
             key: {
@@ -238,7 +238,7 @@ class DistributedTransport(Transport):
         }
         return session.start_each("/init_weights_update_group", contents)
 
-    def _announce(self, session: SyncSession, part: Part, signals: Signals) -> Requests:
+    def _announce(self, session: SyncSession, part: Part, signals: Signals) -> PendingRequests:
         """Asks the servers to receive a part, and gives its sender the turn."""
         content = {
             "names": [entry.name for entry in part.entries],
@@ -253,7 +253,7 @@ class DistributedTransport(Transport):
         signals.give_turn()
         return requests
 
-    def _finish(self, session: SyncSession, requests: Requests, signals: Signals) -> None:
+    def _finish(self, session: SyncSession, requests: PendingRequests, signals: Signals) -> None:
         """Waits for the servers' answers; if a server or a broadcast fails, the sync is stopped."""
         seconds = None
         while not requests.wait(_POLL_SECONDS):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from megatron_sspo.rollout.servers.client import Client, ServerError
-from megatron_sspo.weights.gather import Gather, NamedTensor
+from megatron_sspo.weights.gather import GatherPlan, NamedTensor
 
 Observe = Callable[[Iterable[NamedTensor]], Iterable[NamedTensor]]
 """A function that yields a stream unchanged and reads it on the way, for example to compute checksums."""
@@ -101,21 +101,21 @@ class SyncSession:
         keys = [key for key in (self.servers if to is None else to) if key in self.servers]
         return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
 
-    def start(self, path: str, content: Mapping[str, Any]) -> "Requests":
+    def start(self, path: str, content: Mapping[str, Any]) -> "PendingRequests":
         """Starts the same request to every server."""
         return self.start_each(path, dict.fromkeys(self.servers, content))
 
-    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "Requests":
+    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "PendingRequests":
         """Starts a request to every server, each with its own content."""
-        return Requests(
+        return PendingRequests(
             {key: self._submit(_post(self.servers[key], path, content)) for key, content in contents.items()}
         )
 
-    def finish(self, requests: "Requests", *, seconds: float | None = None) -> dict[Any, dict[str, Any]]:
+    def finish(self, requests: "PendingRequests", *, seconds: float | None = None) -> dict[Any, dict[str, Any]]:
         """Waits for requests and returns the answers. A server that has failed leaves the session.
 
         Args:
-            seconds: see `Requests.answers`.
+            seconds: see `PendingRequests.answers`.
         """
         return self._drop_failed(requests.answers(seconds))
 
@@ -132,12 +132,12 @@ class SyncSession:
 
 def at_rank_0(tensors: Iterable[NamedTensor], observe: Observe | None = None) -> Iterable[NamedTensor]:
     """Returns a stream of all weights on rank 0; the other ranks only send theirs. A collective."""
-    stream = tensors.at_rank_0() if isinstance(tensors, Gather) else tensors
+    stream = tensors.at_rank_0() if isinstance(tensors, GatherPlan) else tensors
     return stream if observe is None else observe(stream)
 
 
-class Requests:
-    """Requests in progress, one to each of some servers."""
+class PendingRequests:
+    """PendingRequests in progress, one to each of some servers."""
 
     def __init__(self, pending: "Mapping[Any, Future[dict[str, Any] | ServerError]]") -> None:
         self._pending = pending

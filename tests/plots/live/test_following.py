@@ -8,7 +8,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.plots.live.following import Part, read_part
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_long_file_comes_in_parts(path: Path) -> None:
     append(path, *range(1, 101))
     found, cursor, parts = [], "", 0
     while True:
-        part = read_part(path, cursor, most_bytes=300)
+        part = read_part(path, cursor, max_bytes=300)
         found, cursor, parts = found + updates(part), part.cursor, parts + 1
         if not part.has_more:
             break
@@ -81,7 +81,7 @@ def test_a_long_file_comes_in_parts(path: Path) -> None:
 
 def test_a_row_longer_than_a_part(path: Path) -> None:
     append(path, 1)
-    assert updates(read_part(path, "", most_bytes=4)) == [1]
+    assert updates(read_part(path, "", max_bytes=4)) == [1]
 
 
 def test_a_line_without_an_end_is_an_error(path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_line_without_an_end_is_an_error(path: Path) -> None:
 def test_a_resumed_run_removes_rows_and_writes_others(path: Path, kept: int) -> None:
     append(path, 1, 2, 3, 4)
     cursor = read_part(path, "").cursor
-    sinks.truncate_after(path, kept)
+    metrics_files.truncate_after(path, kept)
     part = read_part(path, cursor)
     assert part.is_restarted and updates(part) == [1, 2][:kept]
-    sinks.truncate_after(path, 0)
+    metrics_files.truncate_after(path, 0)
     append(path, 1, 2, 3, 4, 5, 6, x=9.0)  # longer than before, so the place of the cursor exists
     part = read_part(path, cursor)
     assert part.is_restarted and updates(part) == [1, 2, 3, 4, 5, 6]
@@ -106,7 +106,7 @@ def test_a_resumed_run_removes_rows_and_writes_others(path: Path, kept: int) -> 
 def test_a_file_written_again_with_the_same_rows_goes_on(path: Path) -> None:
     append(path, 1, 2, 3)
     cursor = read_part(path, "").cursor
-    sinks.truncate_after(path, 3)
+    metrics_files.truncate_after(path, 3)
     append(path, 4)
     part = read_part(path, cursor)
     assert not part.is_restarted and updates(part) == [4]

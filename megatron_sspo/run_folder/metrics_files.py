@@ -1,4 +1,4 @@
-"""Writes metrics: always as JSONL, and to the trackers that the run asks for."""
+"""The rows of metrics in a run's files, written as JSONL and sent to the trackers, and read again."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.run_folder import trackers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
 _log = logging.getLogger(__name__)
-_MOST_UPDATES = 10**15  # a larger number in a row is an error
+_MAX_UPDATES = 10**15  # a larger number in a row is an error
 
 
 class MetricsWriter:
@@ -86,8 +86,8 @@ class MetricsWriter:
             yield
         except Exception as error:
             self._trackers.remove(tracker)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            _log.warning("%s gets no metrics %s, because it failed: %s", type(tracker).__name__, when, reason)
+            name = type(tracker).__name__
+            _log.warning("%s gets no metrics %s, because it failed: %s", name, when, first_line(error))
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
@@ -161,10 +161,14 @@ def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
         raise UserError(f"{where} is not JSON ({error}): fix or remove the line") from error
     if not isinstance(row, dict) or "update" not in row:
         raise UserError(f"{where} has no update: fix or remove the line")
-    update = row["update"]
-    if not isinstance(update, (int, float)) or not 0 <= update < _MOST_UPDATES:
-        raise UserError(f"{where} has update {short_repr(update)}: fix or remove the line")
+    if not is_update(row["update"]):
+        raise UserError(f"{where} has update {short_repr(row['update'])}: fix or remove the line")
     return row
+
+
+def is_update(value: Any) -> bool:
+    """Returns whether a value can be the `update` of a row."""
+    return isinstance(value, (int, float)) and 0 <= value < _MAX_UPDATES
 
 
 def _as_numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -9,55 +9,57 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Tracking
-from megatron_sspo.run_folder import sinks
+from megatron_sspo.run_folder import metrics_files
 
 ROW = {"update": 3, "reward/mean": 0.1, "policy/loss": -1 / 3}
 
 
 def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
-    out = sinks.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
-    out.write(sinks.METRICS, ROW)
+    out = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
+    out.write(metrics_files.METRICS, ROW)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(ROW) + "\n", "before close: it is on disk"
-    out.write(sinks.METRICS, {"update": 4})
-    out.write(sinks.EVALUATIONS, {"update": 3, "pass@1": 0.5})
+    out.write(metrics_files.METRICS, {"update": 4})
+    out.write(metrics_files.EVALUATIONS, {"update": 3, "pass@1": 0.5})
     out.close()
-    assert sinks.read(tmp_path / sinks.METRICS) == [ROW, {"update": 4}]
-    assert sinks.read(tmp_path / sinks.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
+    assert metrics_files.read(tmp_path / metrics_files.METRICS) == [ROW, {"update": 4}]
+    assert metrics_files.read(tmp_path / metrics_files.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.jsonl", "metrics.jsonl"]
 
 
 def test_metrics_of_a_plug_in_are_numbers(tmp_path: Path) -> None:
-    out = sinks.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
-    out.write(sinks.METRICS, {"update": 1, "reward/mine": np.float32(0.5), "reward/other": torch.tensor(2.0)})
+    out = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
+    out.write(metrics_files.METRICS, {"update": 1, "reward/mine": np.float32(0.5), "reward/other": torch.tensor(2.0)})
     for wrong in ("text", None, [1.0]):
         with pytest.raises(UserError, match=r"the metric 'reward/mine' is .*: let `metrics` return numbers"):
-            out.write(sinks.METRICS, {"update": 2, "reward/mine": wrong})
+            out.write(metrics_files.METRICS, {"update": 2, "reward/mine": wrong})
     out.close()
-    assert sinks.read(tmp_path / sinks.METRICS) == [{"update": 1, "reward/mine": 0.5, "reward/other": 2.0}]
+    assert metrics_files.read(tmp_path / metrics_files.METRICS) == [
+        {"update": 1, "reward/mine": 0.5, "reward/other": 2.0}
+    ]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no .*metrics.jsonl: is .* the folder of a run"):
-        sinks.read(tmp_path / "metrics.jsonl")
+        metrics_files.read(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
     with pytest.raises(UserError, match=r"metrics.jsonl, line 2 is not JSON"):
-        sinks.read(tmp_path / "metrics.jsonl")
+        metrics_files.read(tmp_path / "metrics.jsonl")
 
 
 def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    sinks.truncate_after(path, 3)
+    metrics_files.truncate_after(path, 3)
     assert not path.exists()
     rows = [f'{{"update": {number}, "x": 0.1}}\n' for number in range(5)]
     path.write_text("".join(rows) + '{"update": 5, "x"')
-    sinks.truncate_after(path, 3)
+    metrics_files.truncate_after(path, 3)
     assert path.read_text() == "".join(rows[:4])
-    sinks.truncate_after(path, -1)
+    metrics_files.truncate_after(path, -1)
     assert path.read_text() == ""
     path.write_text('{"update": 1}\n\0\0\n')
     with pytest.raises(UserError, match="line 2 is not JSON"):
-        sinks.truncate_after(path, 3)
+        metrics_files.truncate_after(path, 3)
     path.write_text('{"update": 1}\n{}\n')
     with pytest.raises(UserError, match="line 2 has no update"):
-        sinks.truncate_after(path, 3)
+        metrics_files.truncate_after(path, 3)
     assert path.read_text() == '{"update": 1}\n{}\n'
