@@ -8,6 +8,12 @@ from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
+# What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.
+_BEFORE_BOX = re.compile(
+    r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|^-|[0-9^/*]|\\(?:times|cdot|neq?|not|approx)\s*|[<>≠≈]\s*|(?i:\bnot\s+)|"
+    r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*)\$?\Z"
+)
+_AFTER_BOX = re.compile(r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9])")
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
@@ -131,7 +137,8 @@ _DECIMAL_COMMA = re.compile(
 def unbox(text: str) -> str:
     """Returns the content of `\\boxed{}` if there is one; the contents of several different boxes form a list.
 
-    Text beside a box is not part of the answer. A box that is never closed ends with the text.
+    Text beside a box is not part of the answer, unless the box is one part of a formula, or is in another box. A box
+    that is never closed ends with the text.
     """
     contents: list[str] = []
     position = 0
@@ -142,10 +149,13 @@ def unbox(text: str) -> str:
             position = match.end()
             continue
         position = _end_of_group(text, match.end())
-        contents.append(text[match.end() + 1 : position].strip())
-    if not contents:
-        return text
-    return ", ".join(dict.fromkeys(unbox(content) for content in contents))
+        if _BEFORE_BOX.search(text[: match.start()]) or _AFTER_BOX.match(text, position + 1):
+            return _BOX.sub("", text)
+        content = text[match.end() + 1 : position].strip()
+        inner = _BOX.match(content)
+        is_box = inner is not None and _end_of_group(content, inner.end()) == len(content) - 1
+        contents.append(unbox(content) if is_box else _BOX.sub("", content))
+    return ", ".join(dict.fromkeys(contents)) if contents else text
 
 
 @functools.lru_cache(maxsize=4096)  # the responses of a group share their gold answer

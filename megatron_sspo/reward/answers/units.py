@@ -7,7 +7,7 @@ from megatron_sspo.reward.answers.formula import FUNCTIONS
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
-_OHM = re.compile(r"\s+[kM]?\s*\\Omega(?![A-Za-z])")
+_OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
 _UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:\.?[ /]+[a-zA-Z]+)*{_POWER}$")
@@ -28,7 +28,7 @@ _CHANGING = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_FIRST = re.compile(
-    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|k|tens|mod|modulo|base|too|is|are|for|choose|"
+    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|is|are|for|choose|"
     r"times(?!\s*$|\s+(?:a|per|each|every|as|faster|more|larger|longer|older)\b))(?![A-Za-z])",
     re.IGNORECASE,
 )
@@ -38,8 +38,9 @@ _CHANGING_LAST = re.compile(
     re.IGNORECASE,
 )
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
+_ONE_UNIT = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?(-?[0-9])\}?)?|/")
 CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
-_MARKS = CURRENCIES | {"'": "foot", '"': "inch"}  # signs after a number
+_MARKS = CURRENCIES | {"¢": "cent", "'": "foot", '"': "inch"}  # signs after a number
 # Numbers with two different units of this table are different answers. Other words are not compared as units.
 _UNITS = {
     name: unit
@@ -61,6 +62,32 @@ _UNITS = {
         "year": "year years",
         "gram": "g gram grams",
         "kilogram": "kg kilogram kilograms",
+        "milligram": "mg milligram milligrams",
+        "ton": "t ton tons tonne tonnes",
+        "ounce": "oz ounce ounces",
+        "litre": "L l liter liters litre litres",
+        "millilitre": "ml milliliter milliliters millilitre millilitres",
+        "gallon": "gal gallon gallons",
+        "quart": "qt quart quarts",
+        "pint": "pint pints",
+        "newton": "N newton newtons",
+        "kilonewton": "kn",
+        "joule": "J joule joules",
+        "kilojoule": "kj kilojoule kilojoules",
+        "calorie": "cal calorie calories",
+        "kilocalorie": "kcal kilocalorie kilocalories",
+        "watt": "W watt watts",
+        "kilowatt": "kw kilowatt kilowatts",
+        "hertz": "hz hertz",
+        "kilohertz": "khz kilohertz",
+        "megahertz": "mhz megahertz",
+        "pascal": "pa pascal pascals",
+        "kilopascal": "kpa kilopascal kilopascals",
+        "volt": "V volt volts",
+        "kilovolt": "kv",
+        "ohm": "ohm ohms",
+        "kiloohm": "kohm",
+        "kelvin": "K kelvin kelvins",
         "dollar": "dollar dollars usd",
         "cent": "cent cents",
         "euro": "euro euros eur",
@@ -74,10 +101,15 @@ _UNITS = {
     }.items()
     for name in names.split()
 }
+_RATES = {"mph": ("mile", "hour"), "fps": ("foot", "second")} | dict.fromkeys(
+    ("kph", "kmh", "kmph"), ("kilometre", "hour")
+)
+# Units of which "per hour" or "a day" changes nothing: $5 and "5 dollars per hour" are one amount.
+_AMOUNTS = frozenset((*CURRENCIES.values(), "cent", "second", "minute", "hour", "day", "week", "month", "year"))
 # Short units, which may follow a number directly. Other runs of two or three letters may be products: "2rt", "4ac".
 _SHORT_UNITS = re.compile(
     "[mcdkn]m|ft|yd|mi|ha|in|[mk]g|lbs?|oz|ml|[mk]L|gal|qt|pt|cc|cu|sq|sec|min|hrs?|wks?|yrs?|[ap]m|"
-    "mph|k[mp]h|kmph|rpm|fps|[kMG]?Hz|[kM]J|[kM]Wh?|Wh|kN|[mk]V|mA|[kM]?Pa|atm|mol|k?cal|eV|[kKMGT]B|USD|EUR|GBP|INR|deg|rad|dB|ohm"
+    "mph|k[mp]h|kmph|rpm|fps|[kMG]?Hz|[kM]J|[kM]Wh?|Wh|kN|[mk]V|mA|[kM]?Pa|atm|mol|k?cal|eV|[kKMGT]B|USD|EUR|GBP|INR|deg|rad|dB|[kM]?ohm"
 )
 _PRODUCTS_WITHOUT_SPACE = frozenset(("mg", "mi", "pt", "ha", "cc", "cu", "sq", "nm", "dm"))
 _SHORT_WORD = re.compile(
@@ -85,6 +117,7 @@ _SHORT_WORD = re.compile(
 )
 _VOWEL = re.compile("[aeiouyAEIOUY]")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_SCALES_OF_DEGREES = ("celsius", "fahrenheit", "kelvin")
 _WORDS_OF_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 
 
@@ -95,12 +128,12 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
     if match := _PERCENT.match(tail):
         rest = read_tail(tail[match.end() :])
         return None if rest is None or rest[0] else (True, rest[1])
-    if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
-        return False, "degree"
+    if (match := _DEGREES.match(tail)) and (scale := tail[match.end() :].strip()) in ("", "C", "F", "K"):
+        return False, f"degree {scale}".strip()
     if tail.strip() in _MARKS:
         return False, _MARKS[tail.strip()]
     if "\\" in tail:
-        tail = _OHM.sub(" ohm", _MICRO.sub(" micro", tail))
+        tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     if not _UNIT.fullmatch(tail) or _CHANGING.search(tail):
         return None
     if _CHANGING_FIRST.match(tail.lstrip()) or _CHANGING_LAST.search(tail.rstrip(" .")):
@@ -143,12 +176,37 @@ def _is_unit(word: str, after_space: bool) -> bool:
     return (after_space or len(word) > 4) and bool(_VOWEL.search(word))
 
 
+def differ(unit: str, other: str) -> bool:
+    """Returns whether two units are known and differ; degrees without a scale are those of any."""
+    if not unit or not other or unit == other:
+        return False
+    return "degree" not in (unit, other) or {unit.partition(" ")[0], other.partition(" ")[0]} != {"degree"}
+
+
 def _known_unit(tail: str, words: list[str]) -> str:
-    """Returns the unit of a tail with its power, such as "metre^2"; an empty string if the table does not have it."""
-    base = [word for word in words if word.lower() not in _WORDS_OF_POWERS][:1]
-    unit = _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
-    if not unit:
-        return ""
-    stated = re.search(rf"\b{base[0]}\.?\s*\^\s*\{{?(-?[0-9])", tail)
-    power = int(stated[1]) if stated else max(_WORDS_OF_POWERS.get(word.lower(), 1) for word in words)
-    return unit if power == 1 else f"{unit}^{power}"
+    """Returns the unit of a tail, such as "metre^2" or "metre second^-1"; empty if the table does not have it."""
+    powers: dict[str, int] = {}
+    side = before = 1  # the sign of the powers, and the power of a "square" before its unit
+    last = ""
+    for match in _ONE_UNIT.finditer(tail):
+        word = match[1] or "per"
+        lower = word.lower()
+        if lower == "per":
+            if last in _AMOUNTS:
+                break
+            side = -1
+        elif lower in ("squared", "cubed") and last:
+            powers[last] *= _WORDS_OF_POWERS[lower]
+        elif lower in _WORDS_OF_POWERS:
+            before = _WORDS_OF_POWERS[lower]
+        elif lower in _SCALES_OF_DEGREES and last == "degree":
+            return f"degree {lower[0].upper()}"
+        elif rate := _RATES.get(lower):
+            powers |= {rate[0]: 1, rate[1]: -1}
+        elif unit := _UNITS.get(word) or (_UNITS.get(lower, "") if len(word) > 1 else ""):
+            last = unit
+            powers[unit] = powers.get(unit, 0) + side * before * int(match[2] or 1)
+            before = 1
+        elif len(words) > 2 or not powers:
+            return ""
+    return " ".join(unit if power == 1 else f"{unit}^{power}" for unit, power in sorted(powers.items()))

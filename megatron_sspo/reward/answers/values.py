@@ -7,7 +7,7 @@ from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
 from megatron_sspo.reward.answers.number import Number, read_number
-from megatron_sspo.reward.answers.units import NUMERALS, split_unit
+from megatron_sspo.reward.answers.units import NUMERALS, differ, split_unit
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -114,7 +114,7 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
         return False
-    if gold_unit and answer_unit and gold_unit != answer_unit:
+    if differ(gold_unit, answer_unit):
         return False
     if formulas is None:
         return None
