@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 
+from megatron_sspo.reward.answers.chinese import respell_chinese
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
@@ -26,7 +27,8 @@ _GREEK_NAMES = (
 _SIGNS = str.maketrans(
     {
         **dict.fromkeys("−‒–—﹣－", "-"),
-        **dict.fromkeys("“”„", '"'),
+        **dict.fromkeys("“”„「」『』", '"'),
+        **dict.fromkeys("‘’", "'"),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),  # characters without a width
         "。": ".",
         "、": ",",
@@ -48,6 +50,10 @@ _SIGNS = str.maketrans(
         "∠": r"\angle ",
         "△": r"\triangle ",
         "∪": r"\cup ",
+        "∴": r"\therefore ",
+        "→": r"\to ",
+        "⇒": r"\implies ",
+        **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
         "⁄": "/",
@@ -55,6 +61,7 @@ _SIGNS = str.maketrans(
     }
 )
 _ROOT = re.compile(r"([√∛∜]|(?<![A-Za-z\\])(?:sqrt|cbrt))\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_ROOT_IN_BRACES = re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*\{)")
 _SQUARE_ROOT = r"\sqrt"
 _ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
@@ -68,7 +75,7 @@ _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
 _LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
@@ -82,7 +89,11 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("land", "wedge"), " and "),
     **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
     **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
-    **dict.fromkeys(("large", "Large", "LARGE", "small", "limits", "nolimits"), " "),
+    **dict.fromkeys(("large", "Large", "LARGE", "small", "huge", "Huge", "tiny", "normalsize"), " "),
+    **dict.fromkeys(("limits", "nolimits", "newline", "hfill"), " "),
+    "tg": r"\tan ",
+    "ctg": r"\cot ",
+    "arctg": r"\arctan ",
     "bigcup": r"\cup ",
     "langle": "(",
     "rangle": ")",
@@ -121,7 +132,7 @@ _SENTENCE = re.compile(
 _SET_BUILDER = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
 )
-_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+)\s*\\in(?![A-Za-z])\s*")
+_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
 _SEPARATOR_STARTS = frozenset(" ao,;\\")
 _SIDES = re.compile(r"[=()\[\]{}]|\\approx(?![A-Za-z])")
@@ -176,6 +187,7 @@ def clean(text: str) -> str:
     if "." in text or "…" in text or "dots" in text:
         text = _ELLIPSIS.sub(r"\\dots ", text)
     if "rt" in text or not text.isascii():
+        text = _ROOT_IN_BRACES.sub(r"\\sqrt", text)
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
         text = re.sub(r"^~+(?=[0-9])", r"\\approx ", text).replace("~", " ")
@@ -185,6 +197,8 @@ def clean(text: str) -> str:
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    if not text.isascii():
+        text = respell_chinese(text)
     text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)

@@ -5,6 +5,7 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
+from megatron_sspo.reward.answers.cases import read_cases
 from megatron_sspo.reward.answers.matrix import as_list, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
@@ -30,6 +31,7 @@ from megatron_sspo.reward.answers.values import (
 )
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
+_LONGEST_CASES = 4  # all their orders are tried
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 # (x, y) = (1, 2)
@@ -55,8 +57,16 @@ _ALL_BUT = re.compile(
 # for all integers k; k \\in \\mathbb{Z}
 _PARAMETER = re.compile(
     r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
-    r"(?:([a-z])\s*(?:\\in\s*\\mathbb\{Z\}|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
+    r"(?:([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
 )
+# for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
+_ARGUMENT = re.compile(
+    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
+    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
+)
+_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
+_SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
+_FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
@@ -123,6 +133,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return _compare_lists(gold[choice.end() :], rest, formulas) if rest else True
     if _LETTERS_OF_CHOICES.fullmatch(gold) and _LETTERS_OF_CHOICES.fullmatch(answer):
         return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
+    cases = read_cases(gold), read_cases(answer)
+    if cases[0] and cases[1]:
+        return _compare_cases(*cases, formulas)
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False
@@ -163,6 +176,24 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
     return all_of(_compare_lists(*pair, formulas) for pair in zip(items, other_items, strict=True))
+
+
+def _compare_cases(
+    gold: tuple[str, list[tuple[str, str]]], answer: tuple[str, list[tuple[str, str]]], formulas: Formulas | None
+) -> Verdict:
+    """Compares functions of several cases, which may be in any order."""
+    if gold[0] and answer[0] and gold[0] != answer[0]:
+        return False
+    if len(gold[1]) != len(answer[1]) or len(gold[1]) > _LONGEST_CASES:
+        return False
+    return any_of(
+        all_of(
+            _compare_lists(part, other, formulas)
+            for pair, others in zip(gold[1], order, strict=True)
+            for part, other in zip(reversed(pair), reversed(others), strict=True)
+        )
+        for order in itertools.permutations(answer[1])
+    )
 
 
 def _compare_assignments(
@@ -253,6 +284,13 @@ def _read_counts(items: list[str]) -> dict[str, Fraction]:
 
 def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
+    if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
+        gold, answer = _INDEX.sub("", gold), _INDEX.sub("", answer)
+    if "=" in gold and "=" in answer:
+        gold, answer = _ARGUMENT.sub("", gold), _ARGUMENT.sub("", answer)
+    functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
+    if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
+        answer = _with_letter(answer, functions[1][2], functions[0][2])
     stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (
@@ -260,9 +298,19 @@ def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
     )
     if not bare_gold or not bare_answer:
         return gold, answer
-    if letters[0] and letters[1] and letters[0] != letters[1] and letters[0] not in letters_of(bare_answer):
-        bare_answer = re.sub(rf"(?<![A-Za-z\\]){letters[1]}(?![A-Za-z])", letters[0], bare_answer)
+    own = letters_of(bare_answer) - letters_of(bare_gold)
+    if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
+        letters[1] = min(own)
+    if letters[0] and letters[1]:
+        bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
+
+
+def _with_letter(text: str, letter: str, other: str) -> str:
+    """Returns a text with another letter for a variable, unless that letter is in it already."""
+    if letter == other or other in letters_of(text):
+        return text
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def _as_union(text: str) -> str:

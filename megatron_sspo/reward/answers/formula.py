@@ -23,6 +23,7 @@ _GREEK = frozenset(
 FUNCTIONS = frozenset(  # without \log, whose base differs from text to text
     (
         *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
+        "cis",
         *("ln", "lg", "exp"),
     )
 )

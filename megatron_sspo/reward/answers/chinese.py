@@ -1,0 +1,58 @@
+"""Rewrites the Chinese words around an answer: leads such as "答案是", units and counters, "or" and "and"."""
+
+import re
+
+_HAN = "[\u4e00-\u9fff]"
+_LEAD = re.compile(
+    r"^(?:所以|因此|故|综上|从而|于是|[,\s])*"
+    r"(?:(?:最终|最后|正确)?(?:的)?(?:答案|结果|选项|答|解)(?:应?该?[是为选])?[:\s]*|应?选择?[:\s]*|等于|一?共(?:有|计)?)?\s*"
+)
+# Words before "is" that change what follows, as "is not", "about" and "more than" do in English.
+_NAME = re.compile(
+    rf"^(?!{_HAN}*(?:不|非|约|于|过|除|无|半|倍|之一|至|最多|最少)){_HAN}{{1,8}}[是为]\s*:?\s*(?=[-0-9\\(\[])"
+)
+_OR = re.compile(r"(?<=[0-9A-Za-z)}\]])\s*(?:或者?)\s*(?=[-+0-9A-Za-z(\\{\[])")
+_AND = re.compile(r"(?<=[0-9A-Za-z)}\]])\s*(?:和|与|及|以及)\s*(?=[-+0-9A-Za-z(\\{\[])")
+_SCALE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([万亿])")
+_UNITS = {
+    **dict.fromkeys(("千米", "公里"), "km"),
+    "厘米": "cm",
+    "毫米": "mm",
+    "分米": "dm",
+    "米": "m",
+    **dict.fromkeys(("千克", "公斤"), "kg"),
+    "克": "g",
+    "吨": "tons",
+    "毫升": "mL",
+    "升": "L",
+    "元": "yuan",
+    "度": "degrees",
+    "秒": "s",
+    "分钟": "min",
+    "小时": "hours",
+    "时": "hours",
+    "天": "days",
+    "月": "months",
+    "年": "years",
+}
+_UNIT = "|".join(_UNITS)
+_QUANTITY = re.compile(rf"(?<=[0-9)}}])\s*(?P<power>平方|立方)?(?P<unit>{_UNIT})(?:\s*(?:/|每)\s*(?P<per>{_UNIT}))?$")
+_COUNTED = re.compile(
+    r"(?<=[0-9)}])\s*[个只条人本张件块名位棵辆台支枝头匹种次组页岁户层排行列颗粒朵瓶杯盒袋箱双对套间座艘架场篇首题分角]"
+    rf"(?:(?![不或半多少约余以倍之]){_HAN}){{0,4}}$"
+)
+_SETS = {"无解": r"\emptyset", **dict.fromkeys(("全体实数", "一切实数", "任意实数", "实数集"), r"\mathbb{R}")}
+
+
+def respell_chinese(text: str) -> str:
+    """Returns a text with the usual spelling for Chinese leads, units, "or" and "and"; its other words are kept."""
+    text = _NAME.sub("", _LEAD.sub("", text.strip())).rstrip(". ")
+    text = _AND.sub(" and ", _OR.sub(" or ", text))
+    text = _SCALE.sub(lambda m: rf"{m[1]}\times 10^{{{4 if m[2] == '万' else 8}}}", text)
+    return _SETS.get(text, _COUNTED.sub("", _QUANTITY.sub(_unit_of, text)))
+
+
+def _unit_of(match: re.Match[str]) -> str:
+    power = {"平方": "square ", "立方": "cubic "}.get(match["power"] or "", "")
+    per = f"/{_UNITS[match['per']]}" if match["per"] else ""
+    return f" {power}{_UNITS[match['unit']]}{per}"
