@@ -91,6 +91,16 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         ("42", r"42 \tag{1}", True),
         ("42", "=> 42", True),
         (r"\dot{x}=-kx", r"\dot x=-kx", True),
+        ("4 hours and 30 minutes", "4 h 30 min", True),
+        ("4 hours and 30 minutes", "4 minutes and 30 hours", False),
+        ("5 feet 6 inches", "5 ft. 7 in.", False),
+        ("(2,-1,3)", r"2\hat{i}-\hat{j}+3\hat{k}", True),
+        ("(2,1,3)", r"2\hat{i}-\hat{j}+3\hat{k}", False),
+        ("even", "The function is even.", True),
+        ("even", "The function is not even.", False),
+        ("Alice", "The winner is Alice", True),
+        ("-12", "{-}12", True),
+        ("A", "I choose (A).", True),
     ],
 )
 def test_verdicts(gold: str, answer: str, right: bool) -> None:

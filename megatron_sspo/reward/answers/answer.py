@@ -126,7 +126,7 @@ _CHANGING = (
 )
 _SENTENCE = re.compile(
     rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}(?:is|are|equals)"
-    r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z]))",
+    r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
 _SET_BUILDER = re.compile(

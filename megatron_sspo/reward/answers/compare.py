@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.cases import read_cases
-from megatron_sspo.reward.answers.matrix import as_list, read_matrix
+from megatron_sspo.reward.answers.matrix import as_list, read_components, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
     may_be_same,
@@ -18,6 +18,7 @@ from megatron_sspo.reward.answers.names import (
 )
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
+from megatron_sspo.reward.answers.units import read_sum
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -108,6 +109,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
+    sums = read_sum(gold), read_sum(answer)
+    if sums[0] and sums[1]:
+        return sums[0] == sums[1]
     if ("\\cup" in gold) != ("\\cup" in answer) or ("|" in gold) != ("|" in answer):
         gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
@@ -147,6 +151,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     assignments = _read_coordinates(gold), _read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
+    components = read_components(gold), read_components(answer)
+    if any(text.startswith(("(", "[", "\\begin")) for text in (gold, answer)):  # 2i - j + 3k and (2,-1,3)
+        gold, answer = components[0] or gold, components[1] or answer
     matrices = read_matrix(gold), read_matrix(answer)
     if matrices != (None, None):
         return _compare_matrices(gold, answer, matrices, formulas)

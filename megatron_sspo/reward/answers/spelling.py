@@ -45,6 +45,7 @@ _FUNCTION = re.compile(
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
 _HEADING = re.compile(r"^#+\s+")
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
+_SIGN_IN_BRACES = re.compile(r"\{\s*([-+])\s*\}(?=[0-9.\\])")
 _PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-")
 _COMMA_BEFORE_WORD = re.compile(r",\s*(?=(?:and|or)(?![A-Za-z]))")
 _AMPERSAND = re.compile(r"\s*\\?&\s*")
@@ -52,7 +53,8 @@ _CONSEQUENCE = re.compile(r"^(?:=>?|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightar
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*(?=\(?[A-Ja-j](?![A-Za-z]))", re.IGNORECASE
+    r"^(?:I\s+(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
@@ -124,6 +126,7 @@ def respell_text(text: str) -> str:
         text = _BOLD.sub(r"\2", _HEADING.sub("", text))
     if "&" in text and "\\begin" not in text:
         text = _AMPERSAND.sub(" and ", text)
+    text = _SIGN_IN_BRACES.sub(r"\1", text)
     if "+" in text:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
     if "abs(" in text:

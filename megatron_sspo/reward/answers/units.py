@@ -1,6 +1,7 @@
 """Reads what follows a number: percent signs, degrees, currencies, units, and words that make it another number."""
 
 import re
+from fractions import Fraction
 
 from megatron_sspo.reward.answers.formula import FUNCTIONS
 
@@ -38,6 +39,7 @@ _CHANGING_LAST = re.compile(
     re.IGNORECASE,
 )
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
+_NUMBER_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\.?")
 _ONE_UNIT = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?(-?[0-9])\}?)?|/")
 CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
 _MARKS = CURRENCIES | {"¢": "cent", "'": "foot", '"': "inch"}  # signs after a number
@@ -174,6 +176,19 @@ def _is_unit(word: str, after_space: bool) -> bool:
     if len(word) < 4:
         return after_space and bool(_SHORT_WORD.fullmatch(lower))
     return (after_space or len(word) > 4) and bool(_VOWEL.search(word))
+
+
+def read_sum(text: str) -> dict[str, Fraction] | None:
+    """Returns the numbers of `4 hours and 30 minutes` by their units; None for a single one, or an unknown unit."""
+    parts = [part for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s+(?=[0-9])", text) if part]
+    found: dict[str, Fraction] = {}
+    for part in parts:
+        match = _NUMBER_WITH_UNIT.fullmatch(part)
+        unit = _UNITS.get(match[2]) or _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None or unit in found:
+            return None
+        found[unit] = Fraction(match[1])
+    return found if len(found) > 1 else None
 
 
 def differ(unit: str, other: str) -> bool:
