@@ -140,6 +140,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     cases = read_cases(gold), read_cases(answer)
     if cases[0] and cases[1]:
         return _compare_cases(*cases, formulas)
+    if (cases[0] or cases[1]) and not ("cases" in gold and "cases" in answer):
+        return False
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False
@@ -225,7 +227,11 @@ def _compare_assignments(
         return False
     sides: list[list[str]] = []
     for found, text in ((golds, gold), (answers, answer)):
-        brackets, items = ("()", list(found.values())) if found is not None else split_list(text, thousands=False)
+        matrix = None if found is not None else read_matrix(text)
+        if matrix is not None:
+            brackets, items = "()", as_list(matrix)
+        else:
+            brackets, items = ("()", list(found.values())) if found is not None else split_list(text, thousands=False)
         if brackets not in ("", "()"):
             return False
         sides.append(items)
