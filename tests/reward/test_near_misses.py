@@ -101,6 +101,13 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         ("Alice", "The winner is Alice", True),
         ("-12", "{-}12", True),
         ("A", "I choose (A).", True),
+        ("A, C", "(C), (A)", True),
+        ("A, C", "(A)(D)", False),
+        ("(A,B)", "(B,A)", False),
+        ("3/4", "3 out of 4", True),
+        ("3/4", "4 out of 3", False),
+        ("3", "3 out of 4", False),
+        ("42", "phi 42", False),
     ],
 )
 def test_verdicts(gold: str, answer: str, right: bool) -> None:

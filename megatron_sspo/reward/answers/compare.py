@@ -44,7 +44,7 @@ _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
 _LETTER_OF_CHOICE = re.compile(r"\(?([A-J])\)?")
 _SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
-_LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+|\s+)?[A-J])+")
+_LETTERS_OF_CHOICES = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\([A-J]\)|[A-J]))+")
 _CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
 _REJECTED_CHOICE = re.compile(

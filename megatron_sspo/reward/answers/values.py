@@ -57,7 +57,7 @@ _HEDGES = re.compile(
 # Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
 _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
-    rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
+    rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
     r"to the|of (?:the |a )?(?:number|integer|value))$"
 )
