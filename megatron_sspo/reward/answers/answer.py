@@ -14,10 +14,13 @@ _BEFORE_BOX = re.compile(
     r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|^-|[0-9^/*]|\\(?:times|cdot|neq?|not|approx)\s*|[<>≠≈]\s*|(?i:\bnot\s+)|"
     r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*)\$?\Z"
 )
-_AFTER_BOX = re.compile(r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9])")
+_AFTER_BOX = re.compile(
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9!*+]|-\s*[0-9\\]|\\(?:times|cdot|div|pm|mp|pi|sqrt|frac)(?![A-Za-z]))"
+)
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
+_BETWEEN_CIRCLED = re.compile("(?<=[①-⑳])(?=[①-⑳])")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _GREEK_LETTERS = "αβγδεζηθκλνξπρστφχψωΓΔΘΛΞΣΦΨ"
 _GREEK_NAMES = (
@@ -71,9 +74,12 @@ _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
+_ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
+_END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
+_CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
-_LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
+_LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
@@ -100,6 +106,7 @@ _SPELLINGS = {  # of a command, in one spelling
     "equiv": "=",
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
+    "imath": "i",
     "varnothing": r"\emptyset ",
     "lt": "<",
     "gt": ">",
@@ -125,12 +132,18 @@ _CHANGING = (
     "than|if|unless|or|and"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}(?:is|are|equals)"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
+    r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
+    r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
 _SET_BUILDER = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
+)
+# The set of x = pi/4 + k pi, where k is an integer.
+_SET_OF_EQUATION = re.compile(
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
 )
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
@@ -177,6 +190,8 @@ def clean(text: str) -> str:
     in `\\text{}` are kept as words.
     """
     text = unbox(text.strip())
+    if "<<" in text:
+        text = _CALCULATOR.sub("", text)
     if not text.isascii():
         text = _in_ascii(text)
     if "\\" in text:
@@ -184,6 +199,8 @@ def clean(text: str) -> str:
     if "$" in text:
         text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
     text = text.strip("` \n\t")
+    if "\\\\" in text and "\\begin" not in text:
+        text = _END_OF_LINE.sub("\n", text)
     if "." in text or "…" in text or "dots" in text:
         text = _ELLIPSIS.sub(r"\\dots ", text)
     if "rt" in text or not text.isascii():
@@ -202,17 +219,20 @@ def clean(text: str) -> str:
     text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
+    if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
+        text = text.replace("\n", ", ")
     text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
-        text = _SET_BUILDER.sub(r"\2", text)
+        text = _MEMBER_OF.sub("", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
 def _in_ascii(text: str) -> str:
     """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
     text = _VULGAR.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄")), text)
+    text = _BETWEEN_CIRCLED.sub(",", text)  # ①③ is no 13
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
-from megatron_sspo.reward.answers.cases import read_cases
+from megatron_sspo.reward.answers.cases import is_other_case, read_cases
 from megatron_sspo.reward.answers.matrix import as_list, read_components, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
@@ -38,7 +38,9 @@ _LONGEST_LIST = 30  # items, since each may have to be compared with each
 # (x, y) = (1, 2)
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
+_REALS = r"(-\infty,\infty)"
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
+_NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
@@ -73,7 +75,8 @@ OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
     r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
-    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
+    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b|"
+    r"^\w+[,;:]?\s+(?:but|only|if|when(?:ever)?|provided|except|as long as|for some|in some|assuming)\b",
     re.IGNORECASE,
 )
 
@@ -109,6 +112,8 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
+    if {gold, answer} == {_REALS, "R"}:
+        return True
     sums = read_sum(gold), read_sum(answer)
     if sums[0] and sums[1]:
         return sums[0] == sums[1]
@@ -169,8 +174,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if bool(RELATION.search(gold)) != bool(RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
         if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
             return _compare_sets(items, other_items, formulas)
-        if not any(mark in text for text in (gold, answer) if not RELATION.search(text) for mark in "([{"):
-            return False  # 2 < x < 7 is not 2, 7
+        bare = answer if RELATION.search(gold) else gold
+        if not any(mark in bare for mark in "([") or split_list(bare, thousands=False)[0] == "{}":
+            return False  # 2 < x < 7 is neither 2, 7 nor {2, 7}
         return formulas.is_same(gold, answer) if formulas else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
@@ -195,11 +201,14 @@ def _compare_cases(
         return False
     if len(gold[1]) != len(answer[1]) or len(gold[1]) > _LONGEST_CASES:
         return False
+    if any(sum(is_other_case(condition) for _, condition in side[1]) > 1 for side in (gold, answer)):
+        return False
     return any_of(
         all_of(
             _compare_lists(part, other, formulas)
             for pair, others in zip(gold[1], order, strict=True)
             for part, other in zip(reversed(pair), reversed(others), strict=True)
+            if not is_other_case(part) and not is_other_case(other)
         )
         for order in itertools.permutations(answer[1])
     )
@@ -232,7 +241,7 @@ def _compare_assignments(
             brackets, items = "()", as_list(matrix)
         else:
             brackets, items = ("()", list(found.values())) if found is not None else split_list(text, thousands=False)
-        if brackets not in ("", "()"):
+        if brackets not in ("", "()") or (found is None and any(map(_NAMED.match, items))):
             return False
         sides.append(items)
     if len(sides[0]) != len(sides[1]):

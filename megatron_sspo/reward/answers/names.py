@@ -22,6 +22,7 @@ _SYMBOL = re.compile(
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
+_ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -100,10 +101,16 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
 def may_be_same(gold: Named, answer: Named) -> bool:
     """Returns whether the names do not contradict each other: a side without a name agrees with any."""
     if gold.names and answer.names:
-        return gold.names <= answer.names
+        return all(name in answer.names or _is_function_of(name, answer.names) for name in gold.names)
     if gold.phrases and answer.phrases:
         return bool(gold.phrases & answer.phrases)
     return True
+
+
+def _is_function_of(name: str, names: frozenset[str]) -> bool:
+    """Returns whether a name is x where one of the names is x(t), or the other way round."""
+    bare = _ARGUMENT.sub("", name)
+    return bare in names if bare != name else any(_ARGUMENT.sub("", other) == name for other in names)
 
 
 def strip_name(text: str) -> tuple[str, str]:

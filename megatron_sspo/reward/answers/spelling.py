@@ -23,11 +23,14 @@ _UNIT_FRACTION = re.compile(
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
+_CHOOSE_FROM = re.compile(
+    r"(?:\{\})?\^\s*\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|(?<![0-9A-Za-z._^])([0-9]{1,3})C([0-9]{1,3})(?![0-9A-Za-z]|\s*_)"
+)
 _BETWEEN_DOTS = re.compile(r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?")
 _REPEATED = re.compile(r"(?<=[0-9.])\\(?:dot|bar|overline)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
 _DEGREE_LETTER = re.compile(r"(?<=[0-9})])\s*\^\s*(?:\{\s*o\s*\}|o(?![A-Za-z]))")
 _OPERATOR = re.compile(
-    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|cis|(?:arc|c)?tg|ln|log|exp|gcd|max|min)\s*\}"
+    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|cis|(?:arc|c)?tg|ln|log|exp|(?:gcd|max|min)(?=\s*\}\s*[({_|]))\s*\}"
 )
 _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
 _SET_OF_NUMBERS = re.compile(
@@ -49,7 +52,7 @@ _SIGN_IN_BRACES = re.compile(r"\{\s*([-+])\s*\}(?=[0-9.\\])")
 _PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-")
 _COMMA_BEFORE_WORD = re.compile(r",\s*(?=(?:and|or)(?![A-Za-z]))")
 _AMPERSAND = re.compile(r"\s*\\?&\s*")
-_CONSEQUENCE = re.compile(r"^(?:=>?|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
+_CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
@@ -60,10 +63,16 @@ _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
 )
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|not|wrong|incorrect|never)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
+    re.IGNORECASE,
+)
+_LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
+_ON_A_DAY = re.compile(
+    r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
+    r"(?:septem|octo|novem|decem)ber)$)",
     re.IGNORECASE,
 )
 _OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")
@@ -75,7 +84,7 @@ _ALL_REALS = re.compile(
     re.IGNORECASE,
 )
 _INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
-_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE)", re.IGNORECASE)
+_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE|(?:is\s+)?undefined)", re.IGNORECASE)
 _POSITIVE_REALS = re.compile(
     r"\\mathbb\{R\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+real(?:s|\s+numbers)",
     re.IGNORECASE,
@@ -137,6 +146,8 @@ def respell_text(text: str) -> str:
         text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
         text = _DIGITS_IN_BRACKETS.sub(r"\1", text)
         text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
+    if "C" in text:
+        text = _CHOOSE_FROM.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     if "^" in text:
         text = _DEGREE_LETTER.sub(r"^\\circ ", text)
     if "U" in text:
@@ -148,8 +159,8 @@ def drop_lead(text: str) -> str:
     """Returns a text without signs, labels and words that only announce the answer, and with one spelling of pm."""
     text = _CONSEQUENCE.sub("", text)
     if ":" in text:
-        text = _LABEL.sub(r"\1 = ", text)
-    text = _POINT_LABEL.sub("", _OPTION.sub("", text))
+        text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
+    text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 
 

@@ -34,7 +34,7 @@ _CHANGING_FIRST = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_LAST = re.compile(
-    r"\b(?:in (?:base|hex)|octal|binary|hexadecimal|hex|prime|bar|overbar|repeating|recurring|complement|conjugate|"
+    r"\b(?:in (?:base|hex)|max|octal|binary|hexadecimal|hex|prime|bar|overbar|repeating|recurring|complement|conjugate|"
     r"transposed?|inverse|reversed|negative|doubled|halved|tripled|upwards?|onwards?)$",
     re.IGNORECASE,
 )
