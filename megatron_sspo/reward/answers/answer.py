@@ -37,6 +37,10 @@ _SIGNS = str.maketrans(
         "、": ",",
         **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℕℤℚℝℂ", "NZQRC", strict=True)},
         "Ω": r"\Omega ",
+        **dict.fromkeys("\u00c5\u212b", " angstroms "),
+        "㎡": " m^2",
+        "㎠": " cm^2",
+        "㎥": " m^3",
         **{letter: rf"\{name} " for letter, name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True)},
         **dict.fromkeys("µμ", r"\mu "),
         **dict.fromkeys("×✕", r"\times "),
@@ -83,6 +87,27 @@ _LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!"
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
+# The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
+_UNIT_LETTER = re.compile(
+    r"((?<=[0-9}\])])(?<!\\circ\})|(?<=\\pi))(?:\\[,;:! ]|~|\s)*\\(?:mathrm|text(?:rm)?|rm)\s*\{(?:~|\\[,;: ]|\s)*"
+    r"([msghNJWVKACFTL])(?![A-Za-z_0-9])([^{}]*)\}(?!\s*[_0-9{(])"
+)
+_UNITS_OF_LETTERS = {
+    "m": "metres",
+    "s": "seconds",
+    "g": "grams",
+    "h": "hours",
+    "N": "newtons",
+    "J": "joules",
+    "W": "watts",
+    "V": "volts",
+    "K": "kelvins",
+    "A": "amperes",
+    "C": "coulombs",
+    "F": "farads",
+    "T": "teslas",
+    "L": "litres",
+}
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
@@ -107,6 +132,7 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
     "imath": "i",
+    "AA": " angstroms ",
     "varnothing": r"\emptyset ",
     "lt": "<",
     "gt": ">",
@@ -240,7 +266,9 @@ def _in_ascii(text: str) -> str:
 
 def _in_plain_commands(text: str) -> str:
     """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
-    text = _SPACES.sub(" ", _LAYOUT.sub("", respell_commands(text).replace("\\,", " ")))
+    text = _LAYOUT.sub("", respell_commands(text))
+    text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
+    text = _SPACES.sub(" ", text.replace("\\,", " "))
     text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
     return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)

@@ -18,7 +18,7 @@ from megatron_sspo.reward.answers.names import (
 )
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
-from megatron_sspo.reward.answers.units import read_sum
+from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -115,13 +115,28 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if {gold, answer} == {_REALS, "R"}:
         return True
     sums = read_sum(gold), read_sum(answer)
-    if sums[0] and sums[1]:
-        return sums[0] == sums[1]
+    if sums[0] or sums[1]:
+        is_same = _compare_sums(*sums, gold, answer)
+        if is_same is not None:
+            return is_same
     if ("\\cup" in gold) != ("\\cup" in answer) or ("|" in gold) != ("|" in answer):
         gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     return _compare_lists(gold, answer, formulas)
+
+
+def _compare_sums(
+    golds: dict[str, Fraction] | None, answers: dict[str, Fraction] | None, gold: str, answer: str
+) -> Verdict:
+    """Compares `2 hours 30 minutes` with its like, and with 150 minutes; None if one of the two is anything else."""
+    if golds and answers:
+        unit = next(iter(golds))
+        return golds == answers or ((total := total_of(golds, unit)) is not None and total == total_of(answers, unit))
+    found, number = (golds or answers or {}), read_number(answer if golds else gold)
+    if number is None or number.percent or (golds and not number.unit):
+        return None
+    return total_of(found, number.unit or next(iter(found))) == number.value
 
 
 def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict:

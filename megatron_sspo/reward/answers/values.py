@@ -7,7 +7,7 @@ from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
 from megatron_sspo.reward.answers.number import Number, read_number
-from megatron_sspo.reward.answers.units import NUMERALS, differ, split_unit
+from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -106,7 +106,7 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         )
     gold, answer = _in_one_measure(gold, answer)
     gold_number = read_number(gold)
-    answer_number = read_number(answer) or (_stated_number(answer) if gold_number else None)
+    answer_number = read_number(answer) or (_stated_number(answer, gold_number.unit) if gold_number else None)
     if gold_number and answer_number:
         return gold_number.equals(answer_number)
     if _BASE.search(gold) or _BASE.search(answer):
@@ -120,10 +120,13 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
         return False
-    if differ(gold_unit, answer_unit):
+    factor = factor_between(answer_unit, gold_unit)
+    if factor is None:
         return False
     if formulas is None:
         return None
+    if factor != 1:
+        return formulas.is_same(bare_gold, rf"\frac{{{factor.numerator}}}{{{factor.denominator}}}\cdot({bare_answer})")
     if _OF_INTEGRATION.search(bare_gold) and _ANY_CONSTANT.search(bare_answer):
         bare_gold, bare_answer = _OF_INTEGRATION.sub("", bare_gold), _ANY_CONSTANT.sub("", bare_answer)
     for number, text in ((gold_number, bare_answer), (answer_number, bare_gold)):
@@ -231,8 +234,11 @@ def _compare_ratios(golds: list[str], answers: list[str], formulas: Formulas | N
     return all_of(compare_values(*pair, formulas) for pair in pairs)
 
 
-def _stated_number(sentence: str) -> Number | None:
-    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it."""
+def _stated_number(sentence: str, unit: str) -> Number | None:
+    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it.
+
+    70k is 70 thousand, unless the gold answer's unit is the kelvin.
+    """
     match = _NUMERAL.search(sentence)
     if not match or "\\" in sentence[: match.start()]:
         return None
@@ -244,7 +250,8 @@ def _stated_number(sentence: str) -> Number | None:
     words = words.rstrip(" ,")
     if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
         return None
-    return read_number(_THOUSANDS.sub(" thousand", sentence[match.start() :].strip()))
+    stated = sentence[match.start() :].strip()
+    return read_number(_THOUSANDS.sub(" K" if unit == "kelvin" else " thousand", stated))
 
 
 def _has_words(text: str) -> bool:
