@@ -11,11 +11,19 @@ from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, r
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 # What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.
 _BEFORE_BOX = re.compile(
-    r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|^-|[0-9^/*]|\\(?:times|cdot|neq?|not|approx)\s*|[<>≠≈]\s*|(?i:\bnot\s+)|"
-    r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*)\$?\Z"
+    r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
+    r"\\(?:times|cdot|neq?|not|approx|sin|cos|tan|ln|log|exp)\s*|[<>≠≈]\s*|(?i:(?:\bnot|n't)\s+)|"
+    r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
 )
 _AFTER_BOX = re.compile(
-    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9!*+]|-\s*[0-9\\]|\\(?:times|cdot|div|pm|mp|pi|sqrt|frac)(?![A-Za-z]))"
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%]|\\%|\*(?!\*)|-\s*[0-9\\]|"
+    r"\\(?:times|cdot|div|pm|mp|pi|sqrt|frac|neq?)(?![A-Za-z]))|[.,][0-9]|[B-DIOP-RU-Zbd-fi-kn-rt-z](?![A-Za-z])|"
+    r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
+)
+_BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
+_AFTER_ITEM = re.compile(r"\$?\s*(?:,[^()\[\]{}]*)?(?:[)\]]|\\\})")
+_NUMBER_IN_BOX = re.compile(
+    r"(?<=[0-9.])\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}|\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}(?=\s*\\?%)"
 )
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
@@ -147,7 +155,9 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
-    r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+)?"
+    r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
+    r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
+    r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it\s+is)\s*:?\s+)?",
     re.IGNORECASE,
@@ -199,13 +209,21 @@ def unbox(text: str) -> str:
             position = match.end()
             continue
         position = _end_of_group(text, match.end())
-        if _BEFORE_BOX.search(text[: match.start()]) or _AFTER_BOX.match(text, position + 1):
-            return _BOX.sub("", text)
+        if _is_part(text[: match.start()], text[position + 1 :]):
+            return _BOX.sub("", _NUMBER_IN_BOX.sub(lambda m: m[1] or m[2], text))
         content = text[match.end() + 1 : position].strip()
         inner = _BOX.match(content)
         is_box = inner is not None and _end_of_group(content, inner.end()) == len(content) - 1
         contents.append(unbox(content) if is_box else _BOX.sub("", content))
     return ", ".join(dict.fromkeys(contents)) if contents else text
+
+
+def _is_part(before: str, after: str) -> bool:
+    """Returns whether a box is a part of the formula or list around it, as in `2\\boxed{5}` and `(3, \\boxed{4})`."""
+    if _BEFORE_BOX.search(before) or _AFTER_BOX.match(after):
+        return True
+    is_item = bool(_BEFORE_ITEM.search(before) and _AFTER_ITEM.match(after))
+    return is_item and not (before.rstrip(" $").endswith("(") and after.lstrip(" $").startswith(")"))
 
 
 @functools.lru_cache(maxsize=4096)  # the responses of a group share their gold answer
@@ -233,7 +251,7 @@ def clean(text: str) -> str:
         text = _ROOT_IN_BRACES.sub(r"\\sqrt", text)
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
-        text = re.sub(r"^~+(?=[0-9])", r"\\approx ", text).replace("~", " ")
+        text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
         text = _in_plain_commands(text)

@@ -18,6 +18,7 @@ _MEMORY_BYTES = 1024**3
 # Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
+_LONGEST = 400  # characters of an answer for math-verify, unless the gold answer is as long
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
@@ -73,7 +74,12 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
-            is_read = _is_readable(gold) and _is_readable(answer) and _unknown(gold) == _unknown(answer)
+            is_read = (
+                len(answer) <= max(_LONGEST, 2 * len(gold))
+                and _is_readable(gold)
+                and _is_readable(answer)
+                and _unknown(gold) == _unknown(answer)
+            )
             return is_read and is_same_expression(gold, answer)
         return verdict
 
