@@ -32,6 +32,7 @@ from megatron_sspo.reward.answers.values import (
 )
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
+_LONGEST_CHAIN = 20  # sides
 _LONGEST_CASES = 4  # all their orders are tried
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
@@ -153,8 +154,10 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         own = _CHOICE_WITH_TEXT.match(answer) or _LETTER_OF_CHOICE.fullmatch(answer)
         if own and own[1] != choice[1]:
             return False
-        rest = answer[own.end() :] if own else answer
-        return _compare_lists(gold[choice.end() :], rest, formulas) if rest else True
+        rest, gold_rest = answer[own.end() :] if own else answer, gold[choice.end() :]
+        if _CHOICE_WITH_TEXT.match(gold_rest):
+            return False
+        return _compare_lists(gold_rest, rest, formulas) if rest else True
     if _LETTERS_OF_CHOICES.fullmatch(gold) and _LETTERS_OF_CHOICES.fullmatch(answer):
         return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
     cases = read_cases(gold), read_cases(answer)
@@ -281,6 +284,8 @@ def _compare_matrices(
     (brackets, items), (other_brackets, others) = sides
     if len(items) == len(others) > 1 and {brackets, other_brackets} <= {"()", "[]"}:
         return all_of(_compare_items(*pair, formulas) for pair in zip(items, others, strict=True))
+    if any(found is None and "\\begin" not in text for found, text in zip(matrices, (gold, answer), strict=True)):
+        return False
     return formulas.is_same(gold, answer) if formulas else None
 
 
@@ -435,6 +440,8 @@ def _compare_chain(golds: tuple[str, ...], answers: tuple[str, ...], formulas: F
 
     A decimal side may be the value of another side, rounded at its last digit: `2\\sqrt{3} = 3.46`.
     """
+    if max(len(golds), len(answers)) > _LONGEST_CHAIN:
+        return False
     final = [any_of(compare_values(gold, answer, formulas) for gold in golds) for answer in answers]
     if all(verdict is False for verdict in final):
         return False
