@@ -10,7 +10,7 @@ _LEAD = re.compile(
 )
 # Words before "is" that change what follows, as "is not", "about", "more than" and "if" do in English.
 _NAME = re.compile(
-    r"^(?![^-0-9(\[]*(?:不(?!等式|同)|非|约|于|过|除|无|半|倍|之一|至|最多|最少|若|如果|当|或|错|误))"
+    r"^(?![^-0-9(\[]*(?:不(?!等式|同)|非|约|于|过|除|无|半|倍|之一|至|最多|最少|若|如|当|或|错|误|设|猜|可能|大概|也许|估计))"
     rf"(?=[A-Za-z\s]*{_HAN})(?:{_HAN}|[A-Za-z\s]){{1,24}}?[是为有]\s*:?\s*(?=[-0-9\\(\[{{A-Za-z])"
 )
 _OPTION = re.compile(r"(?<=[A-J])\s*(?:选项|项)$")

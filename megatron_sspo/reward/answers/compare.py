@@ -14,6 +14,7 @@ from megatron_sspo.reward.answers.names import (
     read_far,
     read_inequality,
     read_names,
+    respell_constants,
     strip_name,
 )
 from megatron_sspo.reward.answers.number import read_number
@@ -162,7 +163,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
     cases = read_cases(gold), read_cases(answer)
     if cases[0] and cases[1]:
-        return _compare_cases(*cases, formulas)
+        return _compare_cases(cases[0], cases[1], formulas)
     if (cases[0] or cases[1]) and not ("cases" in gold and "cases" in answer):
         return False
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
@@ -333,6 +334,7 @@ def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
+    answer = respell_constants(gold, answer)
     stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (
