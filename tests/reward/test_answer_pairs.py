@@ -10,13 +10,12 @@ from megatron_sspo.types import Prompt
 
 PAIRS = [json.loads(line) for line in (Path(__file__).parent / "answer_pairs.jsonl").read_text().splitlines()]
 
-# (gold, response): the reason is in docs/rewards.md. All but the last are right answers that count as wrong.
+# (gold, response): right answers that count as wrong; the reason is in docs/rewards.md.
 DISAGREEMENTS = {
     ("3", r"x=3,\ y=4"),
     ("5", r"5 \text{ (mod 7)}"),
     ("204", "<b>204</b>"),
     ("20", r"20\% of the class"),
-    ("5", r"\boxed{" * 200 + "5"),
 }
 
 

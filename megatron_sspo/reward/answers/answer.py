@@ -4,13 +4,31 @@ import functools
 import re
 import unicodedata
 
+from megatron_sspo.reward.answers.chinese import respell_chinese
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
+# What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.
+_BEFORE_BOX = re.compile(
+    r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
+    r"\\(?:times|cdot|neq?|not|approx|sin|cos|tan|ln|log|exp)\s*|[<>≠≈]\s*|(?i:(?:\bnot|n't)\s+)|"
+    r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
+)
+_AFTER_BOX = re.compile(
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%]|\\%|\*(?!\*)|-\s*[0-9\\]|"
+    r"\\(?:times|cdot|div|pm|mp|pi|sqrt|frac|neq?)(?![A-Za-z]))|[.,][0-9]|[B-DIOP-RU-Zbd-fi-kn-rt-z](?![A-Za-z])|"
+    r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
+)
+_BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
+_AFTER_ITEM = re.compile(r"\$?\s*(?:,[^()\[\]{}]*)?(?:[)\]]|\\\})")
+_NUMBER_IN_BOX = re.compile(
+    r"(?<=[0-9.])\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}|\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}(?=\s*\\?%)"
+)
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
+_BETWEEN_CIRCLED = re.compile("(?<=[①-⑳])(?=[①-⑳])")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _GREEK_LETTERS = "αβγδεζηθκλνξπρστφχψωΓΔΘΛΞΣΦΨ"
 _GREEK_NAMES = (
@@ -20,12 +38,17 @@ _GREEK_NAMES = (
 _SIGNS = str.maketrans(
     {
         **dict.fromkeys("−‒–—﹣－", "-"),
-        **dict.fromkeys("“”„", '"'),
+        **dict.fromkeys("“”„「」『』", '"'),
+        **dict.fromkeys("‘’", "'"),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),  # characters without a width
         "。": ".",
         "、": ",",
         **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℕℤℚℝℂ", "NZQRC", strict=True)},
         "Ω": r"\Omega ",
+        **dict.fromkeys("\u00c5\u212b", " angstroms "),
+        "㎡": " m^2",
+        "㎠": " cm^2",
+        "㎥": " m^3",
         **{letter: rf"\{name} " for letter, name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True)},
         **dict.fromkeys("µμ", r"\mu "),
         **dict.fromkeys("×✕", r"\times "),
@@ -42,6 +65,10 @@ _SIGNS = str.maketrans(
         "∠": r"\angle ",
         "△": r"\triangle ",
         "∪": r"\cup ",
+        "∴": r"\therefore ",
+        "→": r"\to ",
+        "⇒": r"\implies ",
+        **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
         "⁄": "/",
@@ -49,6 +76,7 @@ _SIGNS = str.maketrans(
     }
 )
 _ROOT = re.compile(r"([√∛∜]|(?<![A-Za-z\\])(?:sqrt|cbrt))\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_ROOT_IN_BRACES = re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*\{)")
 _SQUARE_ROOT = r"\sqrt"
 _ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
@@ -58,12 +86,36 @@ _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
+_ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
+_END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
+_CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
-_LAYOUT = re.compile(r"\\(?:left|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
+_LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
+# The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
+_UNIT_LETTER = re.compile(
+    r"((?<=[0-9}\])])(?<!\\circ\})|(?<=\\pi))(?:\\[,;:! ]|~|\s)*\\(?:mathrm|text(?:rm)?|rm)\s*\{(?:~|\\[,;: ]|\s)*"
+    r"([msghNJWVKACFTL])(?![A-Za-z_0-9])([^{}]*)\}(?!\s*[_0-9{(])"
+)
+_UNITS_OF_LETTERS = {
+    "m": "metres",
+    "s": "seconds",
+    "g": "grams",
+    "h": "hours",
+    "N": "newtons",
+    "J": "joules",
+    "W": "watts",
+    "V": "volts",
+    "K": "kelvins",
+    "A": "amperes",
+    "C": "coulombs",
+    "F": "farads",
+    "T": "teslas",
+    "L": "litres",
+}
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
@@ -76,13 +128,19 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("land", "wedge"), " and "),
     **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
     **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
-    **dict.fromkeys(("large", "Large", "LARGE", "small", "limits", "nolimits"), " "),
+    **dict.fromkeys(("large", "Large", "LARGE", "small", "huge", "Huge", "tiny", "normalsize"), " "),
+    **dict.fromkeys(("limits", "nolimits", "newline", "hfill"), " "),
+    "tg": r"\tan ",
+    "ctg": r"\cot ",
+    "arctg": r"\arctan ",
     "bigcup": r"\cup ",
     "langle": "(",
     "rangle": ")",
     "equiv": "=",
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
+    "imath": "i",
+    "AA": " angstroms ",
     "varnothing": r"\emptyset ",
     "lt": "<",
     "gt": ">",
@@ -97,7 +155,9 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
-    r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+)?"
+    r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
+    r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
+    r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it\s+is)\s*:?\s+)?",
     re.IGNORECASE,
@@ -108,14 +168,20 @@ _CHANGING = (
     "than|if|unless|or|and"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}(?:is|are|equals)"
-    r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z]))",
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
+    r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
+    r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
+    r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
 _SET_BUILDER = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
 )
-_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+)\s*\\in(?![A-Za-z])\s*")
+# The set of x = pi/4 + k pi, where k is an integer.
+_SET_OF_EQUATION = re.compile(
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
+)
+_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
 _SEPARATOR_STARTS = frozenset(" ao,;\\")
 _SIDES = re.compile(r"[=()\[\]{}]|\\approx(?![A-Za-z])")
@@ -131,7 +197,8 @@ _DECIMAL_COMMA = re.compile(
 def unbox(text: str) -> str:
     """Returns the content of `\\boxed{}` if there is one; the contents of several different boxes form a list.
 
-    Text beside a box is not part of the answer. A box that is never closed ends with the text.
+    Text beside a box is not part of the answer, unless the box is one part of a formula, or is in another box. A box
+    that is never closed ends with the text.
     """
     contents: list[str] = []
     position = 0
@@ -142,10 +209,21 @@ def unbox(text: str) -> str:
             position = match.end()
             continue
         position = _end_of_group(text, match.end())
-        contents.append(text[match.end() + 1 : position].strip())
-    if not contents:
-        return text
-    return ", ".join(dict.fromkeys(unbox(content) for content in contents))
+        if _is_part(text[: match.start()], text[position + 1 :]):
+            return _BOX.sub("", _NUMBER_IN_BOX.sub(lambda m: m[1] or m[2], text))
+        content = text[match.end() + 1 : position].strip()
+        inner = _BOX.match(content)
+        is_box = inner is not None and _end_of_group(content, inner.end()) == len(content) - 1
+        contents.append(unbox(content) if is_box else _BOX.sub("", content))
+    return ", ".join(dict.fromkeys(contents)) if contents else text
+
+
+def _is_part(before: str, after: str) -> bool:
+    """Returns whether a box is a part of the formula or list around it, as in `2\\boxed{5}` and `(3, \\boxed{4})`."""
+    if _BEFORE_BOX.search(before) or _AFTER_BOX.match(after):
+        return True
+    is_item = bool(_BEFORE_ITEM.search(before) and _AFTER_ITEM.match(after))
+    return is_item and not (before.rstrip(" $").endswith("(") and after.lstrip(" $").startswith(")"))
 
 
 @functools.lru_cache(maxsize=4096)  # the responses of a group share their gold answer
@@ -156,6 +234,8 @@ def clean(text: str) -> str:
     in `\\text{}` are kept as words.
     """
     text = unbox(text.strip())
+    if "<<" in text:
+        text = _CALCULATOR.sub("", text)
     if not text.isascii():
         text = _in_ascii(text)
     if "\\" in text:
@@ -163,32 +243,40 @@ def clean(text: str) -> str:
     if "$" in text:
         text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
     text = text.strip("` \n\t")
+    if "\\\\" in text and "\\begin" not in text:
+        text = _END_OF_LINE.sub("\n", text)
     if "." in text or "…" in text or "dots" in text:
         text = _ELLIPSIS.sub(r"\\dots ", text)
     if "rt" in text or not text.isascii():
+        text = _ROOT_IN_BRACES.sub(r"\\sqrt", text)
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
-        text = re.sub(r"^~+(?=[0-9])", r"\\approx ", text).replace("~", " ")
+        text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
         text = _in_plain_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    if not text.isascii():
+        text = respell_chinese(text)
     text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
+    if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
+        text = text.replace("\n", ", ")
     text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
-        text = _SET_BUILDER.sub(r"\2", text)
+        text = _MEMBER_OF.sub("", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
 def _in_ascii(text: str) -> str:
     """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
     text = _VULGAR.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄")), text)
+    text = _BETWEEN_CIRCLED.sub(",", text)  # ①③ is no 13
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
@@ -196,7 +284,9 @@ def _in_ascii(text: str) -> str:
 
 def _in_plain_commands(text: str) -> str:
     """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
-    text = _SPACES.sub(" ", _LAYOUT.sub("", respell_commands(text).replace("\\,", " ")))
+    text = _LAYOUT.sub("", respell_commands(text))
+    text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
+    text = _SPACES.sub(" ", text.replace("\\,", " "))
     text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
     return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)

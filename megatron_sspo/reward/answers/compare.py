@@ -5,7 +5,8 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
-from megatron_sspo.reward.answers.matrix import as_list, read_matrix
+from megatron_sspo.reward.answers.cases import is_other_case, read_cases
+from megatron_sspo.reward.answers.matrix import as_list, read_components, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
     may_be_same,
@@ -13,10 +14,12 @@ from megatron_sspo.reward.answers.names import (
     read_far,
     read_inequality,
     read_names,
+    respell_constants,
     strip_name,
 )
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
+from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -30,18 +33,22 @@ from megatron_sspo.reward.answers.values import (
 )
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
+_LONGEST_CHAIN = 20  # sides
+_LONGEST_CASES = 4  # all their orders are tried
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 # (x, y) = (1, 2)
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
+_REALS = r"(-\infty,\infty)"
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
+_NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
 _LETTER_OF_CHOICE = re.compile(r"\(?([A-J])\)?")
 _SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
-_LETTERS_OF_CHOICES = re.compile(r"[A-J](?:(?:\s*[,;]\s*|\s+and\s+|\s+)?[A-J])+")
+_LETTERS_OF_CHOICES = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\([A-J]\)|[A-J]))+")
 _CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
 _REJECTED_CHOICE = re.compile(
@@ -55,14 +62,23 @@ _ALL_BUT = re.compile(
 # for all integers k; k \\in \\mathbb{Z}
 _PARAMETER = re.compile(
     r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
-    r"(?:([a-z])\s*(?:\\in\s*\\mathbb\{Z\}|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
+    r"(?:([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
 )
+# for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
+_ARGUMENT = re.compile(
+    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
+    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
+)
+_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
+_SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
+_FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
     r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
-    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
+    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b|"
+    r"^\w+[,;:]?\s+(?:but|only|if|when(?:ever)?|provided|except|as long as|for some|in some|assuming)\b",
     re.IGNORECASE,
 )
 
@@ -98,11 +114,31 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
+    if {gold, answer} == {_REALS, "R"}:
+        return True
+    sums = read_sum(gold), read_sum(answer)
+    if sums[0] or sums[1]:
+        is_same = _compare_sums(*sums, gold, answer)
+        if is_same is not None:
+            return is_same
     if ("\\cup" in gold) != ("\\cup" in answer) or ("|" in gold) != ("|" in answer):
         gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     return _compare_lists(gold, answer, formulas)
+
+
+def _compare_sums(
+    golds: dict[str, Fraction] | None, answers: dict[str, Fraction] | None, gold: str, answer: str
+) -> Verdict:
+    """Compares `2 hours 30 minutes` with its like, and with 150 minutes; None if one of the two is anything else."""
+    if golds and answers:
+        unit = next(iter(golds))
+        return golds == answers or ((total := total_of(golds, unit)) is not None and total == total_of(answers, unit))
+    found, number = (golds or answers or {}), read_number(answer if golds else gold)
+    if number is None or number.percent or (golds and not number.unit):
+        return None
+    return total_of(found, number.unit or next(iter(found))) == number.value
 
 
 def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
@@ -119,10 +155,17 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         own = _CHOICE_WITH_TEXT.match(answer) or _LETTER_OF_CHOICE.fullmatch(answer)
         if own and own[1] != choice[1]:
             return False
-        rest = answer[own.end() :] if own else answer
-        return _compare_lists(gold[choice.end() :], rest, formulas) if rest else True
+        rest, gold_rest = answer[own.end() :] if own else answer, gold[choice.end() :]
+        if _CHOICE_WITH_TEXT.match(gold_rest):
+            return False
+        return _compare_lists(gold_rest, rest, formulas) if rest else True
     if _LETTERS_OF_CHOICES.fullmatch(gold) and _LETTERS_OF_CHOICES.fullmatch(answer):
         return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
+    cases = read_cases(gold), read_cases(answer)
+    if cases[0] and cases[1]:
+        return _compare_cases(cases[0], cases[1], formulas)
+    if (cases[0] or cases[1]) and not ("cases" in gold and "cases" in answer):
+        return False
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False
@@ -134,6 +177,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     assignments = _read_coordinates(gold), _read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
+    components = read_components(gold), read_components(answer)
+    if any(text.startswith(("(", "[", "\\begin")) for text in (gold, answer)):  # 2i - j + 3k and (2,-1,3)
+        gold, answer = components[0] or gold, components[1] or answer
     matrices = read_matrix(gold), read_matrix(answer)
     if matrices != (None, None):
         return _compare_matrices(gold, answer, matrices, formulas)
@@ -147,8 +193,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if bool(RELATION.search(gold)) != bool(RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
         if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
             return _compare_sets(items, other_items, formulas)
-        if not any(mark in text for text in (gold, answer) if not RELATION.search(text) for mark in "([{"):
-            return False  # 2 < x < 7 is not 2, 7
+        bare = answer if RELATION.search(gold) else gold
+        if not any(mark in bare for mark in "([") or split_list(bare, thousands=False)[0] == "{}":
+            return False  # 2 < x < 7 is neither 2, 7 nor {2, 7}
         return formulas.is_same(gold, answer) if formulas else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
@@ -163,6 +210,27 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
     return all_of(_compare_lists(*pair, formulas) for pair in zip(items, other_items, strict=True))
+
+
+def _compare_cases(
+    gold: tuple[str, list[tuple[str, str]]], answer: tuple[str, list[tuple[str, str]]], formulas: Formulas | None
+) -> Verdict:
+    """Compares functions of several cases, which may be in any order."""
+    if gold[0] and answer[0] and gold[0] != answer[0]:
+        return False
+    if len(gold[1]) != len(answer[1]) or len(gold[1]) > _LONGEST_CASES:
+        return False
+    if any(sum(is_other_case(condition) for _, condition in side[1]) > 1 for side in (gold, answer)):
+        return False
+    return any_of(
+        all_of(
+            _compare_lists(part, other, formulas)
+            for pair, others in zip(gold[1], order, strict=True)
+            for part, other in zip(reversed(pair), reversed(others), strict=True)
+            if not is_other_case(part) and not is_other_case(other)
+        )
+        for order in itertools.permutations(answer[1])
+    )
 
 
 def _compare_assignments(
@@ -187,8 +255,12 @@ def _compare_assignments(
         return False
     sides: list[list[str]] = []
     for found, text in ((golds, gold), (answers, answer)):
-        brackets, items = ("()", list(found.values())) if found is not None else split_list(text, thousands=False)
-        if brackets not in ("", "()"):
+        matrix = None if found is not None else read_matrix(text)
+        if matrix is not None:
+            brackets, items = "()", as_list(matrix)
+        else:
+            brackets, items = ("()", list(found.values())) if found is not None else split_list(text, thousands=False)
+        if brackets not in ("", "()") or (found is None and any(map(_NAMED.match, items))):
             return False
         sides.append(items)
     if len(sides[0]) != len(sides[1]):
@@ -213,6 +285,8 @@ def _compare_matrices(
     (brackets, items), (other_brackets, others) = sides
     if len(items) == len(others) > 1 and {brackets, other_brackets} <= {"()", "[]"}:
         return all_of(_compare_items(*pair, formulas) for pair in zip(items, others, strict=True))
+    if any(found is None and "\\begin" not in text for found, text in zip(matrices, (gold, answer), strict=True)):
+        return False
     return formulas.is_same(gold, answer) if formulas else None
 
 
@@ -253,6 +327,14 @@ def _read_counts(items: list[str]) -> dict[str, Fraction]:
 
 def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
+    if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
+        gold, answer = _INDEX.sub("", gold), _INDEX.sub("", answer)
+    if "=" in gold and "=" in answer:
+        gold, answer = _ARGUMENT.sub("", gold), _ARGUMENT.sub("", answer)
+    functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
+    if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
+        answer = _with_letter(answer, functions[1][2], functions[0][2])
+    answer = respell_constants(gold, answer)
     stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (
@@ -260,9 +342,19 @@ def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
     )
     if not bare_gold or not bare_answer:
         return gold, answer
-    if letters[0] and letters[1] and letters[0] != letters[1] and letters[0] not in letters_of(bare_answer):
-        bare_answer = re.sub(rf"(?<![A-Za-z\\]){letters[1]}(?![A-Za-z])", letters[0], bare_answer)
+    own = letters_of(bare_answer) - letters_of(bare_gold)
+    if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
+        letters[1] = min(own)
+    if letters[0] and letters[1]:
+        bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
+
+
+def _with_letter(text: str, letter: str, other: str) -> str:
+    """Returns a text with another letter for a variable, unless that letter is in it already."""
+    if letter == other or other in letters_of(text):
+        return text
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def _as_union(text: str) -> str:
@@ -350,6 +442,8 @@ def _compare_chain(golds: tuple[str, ...], answers: tuple[str, ...], formulas: F
 
     A decimal side may be the value of another side, rounded at its last digit: `2\\sqrt{3} = 3.46`.
     """
+    if max(len(golds), len(answers)) > _LONGEST_CHAIN:
+        return False
     final = [any_of(compare_values(gold, answer, formulas) for gold in golds) for answer in answers]
     if all(verdict is False for verdict in final):
         return False

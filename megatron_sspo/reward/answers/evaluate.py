@@ -384,6 +384,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Value], Value]] = {
     "cot": lambda m, x: m.cot(x),
     "sec": lambda m, x: m.sec(x),
     "csc": lambda m, x: m.csc(x),
+    "cis": lambda m, x: m.expj(x),
     "arcsin": lambda m, x: m.asin(x),
     "arccos": lambda m, x: m.acos(x),
     "arctan": lambda m, x: m.atan(x),

@@ -13,7 +13,7 @@ _LONGEST = 400  # characters
 _DEEPEST = 40  # brackets within brackets
 
 _TOKEN = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\\[A-Za-z]+|\\[{}|])|([A-Za-z])|([-+*/^_(){}\[\]!|]))")
-_GREEK = frozenset(
+GREEK = frozenset(
     (
         *("alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa"),
         *("lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "varphi", "chi", "psi", "omega", "ell"),
@@ -23,6 +23,7 @@ _GREEK = frozenset(
 FUNCTIONS = frozenset(  # without \log, whose base differs from text to text
     (
         *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
+        "cis",
         *("ln", "lg", "exp"),
     )
 )
@@ -185,7 +186,7 @@ class _Parser:
             return self._read_call(name)
         if token == "\\pi" or (token[0] != "\\" and name in ("e", "i")):
             return ("constant", name)
-        if len(token) == 1 or name in _GREEK:
+        if len(token) == 1 or name in GREEK:
             return self._read_variable(name)
         raise UnreadError(token)
 
@@ -244,7 +245,7 @@ class _Parser:
         if self.next in ("(", "{"):
             return self._read_group()
         tree = self._read_factor()
-        while (token := self.next) and (token.isalpha() or token == "\\pi" or token.removeprefix("\\") in _GREEK):
+        while (token := self.next) and (token.isalpha() or token == "\\pi" or token.removeprefix("\\") in GREEK):
             tree = ("multiply", tree, self._read_factor(within_product=True))
         if self.next in _OVER:
             raise UnreadError("\\sin x/2 has two readings")
@@ -260,7 +261,7 @@ class _Parser:
                 self._position -= 1
                 self._tokens[self._position] = token[1:]
             return Fraction(token[0])
-        if token.isalpha() or token == "\\pi" or token.removeprefix("\\") in _GREEK:
+        if token.isalpha() or token == "\\pi" or token.removeprefix("\\") in GREEK:
             self._position -= 1
             return self._read_base()
         raise UnreadError("a brace is missing")

@@ -9,6 +9,9 @@ _MATRIX = re.compile(
 )
 _END_OF_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
 
+_COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
+_COMPONENTS = re.compile(rf"({_COEFFICIENT})i((?:\+|(?=-)){_COEFFICIENT})j(?:((?:\+|(?=-)){_COEFFICIENT})k)?")
+
 
 def read_matrix(text: str) -> list[list[str]] | None:
     """Returns the cells of a matrix, row by row; None if the text is anything else, such as a product of matrices."""
@@ -25,6 +28,15 @@ def read_matrix(text: str) -> list[list[str]] | None:
     else:
         return None
     return rows if rows and len({len(row) for row in rows}) == 1 else None
+
+
+def read_components(text: str) -> str | None:
+    """Returns the point (2,-1,3) for the vector 2i - j + 3k; None for any other text."""
+    match = _COMPONENTS.fullmatch(re.sub(r"\s+", "", text))
+    if match is None:
+        return None
+    parts = [part.removeprefix("+") for part in match.groups() if part is not None]
+    return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
 
 
 def as_list(matrix: list[list[str]]) -> list[str]:

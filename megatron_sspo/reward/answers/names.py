@@ -22,6 +22,10 @@ _SYMBOL = re.compile(
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
+_ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
+# The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
+_CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
+_OF_FUNCTION = re.compile(r"[a-z](?:\([a-z]\))?\s*=")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -100,10 +104,16 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
 def may_be_same(gold: Named, answer: Named) -> bool:
     """Returns whether the names do not contradict each other: a side without a name agrees with any."""
     if gold.names and answer.names:
-        return gold.names <= answer.names
+        return all(name in answer.names or _is_function_of(name, answer.names) for name in gold.names)
     if gold.phrases and answer.phrases:
         return bool(gold.phrases & answer.phrases)
     return True
+
+
+def _is_function_of(name: str, names: frozenset[str]) -> bool:
+    """Returns whether a name is x where one of the names is x(t), or the other way round."""
+    bare = _ARGUMENT.sub("", name)
+    return bare in names if bare != name else any(_ARGUMENT.sub("", other) == name for other in names)
 
 
 def strip_name(text: str) -> tuple[str, str]:
@@ -184,6 +194,20 @@ def _read_both(first: str, second: str) -> tuple[str, str] | None:
     if not lower.endswith(r",\infty)") or not upper.startswith(r"(-\infty,"):
         return None
     return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
+
+
+def respell_constants(gold: str, answer: str) -> str:
+    """Returns the answer with the gold answer's letters for constants: `y = Ce^x` and `y = C_1e^x` are one solution.
+
+    The gold answer has to be a function with C, c, or these with an index.
+    """
+    if not _OF_FUNCTION.match(gold) or not _OF_FUNCTION.match(answer):
+        return answer
+    constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
+    if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
+        return answer
+    spellings = dict(zip(others, constants, strict=True))
+    return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
 
 
 def read_assignments(items: list[str]) -> dict[str, str] | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from megatron_sspo.reward.answers.units import CURRENCIES, read_tail
+from megatron_sspo.reward.answers.units import CURRENCIES, factor_between, read_tail
 
 _LONGEST = 1000  # characters; Python refuses to read integers of more than 4300 digits
 _LARGEST_EXPONENT = 1000  # of ten
@@ -38,8 +38,11 @@ class Number:
         division by a hundred (50% and 0.5). The first is excluded if the gold number has no percent sign and is at most
         1: it is then a share, and 0.5% is not 0.5.
         """
-        if self.unit and answer.unit and self.unit != answer.unit:
+        factor = factor_between(answer.unit, self.unit)
+        if factor is None:
             return False
+        if factor != 1:  # 150 cm and 1.5 m
+            return self.value == answer.value * factor
         if self.percent == answer.percent:
             return self.value == answer.value or self._agrees_with(answer) or answer._agrees_with(self)
         as_unit = self.percent or abs(self.value) > 1
@@ -159,6 +162,6 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     (re.compile(rf"({_INTEGER})\s*{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
     (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
-    (re.compile(rf"({_DECIMAL})\s*/\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
+    (re.compile(rf"({_DECIMAL})\s*(?:/|\bout of\b)\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
     (_PLAIN, lambda m: _decimal(m[1])),
 )

@@ -4,20 +4,33 @@ import re
 
 _FORMATTING = re.compile(
     r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}"
-    r"|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
+    r"|\\tag\*?\s*\{[^{}]*\}|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
 )
 _ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
+_SIGN_OF_END = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)\s*[.$]*$")
+_ACCENT = re.compile(r"\\(hat|vec|bar|d?dot|tilde|widehat|mathbf)\s+([A-Za-z])(?![A-Za-z])")
+_UNIT_VECTOR = re.compile(
+    r"\\(?:hat|vec)\s*\{\s*(?:\\(?:mathbf|boldsymbol|bm|mathrm)\s*\{\s*([ijk])\s*\}|([ijk]))\s*\}"
+)
+_CASES_IN_ARRAY = re.compile(
+    r"(?:\\left\s*)?\\\{\s*\\begin\s*\{(array|aligned)\}(?:\s*\{[a-z]*\})?((?:(?!\\begin).)*?)\\end\s*\{\1\}", re.DOTALL
+)
+_SYSTEM = re.compile(r"\\begin\s*\{cases\}((?:(?!\\begin).)*)\\end\s*\{cases\}", re.DOTALL)
+_BEFORE_RELATION = re.compile(r"\s*&\s*(?==)|(?<==)\s*&\s*")
 _UNIT_FRACTION = re.compile(
     r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
+_CHOOSE_FROM = re.compile(
+    r"(?:\{\})?\^\s*\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|(?<![0-9A-Za-z._^])([0-9]{1,3})C([0-9]{1,3})(?![0-9A-Za-z]|\s*_)"
+)
 _BETWEEN_DOTS = re.compile(r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?")
 _REPEATED = re.compile(r"(?<=[0-9.])\\(?:dot|bar|overline)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
 _DEGREE_LETTER = re.compile(r"(?<=[0-9})])\s*\^\s*(?:\{\s*o\s*\}|o(?![A-Za-z]))")
 _OPERATOR = re.compile(
-    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp|gcd|max|min)\s*\}"
+    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|cis|(?:arc|c)?tg|ln|log|exp|(?:gcd|max|min)(?=\s*\}\s*[({_|]))\s*\}"
 )
 _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
 _SET_OF_NUMBERS = re.compile(
@@ -30,27 +43,36 @@ _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eig
 _BASE_IN_WORDS = re.compile(rf"_\s*(?:\{{\s*({'|'.join(_BASES)})\s*\}}|({'|'.join(_BASES)})(?![a-z]))")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
 _FUNCTION = re.compile(
-    r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp)(?=\s*[(^_0-9\\{]|\s+[a-z](?![A-Za-z]))"
+    r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{]|\s+[a-z](?![A-Za-z]))"
 )
-_BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*\*|\*|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
+_BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
 _HEADING = re.compile(r"^#+\s+")
+_ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
+_SIGN_IN_BRACES = re.compile(r"\{\s*([-+])\s*\}(?=[0-9.\\])")
 _PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-")
 _COMMA_BEFORE_WORD = re.compile(r",\s*(?=(?:and|or)(?![A-Za-z]))")
 _AMPERSAND = re.compile(r"\s*\\?&\s*")
-_CONSEQUENCE = re.compile(r"^(?:=|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
+_CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*(?=\(?[A-Ja-j](?![A-Za-z]))", re.IGNORECASE
+    r"^(?:I\s+(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
 )
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|not|wrong|incorrect|never)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
+    re.IGNORECASE,
+)
+_LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
+_ON_A_DAY = re.compile(
+    r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
+    r"(?:septem|octo|novem|decem)ber)$)",
     re.IGNORECASE,
 )
 _OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")
@@ -62,9 +84,18 @@ _ALL_REALS = re.compile(
     re.IGNORECASE,
 )
 _INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
-_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE)", re.IGNORECASE)
+_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE|(?:is\s+)?undefined)", re.IGNORECASE)
+_POSITIVE_REALS = re.compile(
+    r"\\mathbb\{R\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+real(?:s|\s+numbers)",
+    re.IGNORECASE,
+)
+_POSITIVE_INTEGERS = re.compile(
+    r"\\mathbb\{Z\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+integers",
+    re.IGNORECASE,
+)
+_TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
 _EMPTY = re.compile(
-    r"\\\{\s*\\\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
+    r"\\?\{\s*\\?\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
     re.IGNORECASE,
 )
 
@@ -74,9 +105,12 @@ def respell_commands(text: str) -> str:
 
     It is called before fonts are left out, and before a command is replaced by its usual synonym.
     """
+    if "\\begin" in text:
+        text = _SYSTEM.sub(_in_one_line, _CASES_IN_ARRAY.sub(r"\\begin{cases}\2\\end{cases}", text))
     if _ALIGNMENT.search(text):
         text = text.replace("&", "")
-    text = _UNIT_FRACTION.sub(r" \1/\2", _FORMATTING.sub(" ", text))
+    text = _UNIT_FRACTION.sub(r" \1/\2", _FORMATTING.sub(" ", _SIGN_OF_END.sub("", text)))
+    text = _UNIT_VECTOR.sub(r" \1\2 ", _ACCENT.sub(r"\\\1{\2}", text))
     if "\\over" in text or "\\choose" in text:
         text = _INFIX.sub(
             lambda m: rf"\{'frac' if m[2] == 'over' else 'binom'}{{{m[1].strip()}}}{{{m[3].strip()}}}", text
@@ -88,20 +122,32 @@ def respell_commands(text: str) -> str:
     return _SET_OF_NUMBERS.sub(lambda m: rf"\mathbb{{{m[1] or m[2] or 'R'}}}", _OPERATOR.sub(r"\\\1 ", text))
 
 
+def _in_one_line(system: re.Match[str]) -> str:
+    """Returns a system of equations as a list, `x = 1, y = 2`; a function of several cases as it is."""
+    text = _BEFORE_RELATION.sub("", system[1])
+    rows = [row.strip(" ,;.\n") for row in text.split("\\\\") if row.strip()]
+    return ", ".join(rows) if "&" not in text and all("=" in row for row in rows) else system[0]
+
+
 def respell_text(text: str) -> str:
     """Returns a text without markdown, in which words and rare signs of mathematics are the usual signs."""
     if "*" in text or "__" in text or text.startswith("#"):
         text = _BOLD.sub(r"\2", _HEADING.sub("", text))
     if "&" in text and "\\begin" not in text:
         text = _AMPERSAND.sub(" and ", text)
+    text = _SIGN_IN_BRACES.sub(r"\1", text)
     if "+" in text:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
+    if "abs(" in text:
+        text = _ABSOLUTE.sub(r"|\1|", text)
     if "mod" in text:
         text = _MODULUS.sub(r"mod \1", text)
     if "_" in text:
         text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
         text = _DIGITS_IN_BRACKETS.sub(r"\1", text)
         text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
+    if "C" in text:
+        text = _CHOOSE_FROM.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     if "^" in text:
         text = _DEGREE_LETTER.sub(r"^\\circ ", text)
     if "U" in text:
@@ -113,8 +159,8 @@ def drop_lead(text: str) -> str:
     """Returns a text without signs, labels and words that only announce the answer, and with one spelling of pm."""
     text = _CONSEQUENCE.sub("", text)
     if ":" in text:
-        text = _LABEL.sub(r"\1 = ", text)
-    text = _POINT_LABEL.sub("", _OPTION.sub("", text))
+        text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
+    text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 
 
@@ -126,6 +172,12 @@ def respell_whole(text: str) -> str:
         return "DNE"
     if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
         return r"(-\infty,\infty)"
+    if _POSITIVE_REALS.fullmatch(text):
+        return r"(0,\infty)"
+    if _POSITIVE_INTEGERS.fullmatch(text):
+        return r"\mathbb{Z}^{+}"
+    if match := _TRANSPOSED.fullmatch(text):
+        return match[1]
     if _INTEGERS.fullmatch(text):
         return r"\mathbb{Z}"
     if match := _ANGLES.fullmatch(text):

@@ -1,16 +1,23 @@
 """Reads what follows a number: percent signs, degrees, currencies, units, and words that make it another number."""
 
 import re
+from fractions import Fraction
 
 from megatron_sspo.reward.answers.formula import FUNCTIONS
+from megatron_sspo.reward.answers.measures import ratio, unit_of
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
-_OHM = re.compile(r"\s+[kM]?\s*\\Omega(?![A-Za-z])")
+_DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?![0-9])")  # m2
+_DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
+_FEET = re.compile(r"(?<=[0-9])'(?=\s*[0-9])")
+_OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
-_UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:\.?[ /]+[a-zA-Z]+)*{_POWER}$")
+_UNIT_OF_EXPRESSION = re.compile(
+    rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:\.?{_POWER}(?:[ /]+|\s*\\cdot\s*)[a-zA-Z]+)*{_POWER}$"
+)
 
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
@@ -28,56 +35,33 @@ _CHANGING = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_FIRST = re.compile(
-    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|k|tens|mod|modulo|base|too|is|are|for|choose|"
+    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|is|are|for|choose|"
     r"times(?!\s*$|\s+(?:a|per|each|every|as|faster|more|larger|longer|older)\b))(?![A-Za-z])",
     re.IGNORECASE,
 )
 _CHANGING_LAST = re.compile(
-    r"\b(?:in (?:base|hex)|octal|binary|hexadecimal|hex|prime|bar|overbar|repeating|recurring|complement|conjugate|"
+    r"\b(?:in (?:base|hex)|max|octal|binary|hexadecimal|hex|prime|bar|overbar|repeating|recurring|complement|conjugate|"
     r"transposed?|inverse|reversed|negative|doubled|halved|tripled|upwards?|onwards?)$",
     re.IGNORECASE,
 )
-_SINGLE_LETTER_UNITS = "msghLlVWNJKACF"
+_SINGLE_LETTER_UNITS = "msghLlVWNJKACFT"
+_NUMBER_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\.?")
+_ONE_UNIT = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?(-?[0-9])\}?)?|/")
 CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
-_MARKS = CURRENCIES | {"'": "foot", '"': "inch"}  # signs after a number
-# Numbers with two different units of this table are different answers. Other words are not compared as units.
-_UNITS = {
-    name: unit
-    for unit, names in {
-        "millimetre": "mm millimeter millimeters millimetre millimetres",
-        "centimetre": "cm centimeter centimeters centimetre centimetres",
-        "metre": "m meter meters metre metres",
-        "kilometre": "km kilometer kilometers kilometre kilometres",
-        "inch": "in inch inches",
-        "foot": "ft foot feet",
-        "yard": "yd yard yards",
-        "mile": "mi mile miles",
-        "second": "s sec secs second seconds",
-        "minute": "min mins minute minutes",
-        "hour": "h hr hrs hour hours",
-        "day": "day days",
-        "week": "week weeks",
-        "month": "month months",
-        "year": "year years",
-        "gram": "g gram grams",
-        "kilogram": "kg kilogram kilograms",
-        "dollar": "dollar dollars usd",
-        "cent": "cent cents",
-        "euro": "euro euros eur",
-        "pound": "pound pounds lb lbs",
-        "yen": "yen jpy",
-        "rupee": "rupee rupees rs inr",
-        "am": "am",
-        "pm": "pm",
-        "degree": "degree degrees",
-        "radian": "rad radian radians",
-    }.items()
-    for name in names.split()
+_MARKS = CURRENCIES | {"¢": "cent", "'": "foot", '"': "inch"}  # signs after a number
+_COMPOUNDS = {
+    "mph": {"mile": 1, "hour": -1},
+    "fps": {"foot": 1, "second": -1},
+    **{key: {"kilometre": 1, "hour": -1} for key in ("kph", "kmh", "kmph")},
+    "wh": {"watt": 1, "hour": 1},
+    "kwh": {"kilowatt": 1, "hour": 1},
 }
+# Units of which "per hour" or "a day" changes nothing: $5 and "5 dollars per hour" are one amount.
+_AMOUNTS = frozenset((*CURRENCIES.values(), "cent", "second", "minute", "hour", "day", "week", "month", "year"))
 # Short units, which may follow a number directly. Other runs of two or three letters may be products: "2rt", "4ac".
 _SHORT_UNITS = re.compile(
     "[mcdkn]m|ft|yd|mi|ha|in|[mk]g|lbs?|oz|ml|[mk]L|gal|qt|pt|cc|cu|sq|sec|min|hrs?|wks?|yrs?|[ap]m|"
-    "mph|k[mp]h|kmph|rpm|fps|[kMG]?Hz|[kM]J|[kM]Wh?|Wh|kN|[mk]V|mA|[kM]?Pa|atm|mol|k?cal|eV|[kKMGT]B|USD|EUR|GBP|INR|deg|rad|dB|ohm"
+    "mph|k[mp]h|kmph|rpm|fps|[kMG]?Hz|[kM]J|[kM]Wh?|Wh|kN|[mk]V|mA|[kM]?Pa|atm|mol|k?cal|eV|[kKMGT]B|USD|EUR|GBP|INR|deg|rad|dB|[kM]?ohm"
 )
 _PRODUCTS_WITHOUT_SPACE = frozenset(("mg", "mi", "pt", "ha", "cc", "cu", "sq", "nm", "dm"))
 _SHORT_WORD = re.compile(
@@ -85,6 +69,10 @@ _SHORT_WORD = re.compile(
 )
 _VOWEL = re.compile("[aeiouyAEIOUY]")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_SAME_LETTERS = frozenset(
+    map(frozenset, (("coulomb", "degree C"), ("coulomb", "degree"), ("farad", "degree F"), ("yen", "yuan")))
+)
+_SCALES_OF_DEGREES = ("celsius", "fahrenheit", "kelvin")
 _WORDS_OF_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 
 
@@ -95,18 +83,21 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
     if match := _PERCENT.match(tail):
         rest = read_tail(tail[match.end() :])
         return None if rest is None or rest[0] else (True, rest[1])
-    if (match := _DEGREES.match(tail)) and not tail[match.end() :].strip(" CFK"):
-        return False, "degree"
+    if (match := _DEGREES.match(tail)) and (scale := tail[match.end() :].strip()) in ("", "C", "F", "K"):
+        return False, f"degree {scale}".strip()
     if tail.strip() in _MARKS:
         return False, _MARKS[tail.strip()]
     if "\\" in tail:
-        tail = _OHM.sub(" ohm", _MICRO.sub(" micro", tail))
+        tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
+    tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
+    if "(" in tail:
+        tail = _DENOMINATOR.sub(lambda m: "/" + "/".join(re.split(r"\s*\\cdot\s*|[\s*]+", m[1].strip())), tail)
     if not _UNIT.fullmatch(tail) or _CHANGING.search(tail):
         return None
     if _CHANGING_FIRST.match(tail.lstrip()) or _CHANGING_LAST.search(tail.rstrip(" .")):
         return None
     words = re.findall(r"(?<!\\)\b[A-Za-z]+", tail)
-    if "\\cdot" in tail and not all(word in _UNITS or word in _SINGLE_LETTER_UNITS for word in words):
+    if "\\cdot" in tail and not all(unit_of(word) or word in _SINGLE_LETTER_UNITS for word in words):
         return None
     if any(len(word) == 1 and word not in _SINGLE_LETTER_UNITS + "a" for word in words[1:]):
         return None  # "42 less than y"
@@ -134,8 +125,10 @@ def _is_unit(word: str, after_space: bool) -> bool:
         return False
     if len(word) == 1:  # "5m" may be five times m; after a space, or in \text{}, it is a unit
         return after_space and word in _SINGLE_LETTER_UNITS
-    if _SHORT_UNITS.fullmatch(word) or (lower in _UNITS and len(word) > 3):
+    if _SHORT_UNITS.fullmatch(word) or (unit_of(lower) and len(word) > 3):
         return after_space or word not in _PRODUCTS_WITHOUT_SPACE
+    if after_space and unit_of(word):
+        return True
     if lower in _ALPHABET:  # xyz
         return False
     if len(word) < 4:
@@ -143,12 +136,67 @@ def _is_unit(word: str, after_space: bool) -> bool:
     return (after_space or len(word) > 4) and bool(_VOWEL.search(word))
 
 
+def read_sum(text: str) -> dict[str, Fraction] | None:
+    """Returns the numbers of `4 hours and 30 minutes` by their units; None for a single one, or an unknown unit."""
+    text = _FEET.sub(" feet ", text.removesuffix('"') + " inches" if text.endswith('"') else text)
+    parts = [part for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s+(?=[0-9])", text) if part]
+    found: dict[str, Fraction] = {}
+    for part in parts:
+        match = _NUMBER_WITH_UNIT.fullmatch(part)
+        unit = unit_of(match[2]) if match else ""
+        if match is None or not unit or unit in found:
+            return None
+        found[unit] = Fraction(match[1])
+    return found if len(found) > 1 else None
+
+
+def factor_between(unit: str, other: str) -> Fraction | None:
+    """Returns how many of another unit one unit is; 1 if one is unknown; None if they differ in kind.
+
+    Degrees without a scale are those of any, and 25 C are degrees, too.
+    """
+    if not unit or not other or unit == other:
+        return Fraction(1)
+    if "degree" in (unit, other) and {unit.partition(" ")[0], other.partition(" ")[0]} == {"degree"}:
+        return Fraction(1)
+    return Fraction(1) if frozenset((unit, other)) in _SAME_LETTERS else ratio(unit, other)
+
+
 def _known_unit(tail: str, words: list[str]) -> str:
-    """Returns the unit of a tail with its power, such as "metre^2"; an empty string if the table does not have it."""
-    base = [word for word in words if word.lower() not in _WORDS_OF_POWERS][:1]
-    unit = _UNITS.get(base[0].lower(), "") if base and len(words) <= 2 else ""
-    if not unit:
-        return ""
-    stated = re.search(rf"\b{base[0]}\.?\s*\^\s*\{{?(-?[0-9])", tail)
-    power = int(stated[1]) if stated else max(_WORDS_OF_POWERS.get(word.lower(), 1) for word in words)
-    return unit if power == 1 else f"{unit}^{power}"
+    """Returns the unit of a tail, such as "metre^2" or "metre second^-1"; empty if the table does not have it."""
+    powers: dict[str, int] = {}
+    side = before = 1  # the sign of the powers, and the power of a "square" before its unit
+    last = ""
+    for match in _ONE_UNIT.finditer(tail):
+        word = match[1] or "per"
+        lower = word.lower()
+        if lower == "per":
+            if last in _AMOUNTS and side == 1:
+                break
+            side = -1
+        elif lower in ("squared", "cubed") and last:
+            powers[last] *= _WORDS_OF_POWERS[lower]
+        elif lower in _WORDS_OF_POWERS:
+            before = _WORDS_OF_POWERS[lower]
+        elif last == "degree" and (lower in _SCALES_OF_DEGREES or word in ("C", "F")):
+            return f"degree {lower[0].upper()}"
+        elif compound := _COMPOUNDS.get(lower):
+            powers |= compound
+        elif unit := unit_of(word):
+            last = unit
+            powers[unit] = powers.get(unit, 0) + side * before * int(match[2] or 1)
+            before = 1
+        elif len(words) > 2 or not powers:
+            return ""
+    return " ".join(unit if power == 1 else f"{unit}^{power}" for unit, power in sorted(powers.items()))
+
+
+def total_of(parts: dict[str, Fraction], unit: str) -> Fraction | None:
+    """Returns the sum of `read_sum` in one unit, 150 minutes for 2 hours and 30; None if a part is no such unit."""
+    total = Fraction(0)
+    for own, number in parts.items():
+        factor = ratio(own, unit)
+        if factor is None:
+            return None
+        total += number * factor
+    return total

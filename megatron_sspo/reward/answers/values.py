@@ -7,7 +7,7 @@ from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
 from megatron_sspo.reward.answers.number import Number, read_number
-from megatron_sspo.reward.answers.units import NUMERALS, split_unit
+from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -18,7 +18,7 @@ _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z]
 _OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
 _ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
 _PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
-_BASE = re.compile(r"[0-9]\s*_")
+_BASE = re.compile(r"[0-9]\}?\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
     "(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|min|max|gcd|lcm|det|dim|ker|deg|arg", re.IGNORECASE
@@ -26,6 +26,11 @@ _FUNCTIONS = re.compile(
 RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
 _RATIO = re.compile(r":(?![^({]*[)}])|(?<=[0-9])\s+to\s+(?=[0-9])")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
+_DEGREES = re.compile(r"([^A-Za-z]*(?:\\(?:frac|pi|sqrt)[^A-Za-z]*)*)\^\s*\{?\s*\\circ\s*\}?$")
+_PI = re.compile(r"\\pi(?![A-Za-z])")
+_THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
+_MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_WORD_AFTER_NUMBER = re.compile(r"(?<=[0-9])\s*[A-Za-z]{2,}(?:\s*\^\s*\{?[0-9]\}?)?")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
 _CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det)(?![A-Za-z])")
 _ARITHMETIC = re.compile(
@@ -57,7 +62,7 @@ _HEDGES = re.compile(
 # Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
 _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
-    rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
+    rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
     r"to the|of (?:the |a )?(?:number|integer|value))$"
 )
@@ -99,8 +104,9 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}" if len(ratio) == 2 else text
             for ratio, text in zip(ratios, (gold, answer), strict=True)
         )
+    gold, answer = _in_one_measure(gold, answer)
     gold_number = read_number(gold)
-    answer_number = read_number(answer) or (_stated_number(answer) if gold_number else None)
+    answer_number = read_number(answer) or (_stated_number(answer, gold_number.unit) if gold_number else None)
     if gold_number and answer_number:
         return gold_number.equals(answer_number)
     if _BASE.search(gold) or _BASE.search(answer):
@@ -114,10 +120,13 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
         return False
-    if gold_unit and answer_unit and gold_unit != answer_unit:
+    factor = factor_between(answer_unit, gold_unit)
+    if factor is None:
         return False
     if formulas is None:
         return None
+    if factor != 1:
+        return formulas.is_same(bare_gold, rf"\frac{{{factor.numerator}}}{{{factor.denominator}}}\cdot({bare_answer})")
     if _OF_INTEGRATION.search(bare_gold) and _ANY_CONSTANT.search(bare_answer):
         bare_gold, bare_answer = _OF_INTEGRATION.sub("", bare_gold), _ANY_CONSTANT.sub("", bare_answer)
     for number, text in ((gold_number, bare_answer), (answer_number, bare_gold)):
@@ -138,7 +147,7 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
         return True
     values: list[Fraction | None] = []
     for number, text in zip(numbers, (gold, side), strict=True):
-        value = number.value if number else arithmetic_value(text)
+        value = number.value if number else arithmetic_value(_without_units(text))
         values.append(value if value is not None or formulas is None else formulas.value_of(text))
     left, right = values
     if left is None or right is None:
@@ -151,6 +160,27 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     if is_rounded or (isinstance(left, Fraction) and all(numbers)):
         return bool(is_rounded)
     return formulas.is_same(gold, side) if formulas else False
+
+
+def _in_one_measure(gold: str, answer: str) -> tuple[str, str]:
+    """Returns two angles of which one is in degrees both in radians if the other is a part of pi, and both as numbers.
+
+    60^\\circ is \\frac{\\pi}{3}, and 60.
+    """
+    degrees, other_degrees = _DEGREES.fullmatch(gold), _DEGREES.fullmatch(answer)
+    if degrees and not other_degrees:
+        return (rf"\frac{{({degrees[1]})\pi}}{{180}}", answer) if _PI.search(answer) else (gold, answer)
+    if other_degrees and not degrees:
+        angle = other_degrees[1]
+        return (gold, rf"\frac{{({angle})\pi}}{{180}}") if _PI.search(gold) else (gold, answer)
+    return gold, answer
+
+
+def _without_units(text: str) -> str:
+    """Returns arithmetic without currencies and units: `200000 - 130000` for `$200,000 - $130,000`."""
+    return _WORD_AFTER_NUMBER.sub(
+        lambda m: "" if read_number(f"1 {m.group().strip()}") else m.group(), _MARK_OF_CURRENCY.sub("", text)
+    )
 
 
 def normalize(text: str) -> str:
@@ -204,8 +234,11 @@ def _compare_ratios(golds: list[str], answers: list[str], formulas: Formulas | N
     return all_of(compare_values(*pair, formulas) for pair in pairs)
 
 
-def _stated_number(sentence: str) -> Number | None:
-    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it."""
+def _stated_number(sentence: str, unit: str) -> Number | None:
+    """Returns the only number of a sentence such as "She has 42 apples left"; None if a word before it changes it.
+
+    70k is 70 thousand, unless the gold answer's unit is the kelvin.
+    """
     match = _NUMERAL.search(sentence)
     if not match or "\\" in sentence[: match.start()]:
         return None
@@ -217,7 +250,8 @@ def _stated_number(sentence: str) -> Number | None:
     words = words.rstrip(" ,")
     if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
         return None
-    return read_number(sentence[match.start() :].strip())
+    stated = sentence[match.start() :].strip()
+    return read_number(_THOUSANDS.sub(" K" if unit == "kelvin" else " thousand", stated))
 
 
 def _has_words(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from megatron_sspo.reward.answers import evaluate
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.formula import FUNCTIONS, GREEK
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3
@@ -17,9 +18,35 @@ _MEMORY_BYTES = 1024**3
 # Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
+_LONGEST = 400  # characters of an answer for math-verify, unless the gold answer is as long
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+# math-verify drops a command that it does not know, and would read \neg 5 as 5.
+_COMMANDS = (FUNCTIONS | GREEK) | {
+    *(
+        "frac",
+        "over",
+        "choose",
+        "binom",
+        "dbinom",
+        "tbinom",
+        "sqrt",
+        "times",
+        "cdot",
+        "div",
+        "pm",
+        "mp",
+        "circ",
+        "hbar",
+    ),
+    *("le", "ge", "ne", "approx", "in", "notin", "subset", "subseteq", "to", "forall", "exists", "angle", "triangle"),
+    *("begin", "end", "infty", "pi", "partial", "nabla", "mathbb", "mathcal", "operatorname", "Vert", "dot", "ddot"),
+    *("cup", "cap", "setminus", "backslash", "emptyset", "sum", "prod", "int", "iint", "iiint", "oint", "lim", "log"),
+    *("max", "min", "gcd", "lcm", "det", "dots", "ldots", "cdots", "vdots", "ddots", "overline", "bar", "vec", "hat"),
+    *("lfloor", "rfloor", "lceil", "rceil"),
+}
 # math-verify takes 2 5/3 for 7/3. `read_number` has read the proper ones, as mixed numbers.
 _IMPROPER_MIXED = re.compile(r"[0-9]\s+(?:[0-9]+\s*/\s*[0-9]|\\[dt]?frac)")
 
@@ -47,7 +74,13 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
-            return _is_readable(gold) and _is_readable(answer) and is_same_expression(gold, answer)
+            is_read = (
+                len(answer) <= max(_LONGEST, 2 * len(gold))
+                and _is_readable(gold)
+                and _is_readable(answer)
+                and _unknown(gold) == _unknown(answer)
+            )
+            return is_read and is_same_expression(gold, answer)
         return verdict
 
     def value_of(self, text: str) -> Fraction | None:
@@ -67,6 +100,10 @@ def _compare_values(gold: str, answer: str) -> bool | None:
             )  # math-verify may compare right sides alone
         return verdict
     return None
+
+
+def _unknown(text: str) -> list[str]:
+    return sorted(name for name in _COMMAND.findall(text) if name not in _COMMANDS)
 
 
 def _is_readable(text: str) -> bool:
