@@ -1,5 +1,6 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
+import json
 import os
 import resource
 import shutil
@@ -120,6 +121,18 @@ def test_two_checkpoints_in_one_folder(sharded):
     save_file({"x": torch.zeros(1)}, sharded / "model.safetensors")
     with pytest.raises(UserError, match="holds both"):
         HFFolder(sharded)
+
+
+def test_an_index_of_the_one_file(checkpoint, tmp_path):
+    """Some programs write an index with every model, also if all tensors are in one file."""
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    alone = HFFolder(folder)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(alone.index, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert HFFolder(folder).stored == alone.stored
+    edit_json(folder / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
+    with pytest.raises(UserError, match=r"model.safetensors holds model\.norm\.weight, which .* does not place there"):
+        HFFolder(folder).shapes()
 
 
 def test_missing_file(sharded):

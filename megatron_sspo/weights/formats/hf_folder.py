@@ -93,9 +93,7 @@ class HFFolder(ModelFolder):
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
         has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # true for a broken link too
-        if has_single and has_index:
-            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
-        if has_single:
+        if has_single and not has_index:
             return dict.fromkeys(sorted(read_header(single)), _SINGLE)
         if not has_index and (self.path / "checkpoints").is_dir():
             raise UserError(
@@ -112,6 +110,8 @@ class HFFolder(ModelFolder):
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, Mapping) or not weight_map:
             raise UserError(f"{index} has no weight_map; download it again")
+        if has_single and any(file_name != _SINGLE for file_name in weight_map.values()):
+            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
