@@ -59,10 +59,14 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Removes a checkpoint; it is renamed first, so that a kill leaves no incomplete folder under the final name."""
+    """Removes a checkpoint; it is renamed first, so that a kill leaves no incomplete folder under the final name.
+
+    A file that cannot be removed now, such as one that NFS keeps because an evaluation reads it, does not end the run:
+    the next checkpoint removes it.
+    """
     unnamed = checkpoint.with_name(f".{checkpoint.name}-removed")
     checkpoint.rename(unnamed)
-    shutil.rmtree(unnamed)
+    shutil.rmtree(unnamed, ignore_errors=True)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
