@@ -1,10 +1,12 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
+import errno
 import json
 import os
 import resource
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -289,6 +291,32 @@ def test_a_full_disk_is_one_sentence(checkpoint, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.glob("new*"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])
+def test_a_disk_that_is_full_when_the_tensors_are_written(checkpoint, tmp_path, monkeypatch, name):
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    (folder / "tokenizer.json").write_text("{}")
+    source = HFFolder(folder)
+    copy, write = shutil.copyfile, Path.write_text
+
+    def copy_or_fail(start, end):
+        if end.name == name:  # as shutil says it: with both names
+            raise OSError(errno.ENOSPC, "No space left on device", str(start), None, str(end))
+        return copy(start, end)
+
+    def write_or_fail(path, *rest, **options):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, *rest, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_or_fail)
+    monkeypatch.setattr(Path, "write_text", write_or_fail)
+    with pytest.raises(
+        UserError, match=rf"cannot use .*/new.*/{name}: No space left on device; make room, or write to"
+    ):
+        write_folder(tmp_path / "new", stream(source), source=source, shard_bytes=1000)
     assert not list(tmp_path.glob("new*"))
 
 

@@ -37,7 +37,7 @@ def copy_tokenizer_files(source: Path, folder: Path) -> None:
     for file in check_tokenizer_files(source):
         target = folder / file.relative_to(source)
         target.parent.mkdir(exist_ok=True)
-        with os_errors_as_user_errors():
+        with os_errors_as_user_errors(folder):
             shutil.copyfile(file, target)
 
 

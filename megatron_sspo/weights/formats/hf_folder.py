@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import check_destination, publish, real_path
@@ -146,19 +146,20 @@ def write_folder(
         ValueError: a name occurs twice, or there are no tensors.
     """
     path = real_path(path)
-    check_destination(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_partial(path)
-    partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
-    partial.mkdir()
-    try:
-        dtypes = _write_weights(partial, tensors, shard_bytes, path)
-        copy_tokenizer_files(source.config_folder, partial)
-        write_config(source.config, partial, dtypes)
-        publish(partial, path)
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
+    with os_errors_as_user_errors(path):
+        check_destination(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_partial(path)
+        partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+        partial.mkdir()
+        try:
+            dtypes = _write_weights(partial, tensors, shard_bytes, path)
+            copy_tokenizer_files(source.config_folder, partial)
+            write_config(source.config, partial, dtypes)
+            publish(partial, path)
+        except BaseException:
+            shutil.rmtree(partial)
+            raise
 
 
 def _remove_partial(path: Path) -> None:
