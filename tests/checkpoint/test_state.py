@@ -271,8 +271,11 @@ def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) 
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(tmp_path: Path, monkeypatch) -> None:
-    save(tmp_path, 1)
+@pytest.mark.parametrize("update", [1, 2])
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(
+    tmp_path: Path, monkeypatch, update: int
+) -> None:
+    save(tmp_path, update)
 
     def kill(folder, *_, **__):
         (folder / "state.json").unlink()
