@@ -218,6 +218,7 @@ def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
         "tokenizer.json",
         "tokenizer_config.json",
         "merges.txt",
+        "spiece.model",
         "chat_template.jinja",
         "additional_chat_templates/a.jinja",
     ]

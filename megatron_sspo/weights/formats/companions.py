@@ -23,6 +23,7 @@ _COPIED = (
     "chat_template*",
     "additional_chat_templates/*",
     "*.tiktoken",
+    "*.model",  # of SentencePiece: tokenizer.model, spiece.model, sentencepiece.bpe.model
     "LICENSE*",
 )
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
