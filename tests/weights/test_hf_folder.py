@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
+from megatron_sspo.weights.random import write_random_weights
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 
@@ -281,18 +282,28 @@ def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_a_full_disk_is_one_sentence(checkpoint, tmp_path):
-    """Here it is a limit on the size of a file, which safetensors reports in the same way."""
-    source, limits = HFFolder(checkpoint("llama")), resource.getrlimit(resource.RLIMIT_FSIZE)
+@pytest.fixture
+def small_files():
+    """A limit on the size of a file, which safetensors reports in the same way as a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
-            write_folder(tmp_path / "new", stream(source), source=source)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_one_sentence(checkpoint, tmp_path, small_files):
+    source = HFFolder(checkpoint("llama"))
+    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
+        write_folder(tmp_path / "new", stream(source), source=source)
     assert not list(tmp_path.glob("new*"))
+
+
+def test_a_disk_that_is_full_of_random_weights(checkpoint, tmp_path, small_files):
+    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
+        write_random_weights(checkpoint("llama"), tmp_path / "new", seed=0)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])

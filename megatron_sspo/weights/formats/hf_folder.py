@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
+from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import check_destination, publish, real_path
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
@@ -186,10 +186,8 @@ def _write_weights(
         nonlocal pending_bytes
         shards.append(list(pending))
         file = folder / f"{len(shards)}.safetensors"
-        try:
+        with safetensors_errors_as_user_errors(path):
             save_file(pending, file, metadata={"format": "pt"})
-        except SafetensorError as error:  # in place of an OSError
-            raise UserError(f"cannot write {path} ({error}): make room, or write to another disk") from error
         _set_default_permissions(file)
         pending.clear()
         pending_bytes = 0
