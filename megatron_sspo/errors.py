@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 _MAX_SHOWN = 80  # characters of a value
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_THE_MACHINE = (*_FULL, errno.EIO)
 
 
 class UserError(Exception):
@@ -29,11 +30,14 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None:
-            raise UserError(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}") from error
+        remedy = "; make room, or write to another disk" if error.errno in _OF_THE_MACHINE else ""
+        file = error.filename
+        if error.errno in _FULL and error.filename2 is not None:  # a copy: its source is not what could not be written
+            file = error.filename2
+        if file is not None:
+            raise UserError(f"cannot use {os.fsdecode(file)}: {error.strerror}{remedy}") from error
         if place is not None or error.errno in _OF_THE_MACHINE:
             where = f" into {place}" if place is not None else ""
-            remedy = "; make room, or write to another disk" if error.errno in _OF_THE_MACHINE else ""
             raise UserError(f"cannot write{where}: {error.strerror or error}{remedy}") from error
         raise
 

@@ -180,7 +180,8 @@ def describe_error(error: BaseException) -> str:
         return "on another rank"
     if "weights_only" in str(error):  # torch advises to load without this protection, which would run the file's code
         return "a file of it is not one of tensors, or has objects that could run code, so it was not loaded"
-    if "inline_container.cc" in str(error):  # torch's zip writer does not say why the system refused
+    # torch's zip writer and the stream below it do not say why the system refused
+    if "inline_container.cc" in str(error) or "iostream error" in str(error):
         return "a file could not be written to its end"
     return first_line(error)
 

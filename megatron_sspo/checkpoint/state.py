@@ -49,20 +49,20 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
     final = temporary.with_name(temporary.name[1:])
     for path in (*temporary.rglob("*"), temporary):
         flush_to_disk(path)
-    if final.exists():  # the run was resumed from an older checkpoint
-        _remove(final)
+    aside = [_set_aside(final)] if final.exists() else []  # the run was resumed from an older checkpoint
     temporary.rename(final)
     flush_to_disk(final.parent)
-    for old in list_checkpoints(final.parent)[:-kept]:
-        _remove(old)
+    aside += [_set_aside(old) for old in list_checkpoints(final.parent)[:-kept]]
+    for path in aside:
+        # A file that cannot be removed now, such as one that NFS keeps because an evaluation reads it, does not end the
+        # run: the next checkpoint removes it.
+        shutil.rmtree(path, ignore_errors=True)
     return final
 
 
-def _remove(checkpoint: Path) -> None:
-    """Removes a checkpoint; it is renamed first, so that a kill leaves no incomplete folder under the final name."""
-    unnamed = checkpoint.with_name(f".{checkpoint.name}-removed")
-    checkpoint.rename(unnamed)
-    shutil.rmtree(unnamed)
+def _set_aside(checkpoint: Path) -> Path:
+    """Renames a checkpoint that is to be removed, so that a kill leaves no incomplete folder under the final name."""
+    return checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}-removed"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

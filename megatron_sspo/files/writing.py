@@ -2,9 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from megatron_sspo.errors import UserError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -36,3 +39,14 @@ def flush_to_disk(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def safetensors_errors_as_user_errors(folder: Path) -> Iterator[None]:
+    """Turns the error that safetensors raises in place of an OSError, as for a full disk, into a UserError."""
+    from safetensors import SafetensorError  # the objectives do without this package
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise UserError(f"cannot write {folder} ({error}): make room, or write to another disk") from error

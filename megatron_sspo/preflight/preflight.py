@@ -121,6 +121,11 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
     else:
         _check_is_a_run(folder)
     found = list_checkpoints(folder / "checkpoints")
+    if resume is not None and not found and (folder / "model").exists():  # a run saves a checkpoint before its model
+        raise UserError(
+            f"{folder} has a model and no checkpoint, so the run cannot be continued, and would begin anew in place of "
+            f"this one: restore {folder / 'checkpoints'}, or start a new run with --set model.path={folder / 'model'}"
+        )
     return check_resumable(run, folder, found[-1]) if found else None
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 
 
 def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:
@@ -12,6 +13,9 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
 
     The policy then loads it like any other model, so that the first weights do not depend on the layout. An existing
     `destination` is kept, because it was written with the same seed.
+
+    Raises:
+        UserError: the weights cannot be written.
     """
     if destination.exists():
         return
@@ -25,7 +29,9 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.from_pretrained(str(model_path), local_files_only=True)
-        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(temporary)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with safetensors_errors_as_user_errors(destination):
+        model.save_pretrained(temporary)
     AutoTokenizer.from_pretrained(str(model_path), local_files_only=True).save_pretrained(temporary)
     # the user's own config.json, because Transformers adds fields of its own version
     config_text = json.dumps(read_json(model_path / "config.json"), indent=2)

@@ -1,6 +1,7 @@
 """Writing the state of a run without its tensors to disk and reading it."""
 
 import datetime
+import errno
 import json
 import math
 import os
@@ -270,8 +271,11 @@ def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) 
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(tmp_path: Path, monkeypatch) -> None:
-    save(tmp_path, 1)
+@pytest.mark.parametrize("update", [1, 2])
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(
+    tmp_path: Path, monkeypatch, update: int
+) -> None:
+    save(tmp_path, update)
 
     def kill(folder, *_, **__):
         (folder / "state.json").unlink()
@@ -283,6 +287,19 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(t
     with pytest.raises(KeyboardInterrupt):
         finish_checkpoint(temporary, kept=1)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["update-000002"]
+
+
+def test_a_file_in_use_of_an_old_checkpoint_is_removed_by_the_next_one(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path, 1)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EBUSY, "Device or resource busy", "x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rmdir", refuse)
+        path = save(tmp_path, 2, kept=1)
+    assert list_checkpoints(tmp_path) == [path]
+    assert [found.name for found in save(tmp_path, 3, kept=1).parent.iterdir()] == ["update-000003"]
 
 
 def test_a_checkpoint_has_its_name_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:

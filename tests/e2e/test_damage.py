@@ -110,6 +110,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "metrics.jsonl has no row of update 1, but the checkpoint is of update 2: restore the file",
     ),
     "the metrics are gone": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl has no row of update 1"),
+    "the checkpoints of a finished run are gone": (
+        lambda run: shutil.rmtree(run / "checkpoints"),
+        "has a model and no checkpoint, so the run cannot be continued, ",
+    ),
     "garbage in the evaluations": (
         lambda run: append(run / "evaluations.jsonl", "garbage\n"),
         "evaluations.jsonl, line 1 is not JSON",

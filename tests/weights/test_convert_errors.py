@@ -17,6 +17,7 @@ from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.torch_dist import read_index
@@ -365,7 +366,19 @@ def test_a_disk_that_is_too_small(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1000))
     with pytest.raises(UserError, match=r"too full: the conversion needs 8\d\.\d kB, and 1\.0 kB are free"):
         convert(pair[0], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*")), "something was written"
+
+
+def test_a_disk_that_is_full_when_the_records_are_written(pair, tmp_path, monkeypatch):
+    write_index = torch_dist.write_index
+
+    def write_into_a_folder(path, *arguments):
+        (path / "common.pt").mkdir()  # for the system it cannot be opened either
+        write_index(path, *arguments)
+
+    monkeypatch.setattr(torch_dist, "write_index", write_into_a_folder)
+    with pytest.raises(UserError, match=r"cannot use .*/out.partial/common.pt: Is a directory"):
+        convert(pair[0], tmp_path / "out")
 
 
 def content_of(folder):

@@ -1,9 +1,12 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
+import errno
+import json
 import os
 import resource
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
+from megatron_sspo.weights.random import write_random_weights
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 
@@ -122,6 +126,18 @@ def test_two_checkpoints_in_one_folder(sharded):
         HFFolder(sharded)
 
 
+def test_an_index_of_the_one_file(checkpoint, tmp_path):
+    """Some programs write an index with every model, also if all tensors are in one file."""
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    alone = HFFolder(folder)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(alone.index, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert HFFolder(folder).stored == alone.stored
+    edit_json(folder / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
+    with pytest.raises(UserError, match=r"model.safetensors holds model\.norm\.weight, which .* does not place there"):
+        HFFolder(folder).shapes()
+
+
 def test_missing_file(sharded):
     file = HFFolder(sharded).index["model.norm.weight"]
     (sharded / file).unlink()
@@ -203,6 +219,7 @@ def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
         "tokenizer.json",
         "tokenizer_config.json",
         "merges.txt",
+        "spiece.model",
         "chat_template.jinja",
         "additional_chat_templates/a.jinja",
     ]
@@ -265,17 +282,53 @@ def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_a_full_disk_is_one_sentence(checkpoint, tmp_path):
-    """Here it is a limit on the size of a file, which safetensors reports in the same way."""
-    source, limits = HFFolder(checkpoint("llama")), resource.getrlimit(resource.RLIMIT_FSIZE)
+@pytest.fixture
+def small_files():
+    """A limit on the size of a file, which safetensors reports in the same way as a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
-            write_folder(tmp_path / "new", stream(source), source=source)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_one_sentence(checkpoint, tmp_path, small_files):
+    source = HFFolder(checkpoint("llama"))
+    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
+        write_folder(tmp_path / "new", stream(source), source=source)
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_disk_that_is_full_of_random_weights(checkpoint, tmp_path, small_files):
+    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
+        write_random_weights(checkpoint("llama"), tmp_path / "new", seed=0)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])
+def test_a_disk_that_is_full_when_the_tensors_are_written(checkpoint, tmp_path, monkeypatch, name):
+    folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    (folder / "tokenizer.json").write_text("{}")
+    source = HFFolder(folder)
+    copy, write = shutil.copyfile, Path.write_text
+
+    def copy_or_fail(start, end):
+        if end.name == name:  # as shutil says it: with both names
+            raise OSError(errno.ENOSPC, "No space left on device", str(start), None, str(end))
+        return copy(start, end)
+
+    def write_or_fail(path, *rest, **options):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, *rest, **options)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_or_fail)
+    monkeypatch.setattr(Path, "write_text", write_or_fail)
+    with pytest.raises(
+        UserError, match=rf"cannot use .*/new.*/{name}: No space left on device; make room, or write to"
+    ):
+        write_folder(tmp_path / "new", stream(source), source=source, shard_bytes=1000)
     assert not list(tmp_path.glob("new*"))
 
 

@@ -148,7 +148,12 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
                 f"{partial} is an unfinished conversion of other files or with other options; remove it, or run the "
                 "command that began it"
             )
-        _check_space(partial, num_bytes)
+        try:
+            _check_space(partial, num_bytes)
+        except UserError:
+            if not known:  # nothing was begun that could be continued
+                shutil.rmtree(partial)
+            raise
         if not known:
             os.write(descriptor, fingerprint.encode())
         yield

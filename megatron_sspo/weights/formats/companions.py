@@ -23,6 +23,7 @@ _COPIED = (
     "chat_template*",
     "additional_chat_templates/*",
     "*.tiktoken",
+    "*.model",  # of SentencePiece: tokenizer.model, spiece.model, sentencepiece.bpe.model
     "LICENSE*",
 )
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
@@ -37,7 +38,7 @@ def copy_tokenizer_files(source: Path, folder: Path) -> None:
     for file in check_tokenizer_files(source):
         target = folder / file.relative_to(source)
         target.parent.mkdir(exist_ok=True)
-        with os_errors_as_user_errors():
+        with os_errors_as_user_errors(folder):
             shutil.copyfile(file, target)
 
 

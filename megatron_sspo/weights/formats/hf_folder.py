@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
+from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import check_destination, publish, real_path
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
@@ -93,9 +93,7 @@ class HFFolder(ModelFolder):
     def _read_index(self) -> dict[str, str]:
         single, index = self.path / _SINGLE, self.path / INDEX
         has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # true for a broken link too
-        if has_single and has_index:
-            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
-        if has_single:
+        if has_single and not has_index:
             return dict.fromkeys(sorted(read_header(single)), _SINGLE)
         if not has_index and (self.path / "checkpoints").is_dir():
             raise UserError(
@@ -112,6 +110,8 @@ class HFFolder(ModelFolder):
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, Mapping) or not weight_map:
             raise UserError(f"{index} has no weight_map; download it again")
+        if has_single and any(file_name != _SINGLE for file_name in weight_map.values()):
+            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
         for name, file_name in weight_map.items():
             if not isinstance(file_name, str) or not is_inside(file_name):
                 raise UserError(
@@ -146,19 +146,20 @@ def write_folder(
         ValueError: a name occurs twice, or there are no tensors.
     """
     path = real_path(path)
-    check_destination(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_partial(path)
-    partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
-    partial.mkdir()
-    try:
-        dtypes = _write_weights(partial, tensors, shard_bytes, path)
-        copy_tokenizer_files(source.config_folder, partial)
-        write_config(source.config, partial, dtypes)
-        publish(partial, path)
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
+    with os_errors_as_user_errors(path):
+        check_destination(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_partial(path)
+        partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+        partial.mkdir()
+        try:
+            dtypes = _write_weights(partial, tensors, shard_bytes, path)
+            copy_tokenizer_files(source.config_folder, partial)
+            write_config(source.config, partial, dtypes)
+            publish(partial, path)
+        except BaseException:
+            shutil.rmtree(partial)
+            raise
 
 
 def _remove_partial(path: Path) -> None:
@@ -185,10 +186,8 @@ def _write_weights(
         nonlocal pending_bytes
         shards.append(list(pending))
         file = folder / f"{len(shards)}.safetensors"
-        try:
+        with safetensors_errors_as_user_errors(path):
             save_file(pending, file, metadata={"format": "pt"})
-        except SafetensorError as error:  # in place of an OSError
-            raise UserError(f"cannot write {path} ({error}): make room, or write to another disk") from error
         _set_default_permissions(file)
         pending.clear()
         pending_bytes = 0

@@ -170,10 +170,9 @@ def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str,
         aliases: further key -> the key in `tensors` of the same tensor.
         none_keys: keys of objects that are None.
     """
-    none_record = io.BytesIO()
-    torch.save([None], none_record)  # a list, as Megatron writes an object
-    (path / _NONE_FILE).write_bytes(none_record.getvalue())
-    none_info = _StorageInfo(_NONE_FILE, 0, len(none_record.getvalue()))
+    none_record = _saved([None])  # a list, as Megatron writes an object
+    (path / _NONE_FILE).write_bytes(none_record)
+    none_info = _StorageInfo(_NONE_FILE, 0, len(none_record))
     everything = {**tensors, **{key: tensors[other] for key, other in aliases.items()}}
     metadata = Metadata(
         state_dict_metadata={
@@ -192,6 +191,13 @@ def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str,
         }
         | {MetadataIndex(key): none_info for key in none_keys},
     )
-    torch.save({}, path / _COMMON)
+    (path / _COMMON).write_bytes(_saved({}))
     (path / _INDEX).write_bytes(pickle.dumps(metadata))
     (path / _CONFIG).write_text(json.dumps(_BACKENDS), encoding="utf-8")
+
+
+def _saved(content: Any) -> bytes:
+    """Returns what torch.save writes. On a full disk, torch itself raises a RuntimeError instead of an OSError."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
