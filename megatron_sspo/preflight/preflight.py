@@ -89,9 +89,12 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_held_out(run, held_out)
     check_environments(run, tokenizer)
     if run.warm_start:
-        for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
-            (rollout,) = demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch).rollouts
-            check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
+        try:
+            for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
+                (rollout,) = demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch).rollouts
+                check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
+        except UserError as error:
+            raise UserError(f"warm_start: {error}") from error
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
