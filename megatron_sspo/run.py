@@ -38,6 +38,8 @@ from megatron_sspo.objective.average import OverSequences, average_of
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.types import Endpoint, Sampling
 
+_LOWEST_TEMPERATURE = 1e-6  # SGLang decodes greedily below it, and logits over it fit into float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
@@ -283,10 +285,10 @@ def _check_optimizer(place: str, optimizer: Optimizer) -> None:
 
 def _check_rollouts(run: Run) -> None:
     rollouts = run.rollouts
-    if rollouts.sampling.temperature <= 0:
+    if rollouts.sampling.temperature < _LOWEST_TEMPERATURE:
         raise UserError(
             f"rollouts.sampling.temperature is {rollouts.sampling.temperature}: training needs sampled responses, "
-            "so set it above 0 (evaluation is greedy by itself)"
+            f"so set it to {_LOWEST_TEMPERATURE} or more (evaluation is greedy by itself)"
         )
     if 0 < rollouts.max_staleness < run.updates_per_sync:
         raise UserError(

@@ -7,6 +7,7 @@ import pytest
 from megatron_sspo.config.overrides import config_to_json, override
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
+from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.run import (
     Evaluation,
     HeldOut,
@@ -86,7 +87,7 @@ def test_what_is_right_passes(assignments) -> None:
         (["name=a/b"], ["name is 'a/b'"]),
         (["name=.."], ["name is '..'"]),
         (["rollouts.group_size=1"], ["rollouts.group_size is 1", "at least 2"]),
-        (["rollouts.sampling.temperature=0"], ["temperature is 0.0", "above 0"]),
+        (["rollouts.sampling.temperature=0"], ["temperature is 0.0", "set it to 1e-06 or more"]),
         (["rollouts.sampling.top_p=0"], ["top_p is 0.0"]),
         (["rollouts.sampling.top_p=1.1"], ["top_p is 1.1"]),
         (["tokens_per_microbatch=1535"], ["may have 1536 tokens", "tokens_per_microbatch=1535"]),
@@ -145,6 +146,12 @@ def test_a_layout_by_size_that_is_wrong_is_named(assignments, message) -> None:
         check(override(BY_SIZE, assignments))
 
 
+@pytest.mark.parametrize("assignment", ["layouts.2.data=2", 'layouts={"2": {"data": 2}}'])
+def test_a_layout_by_size_that_no_recipe_has_is_not_set(assignment) -> None:
+    with pytest.raises(UserError, match="cannot be set, because the recipe has no layouts: write them into the recipe"):
+        override(RUN, [assignment])
+
+
 def test_the_key_of_a_layout_is_a_number_of_processes() -> None:
     with pytest.raises(UserError, match="layouts has the key '2': a key must be a whole number of 1 or more"):
         check(replace(RUN, layouts={"2": Parallel(data=2)}))
@@ -154,3 +161,32 @@ def test_the_key_of_a_layout_is_a_number_of_processes() -> None:
 
 def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_none() -> None:
     assert check(override(RUN, ["penalties.entropy_coef=0.01"])).penalties == Penalties(entropy_coef=0.01)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "lines"),
+    [
+        ([], []),
+        (
+            ["optimizer.min_lr=1e-7"],
+            ["optimizer.min_lr is 1e-07, and not used: optimizer.schedule is 'constant'"],
+        ),
+        (["optimizer.min_lr=1e-7", "optimizer.schedule=linear"], []),
+        (["correction.cap=3"], ["correction.cap is 3.0, and not used: correction.mode is 'none'"]),
+        (["correction.cap=3", "correction.mode=truncated"], []),
+        (
+            ["correction.cap=3", "correction.mode=binary_kl"],
+            ["correction.cap is 3.0, and not used: correction.mode is 'binary_kl'"],
+        ),
+        (["penalties.kl_estimator=k1"], ["penalties.kl_estimator is 'k1', and not used: penalties.kl_coef is 0.0"]),
+        (
+            ["rollouts.overlong_penalty=2", "rollouts.endpoint.max_turns=3"],
+            [
+                "rollouts.overlong_penalty is 2.0, and not used: rollouts.overlong_buffer is 0",
+                "rollouts.endpoint.max_turns is 3, and not used: rollouts.agent is ''",
+            ],
+        ),
+    ],
+)
+def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
+    assert unread_settings(check(override(RUN, assignments))) == lines

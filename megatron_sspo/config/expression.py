@@ -44,8 +44,10 @@ def _expression(text: str, path: str) -> Any:
     try:
         return build(ast.parse(text, mode="eval").body)
     except UNREADABLE as error:
-        why = one_line(str(error)) or "it is nested too deeply"
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        why = one_line(reason) or "it is nested too deeply"
         raise UserError(
             f"{path}={shorten(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)) or grpo(), "
-            "built from the names of megatron_sspo.objective, which docs/objectives.md and docs/zoo.md list"
+            "built from the names of megatron_sspo.objective, which docs/objectives.md and docs/zoo.md list, or "
+            "file.py:attribute"
         ) from error

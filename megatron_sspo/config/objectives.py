@@ -18,6 +18,7 @@ from megatron_sspo.objective.inputs import needs_of
 _WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
 
 
+@torch.enable_grad()  # a file of the user's may have turned gradients off for the whole process
 def _check_objective(value: Any) -> Any:
     if isinstance(value, type) or not callable(value):
         _reject(_WHAT)

@@ -76,10 +76,12 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
         missing = f"{before} is None, so the recipe must set its other fields first"
         hint = missing if config is None else _suggest(name, fields)
         raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
-    if rest:
-        value = _replace(getattr(config, name), rest, text, full_path)
-    else:
-        value = _parse(text, _hint(type(config), name), getattr(config, name), full_path)
+    current, hint = getattr(config, name), _hint(type(config), name)
+    if isinstance(current, Mapping) and not current and any(map(dataclasses.is_dataclass, typing.get_args(hint))):
+        raise UserError(
+            f"{shorten(full_path)} cannot be set, because the recipe has no {name}: write them into the recipe first"
+        )
+    value = _replace(current, rest, text, full_path) if rest else _parse(text, hint, current, full_path)
     replace: Any = dataclasses.replace
     try:
         return replace(config, **{name: value})

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_origin
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.tree import describe_hint
-from megatron_sspo.config.user_code import syntax_user_error, user_code_errors
+from megatron_sspo.config.user_code import syntax_user_error, torch_defaults_kept, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
 
@@ -64,7 +64,7 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
         UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
     check_options(function, options, what, num_given=len(given))
-    with user_code_errors(what):
+    with torch_defaults_kept(what), user_code_errors(what):
         return function(*given, **options)
 
 
@@ -191,7 +191,7 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
     try:
-        with user_code_errors(f"the file {path}", always=True):
+        with torch_defaults_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
             exec(code, module.__dict__)
     except BaseException:
         del sys.modules[name]

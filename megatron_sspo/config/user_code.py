@@ -1,6 +1,7 @@
 """Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
 
 import linecache
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,9 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platl
 _DEPENDENCIES = tuple(
     f"{folder}{name}/" for folder in _INSTALLED for name in ("torch", "megatron", "numpy", "transformers")
 )
+
+
+_TORCH_DEFAULTS = {"dtype": "torch.float32", "device": "cpu"}
 
 
 @contextmanager
@@ -49,6 +53,29 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
+
+
+@contextmanager
+def torch_defaults_kept(what: str) -> Iterator[None]:
+    """A context manager for code that may be the user's and runs while nothing else does, such as a file's import.
+
+    Raises:
+        UserError: torch's default dtype or device is another than before, with which the trainer would compute, too.
+    """
+    before = _torch_defaults()
+    yield
+    for name, value in _torch_defaults().items():
+        if value != (usual := before.get(name, _TORCH_DEFAULTS[name])):
+            raise UserError(
+                f"{what} has changed torch's default {name} from {usual} to {value}, for the trainer too: let it call "
+                f"torch.set_default_{name} again with the former value at its end"
+            )
+
+
+def _torch_defaults() -> dict[str, str]:
+    """Returns torch's default dtype and device; nothing if torch is not imported."""
+    torch: Any = sys.modules.get("torch")
+    return {} if torch is None else {"dtype": str(torch.get_default_dtype()), "device": str(torch.get_default_device())}
 
 
 def call_user_code(function: Callable[[], Any], what: str) -> Any:

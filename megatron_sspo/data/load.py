@@ -22,6 +22,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     Raises:
         UserError: there is no such source or file, the source does not have an option, or a row is malformed.
     """
+    what = f"the source {source!r}"
     for suffix in ("jsonl", "parquet"):
         if source.endswith(f".{suffix}"):
             if "path" in options:
@@ -31,7 +32,6 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
                 )
             source, options = suffix, {"path": source, **options}
             break
-    what = f"the source {source!r}"
     if ":" not in source and not source.replace("-", "_").isidentifier():
         raise UserError(
             f"{what} is neither the name of a set nor a file that ends in .jsonl or .parquet: for a set of the Hugging "

@@ -6,6 +6,7 @@ from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import UserError
 from megatron_sspo.run import Prompts
 
 
@@ -28,8 +29,14 @@ def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool)
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:
-    """Returns the rows of the source, without the questions of the sets in `prompts.without`."""
+    """Returns the rows of the source, without the questions of the sets in `prompts.without`.
+
+    Raises:
+        UserError: the source or one of these sets cannot be read, or has no rows.
+    """
     rows = load_rows(prompts.source, prompts.options)
+    if not rows:
+        raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")
     if not prompts.without:
         return rows
     return remove_overlap(rows, [row for other in prompts.without for row in _rows(other)])

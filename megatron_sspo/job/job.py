@@ -37,6 +37,7 @@ from megatron_sspo.policy.policy import Policy
 from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks
 from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
@@ -158,6 +159,8 @@ class Job:
         )
         if self.policy.kernels:
             self.display.log(self.policy.kernels)
+        for line in unread_settings(run):
+            self.display.log(line)
         self._report_prompts()
         if self._newest is None:
             self._warm_start()

@@ -116,6 +116,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     from megatron_sspo.preflight.parts import check_parts
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
+    from megatron_sspo.preflight.unread import unread_settings
 
     if job is not None:
         slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
@@ -134,6 +135,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     if options.check:
         for remark in remarks:
             print(f"resumed with another configuration: {remark}")
+        for line in unread_settings(run):
+            print(line)
         print("all checks passed; versions, paths and memory are checked again when all ranks have started")
 
 

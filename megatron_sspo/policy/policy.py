@@ -48,6 +48,7 @@ class Policy:
         kernels: a line about the kernels in use, for the start of a run; "" without CUDA.
     """
 
+    @torch.enable_grad()  # the file of a reward may have turned gradients off for the whole process
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
         sharded.check_requirements()
         self.run = run
@@ -139,6 +140,7 @@ class Policy:
         pairs = zip(batches, values, strict=True)
         return [_with_token_values(batch, "reference_log_probs", found) for batch, (found,) in pairs]
 
+    @torch.enable_grad()  # a reward's `score` may have turned gradients off for the whole process
     def gradient(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Computes the gradient of −J of the batch into Megatron's gradient buffers, and returns the metrics.
 

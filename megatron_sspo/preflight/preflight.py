@@ -24,10 +24,12 @@ from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
-from megatron_sspo.run_folder import trackers
+from megatron_sspo.run_folder import sinks, trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
+
+_RESULTS = (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS, "model", "curves.png")  # written after config.json
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
@@ -89,9 +91,12 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     check_held_out(run, held_out)
     check_environments(run, tokenizer)
     if run.warm_start:
-        for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
-            (rollout,) = demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch).rollouts
-            check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
+        try:
+            for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:
+                (rollout,) = demonstration(prompt, tokenizer, max_tokens=run.tokens_per_microbatch).rollouts
+                check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
+        except UserError as error:
+            raise UserError(f"warm_start: {error}") from error
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, resume or Path(run.output) / run.name)
         resources.check_port()
@@ -130,9 +135,14 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
 
 
 def check_is_new(folder: Path) -> None:
-    """Raises UserError if a folder holds a run or a model, which a new run would overwrite."""
+    """Raises UserError if a folder holds a run or a model, or files of other names that a new run would overwrite."""
     config = folder / "config.json"
     if not config.exists():
+        if found := [name for name in _RESULTS if (folder / name).exists()]:
+            raise UserError(
+                f"{folder} already contains {found[0]}, which a new run would overwrite: choose another folder with "
+                "--set name=..."
+            )
         return
     if _is_of_a_model(config):
         raise UserError(f"{folder} already contains a model: choose another folder with --set name=...")

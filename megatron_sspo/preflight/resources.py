@@ -94,6 +94,11 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     """
     place = folder.absolute()
     while not place.exists():
+        if place.is_symlink():
+            raise UserError(
+                f"cannot write into {folder}: {place} is a link to something that does not exist; repair it, or choose "
+                "another place with --set output=..."
+            )
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         why = "is not a folder" if not place.is_dir() else "cannot be written by this user"

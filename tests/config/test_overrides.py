@@ -183,7 +183,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),
         ("objective=sspo(tau=1)", ["cannot be read", "tau"]),
         ("objective=sspo(**{})", ["cannot be read"]),
-        ("objective=sspo(", ["cannot be read"]),
+        ("objective=sspo(", ["cannot be read ('(' was never closed): write", "or file.py:attribute"]),
         ("objective=sspo(" + "(" * 10_000 + ")" * 10_001, ["cannot be read"]),
         ("objective=" + "-" * 100_000 + "1", ["cannot be read"]),
         ("objective=sspo(10**10**10)", ["cannot be read", "neither a literal"]),

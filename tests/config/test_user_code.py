@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megatron_sspo.config.resolve import load_file
+from megatron_sspo.config.resolve import call_with_options, load_file, resolve
 from megatron_sspo.config.user_code import metrics_of
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import UserError
@@ -53,3 +53,21 @@ def test_an_environment_that_cannot_be_closed(tmp_path):
     opened = open_environment(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
     with pytest.raises(UserError, match=r"own.py, line 2 .*OSError: in use"), opened:
         pass
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("set_default_dtype(torch.bfloat16)", "torch's default dtype from torch.float32 to torch.bfloat16, for the"),
+        ("set_default_device('meta')", "torch's default device from cpu to meta, for the trainer too: let it call"),
+    ],
+)
+@pytest.mark.parametrize("place", ["import torch\ntorch.{}\ndef reward(): ...", "import torch\ndef reward(): torch.{}"])
+def test_a_part_that_changes_torch_for_the_whole_process(tmp_path, place, change, message):
+    (tmp_path / "mine.py").write_text(place.format(change), encoding="utf-8")
+    try:
+        with pytest.raises(UserError, match=f"mine.py.* has changed {message}"):
+            call_with_options(resolve("reward", f"{tmp_path}/mine.py:reward", "reward"), {}, "the reward 'mine.py'")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)

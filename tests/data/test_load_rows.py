@@ -81,6 +81,7 @@ def test_the_short_names_are_the_sources() -> None:
         ("a.jsonl", {"path": "b.jsonl"}, ["the source is the file 'a.jsonl', and the option path 'b.jsonl'"]),
         ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
         ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["test_load_rows:my_rows'", "no option seed", "size"]),
+        ("/dev/stdin.jsonl", {"fields": "q"}, ["the source '/dev/stdin.jsonl' has no option fields"]),
         ("reasoning_gym", {"size": 4}, ["needs the option task"]),
         ("verifiers", {"environment": {"taskset": "gsm8k"}}, ["environment of verifiers cannot be opened"]),
     ],

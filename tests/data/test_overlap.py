@@ -87,6 +87,15 @@ def test_evaluation_questions_are_removed_from_the_training_fixtures() -> None:
     assert [r.id for r in found if isinstance(r, Dropped)] == ["gsm8k/train.jsonl:3", "deepmath_103k/train.jsonl:3"]
 
 
+def test_a_set_to_leave_out_that_has_no_rows_is_named(tmp_path) -> None:
+    for name, text in (("a", '{"question": "1+1?", "answer": 2}'), ("b", "\n")):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    some, none = (Prompts(source=str(tmp_path / f"{name}.jsonl"), template="{question}") for name in "ab")
+    for prompts in (none, dataclasses.replace(some, without=(none,))):
+        with pytest.raises(UserError, match=r"the source '.*b\.jsonl' has no rows: check its path"):
+            prompt_stream(prompts, char_tokenizer(), seed=0, shuffle=False)
+
+
 def test_prompts_without_other_prompts() -> None:
     path = FIXTURES / "gsm8k"
     test = Prompts(source="gsm8k", options={"path": str(path), "split": "test"}, template="{question}")

@@ -7,6 +7,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.job.job import Job
+from megatron_sspo.preflight.preflight import check_is_new
 
 
 def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):
@@ -18,3 +19,12 @@ def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_pat
         Job._lock(job, stack, is_new=True)
     with ExitStack() as stack:
         Job._lock(job, stack, is_new=False)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "model", "curves.png"])
+def test_files_of_somebody_else_are_not_overwritten(tmp_path, name):
+    (tmp_path / "notes.txt").touch()
+    check_is_new(tmp_path)
+    (tmp_path / name).mkdir() if name == "model" else (tmp_path / name).touch()
+    with pytest.raises(UserError, match=f"already contains {name}, which a new run would overwrite: choose another"):
+        check_is_new(tmp_path)

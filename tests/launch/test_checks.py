@@ -153,6 +153,15 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
         resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
 
 
+def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
+    run = load_recipe(RECIPE)
+    for target in ("nowhere", "link"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        with pytest.raises(UserError, match="link is a link to something that does not exist; repair it, or choose"):
+            resources.check_disk(run, resources.read_model_config(run), tmp_path / "link" / "a")
+
+
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [

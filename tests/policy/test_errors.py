@@ -17,9 +17,10 @@ from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.processes.ports import free_port
-from megatron_sspo.run import Optimizer, Parallel
+from megatron_sspo.run import Optimizer, Parallel, check
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
+from tests.test_run_check import RUN
 from tests.weights.folders import change as change_tensors
 from tests.weights.folders import edit_json
 
@@ -185,6 +186,17 @@ def test_an_objective_of_the_users_that_raises_is_named_with_its_line(folders, b
     assert "\n" not in str(found.value)
     with pytest.raises(torch.OutOfMemoryError):  # the job makes a snapshot of the memory
         policy.update(batch, runs_out_of_memory)
+
+
+def test_a_process_without_gradients_trains_all_the_same(folders, batches, device):
+    torch.set_grad_enabled(False)  # as the file of a reward that is a model does
+    try:
+        policy = Policy(make_run(), folders["dense"], device)
+        record = policy.update(read_batch(batches["dense"]), check(RUN).objective)
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+    assert record.grad_norm > 0
 
 
 @pytest.mark.parametrize("kind", ["moe", "dense"])
