@@ -7,10 +7,24 @@ import sys
 from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
 from megatron_sspo.errors import UserError, escape_unprintable, os_errors_as_user_errors
+from megatron_sspo.processes.ending import limit_end
 from megatron_sspo.processes.surroundings import prepare_process
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit code. What is still running afterwards does not delay the end long."""
+    code = 1
+    try:
+        code = _run(arguments)
+    except SystemExit as ended:  # of argparse, of a fork of `launch`, or of user code
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    finally:
+        limit_end(code)
+    return code
+
+
+def _run(arguments: list[str] | None) -> int:
     """Runs the command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

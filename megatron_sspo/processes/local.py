@@ -1,5 +1,6 @@
 """Starts a run's processes on this machine."""
 
+import math
 import os
 import selectors
 import shlex
@@ -15,10 +16,11 @@ from megatron_sspo.errors import UserError, escape_unprintable
 from megatron_sspo.processes import stop
 from megatron_sspo.processes.forks import Fork, fork
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
-from megatron_sspo.processes.ports import free_port
+from megatron_sspo.processes.ports import reserve_port
 
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
 _POLL_SECONDS = 0.1
+_END_SECONDS = 120.0  # between the ends of the first and the last process, which part at a barrier
 _MOST_PROCESSES_PER_CORE = 32  # for a run on one machine
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
 
@@ -31,6 +33,11 @@ def is_launched() -> bool:
 def is_child() -> bool:
     """Returns whether `launch` has started this process."""
     return _REPORT in os.environ
+
+
+def report_descriptor() -> int | None:
+    """Returns the file descriptor through which this process reports to `launch`; None if that has not started it."""
+    return int(os.environ[_REPORT]) if is_child() else None
 
 
 def num_threads() -> int:
@@ -95,7 +102,8 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
         )
     this = os.getpid()
     ours, theirs = os.pipe()
-    environment = {**_environment(num_processes), _REPORT: str(theirs)}
+    reserved = reserve_port()  # until rank 0 listens on it, after many seconds of imports
+    environment = {**_environment(num_processes, reserved.getsockname()[1]), _REPORT: str(theirs)}
     processes: list[subprocess.Popen[bytes] | Fork] = []
     came: list[int] = []  # signals
 
@@ -122,6 +130,7 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
             _restore(handlers)
             os.close(ours)
             os.close(theirs)
+            reserved.close()
 
 
 def _start(arguments: Sequence[str], variables: Mapping[str, str], reports: int) -> "subprocess.Popen[bytes]":
@@ -148,7 +157,8 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
 
 def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]:
     """Returns the command line of each process that `launch` would start, with the added environment variables."""
-    environment = _environment(num_processes)
+    with reserve_port() as reserved:
+        environment = _environment(num_processes, reserved.getsockname()[1])
     return [
         shlex.join(["env", *(f"{k}={v}" for k, v in (environment | _rank_variables(rank)).items())])
         + f" {shlex.join(_command(arguments))}"
@@ -156,14 +166,14 @@ def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]
     ]
 
 
-def _environment(num_processes: int) -> dict[str, str]:
+def _environment(num_processes: int, port: int) -> dict[str, str]:
     """Returns the environment variables that are the same for all processes."""
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads,
         "WORLD_SIZE": str(num_processes),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(port),
     }
 
 
@@ -191,6 +201,7 @@ def report(message: str, exit_code: int = 2) -> None:
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -> int:
+    first_end = math.inf
     with selectors.DefaultSelector() as selector:
         selector.register(reports, selectors.EVENT_READ)
         while True:
@@ -205,8 +216,20 @@ def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -
                     how = describe_exit(code)
                     print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
                     return code if code > 0 else 128 - code
-            if all(code is not None for code in codes):
-                return max(code for code in codes if code is not None)
+            ended = [code for code in codes if code is not None]
+            if len(ended) == len(codes):
+                return max(ended)
+            if ended:
+                first_end = min(first_end, time.monotonic())
+            if time.monotonic() - first_end > _END_SECONDS:
+                late = codes.index(None)
+                print(
+                    f"megatron-sspo: process {late} has done its work, but has not ended {_END_SECONDS:.0f} s after "
+                    "the first one, and is killed",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                return max(ended)
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes] | Fork"]) -> None:

@@ -17,12 +17,29 @@ def free_port(address: str = "127.0.0.1") -> int:
     Raises:
         UserError: see `check_address`.
     """
+    with reserve_port(address) as reserved:
+        return reserved.getsockname()[1]
+
+
+def reserve_port(address: str = "127.0.0.1") -> socket.socket:
+    """Returns a socket that keeps a free port for a server that starts later; close it when the server has ended.
+
+    The socket is bound and does not listen. A server that sets SO_REUSEADDR, as torch's store, SGLang and its router
+    do, can then bind the same port and listen on it; this function, and programs that ask the kernel for a free port,
+    choose another.
+
+    Raises:
+        UserError: see `check_address`.
+    """
     check_address(address)
     while True:
         port = random.SystemRandom().randint(_FIRST, _LAST)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((address, port))
-            return port
+        with contextlib.ExitStack() as if_it_fails, contextlib.suppress(OSError):
+            reserved = if_it_fails.enter_context(socket.socket())
+            reserved.bind((address, port))  # without the option, so that a port which another process keeps is taken
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if_it_fails.pop_all()
+            return reserved
 
 
 def check_address(address: str) -> None:

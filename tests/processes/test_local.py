@@ -2,14 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes import local
+from megatron_sspo.processes import local, ports
 from megatron_sspo.processes.console import Display
 
 RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -82,3 +84,48 @@ def test_a_signal_while_processes_start_reaches_them(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(local, "_command", lambda _: ["sleep", "20"])
     monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
     assert local.launch([], 1) == 128 + signal.SIGTERM
+
+
+def test_a_reserved_port_is_kept_for_the_store_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs that start at the same time would otherwise choose the same port now and then."""
+    with ports.reserve_port() as reserved:
+        number = reserved.getsockname()[1]
+        with monkeypatch.context() as patched:
+            patched.setattr(ports, "_FIRST", number)
+            patched.setattr(ports, "_LAST", number + 1)
+            assert {ports.free_port() for _ in range(20)} == {number + 1}
+        store = dist.TCPStore("127.0.0.1", number, 1, is_master=True)
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+
+
+def test_the_port_of_the_ranks_is_kept_until_they_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_to_bind(*_: Any) -> int:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(found["MASTER_PORT"])))
+        return 0
+
+    found: dict[str, str] = {}
+    monkeypatch.setattr(local, "_start", lambda _, variables, __: found.update(variables))
+    monkeypatch.setattr(local, "_stop", lambda _: None)
+    monkeypatch.setattr(local, "_wait", try_to_bind)
+    assert local.launch([], 1) == 0
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", int(found["MASTER_PORT"])))
+
+
+def test_a_process_that_does_not_end_after_the_others_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A library of C may wait without end when a process exits, where no thread of Python runs any more."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: Any) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "1000" if started else "0"]))
+        return started[-1]
+
+    monkeypatch.setattr(local, "_start", start)
+    monkeypatch.setattr(local, "_END_SECONDS", 0.5)
+    assert local.launch([], 2) == 0
+    assert started[1].returncode == -signal.SIGKILL
+    assert "process 1 has done its work, but has not ended" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.parent import describe_exit
-from megatron_sspo.processes.ports import free_port
+from megatron_sspo.processes.ports import reserve_port
 from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.environment import without_trainers_own
@@ -51,13 +52,14 @@ class ServerProcess:
         self._python, self._module, self._arguments = python, module, arguments
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
+        self._reserved: socket.socket | None = None  # keeps a port of this class's choice until `stop`
         self._tmp: ScratchFolder | None = None  # TMPDIR of the process, where SGLang leaves its sockets
         self._log_start = 0  # earlier bytes of the log belong to earlier processes
         self.url = ""
 
     def start(self) -> None:
         """Starts the process. The server answers seconds or minutes later."""
-        port = self._port or free_port(self._host)
+        port = self._port or self._reserve_port()
         self.url = f"http://{self._host}:{port}"
         given = {"host": self._host, "port": port, **self._arguments}
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +115,14 @@ class ServerProcess:
             return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self._key, "***")
         return ""
 
+    def _reserve_port(self) -> int:
+        self._reserved = reserve_port(self._host)
+        return self._reserved.getsockname()[1]
+
     def stop(self) -> None:
         """Kills the process and its children at once, since the server has nothing to save."""
+        if self._reserved is not None:
+            self._reserved.close()
         if self._process is None:
             return
         children = _children(self._process.pid)
