@@ -25,7 +25,7 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
 GLOO_INTERFACES=""
 # The beginning of a program that runs on each node.
-# shellcheck disable=SC2016 # expanded on each node
+# shellcheck disable=SC2016,SC2034 # expanded on each node, used by train.sh
 use_gloo_interface='
     table=" ${GLOO_INTERFACES:-}"
     rest=${table##* "$SLURMD_NODENAME" }
