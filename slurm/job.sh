@@ -23,6 +23,13 @@ attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve ports for each job, below the kernel's ephemeral ports
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
+GLOO_INTERFACES=""
+# The beginning of a program that runs on each node.
+# shellcheck disable=SC2016,SC2034 # expanded on each node, used by train.sh
+use_gloo_interface='
+    table=" ${GLOO_INTERFACES:-}"
+    rest=${table##* "$SLURMD_NODENAME" }
+    [[ $rest == "$table" ]] || export GLOO_SOCKET_IFNAME=${rest%% *}'
 ended="" # the reason, if Slurm itself ends the job
 
 say() {
@@ -41,7 +48,8 @@ join() {
     echo "$*"
 }
 
-# begin: makes the folders, checks that every node sees them, and finds the address of every node.
+# begin: makes the folders, checks that every node sees them, and finds the address of every node. Gloo would listen at the
+# address of the host's own name; where that is 127.0.1.1, as on Debian, GLOO_INTERFACES gets the node and its interface.
 begin() {
     mkdir -p "$attempt" || fail "cannot make $attempt: choose a folder that all nodes share, with RUN=..."
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, attempt ${SLURM_RESTART_COUNT:-0}, logs in $attempt"
@@ -56,13 +64,23 @@ begin() {
         else
             address=$(getent ahostsv4 "$SLURMD_NODENAME" | awk "\$1 !~ /^127\./ { print \$1; exit }")
             address=${address:-$(hostname -I | cut -d " " -f 1)}
+            own=$(getent ahosts "$(hostname)" | awk "{ print \$1; exit }")
+            if [[ ! ${GLOO_SOCKET_IFNAME:-} && ${own:-127.0.0.1} == @(127.*|::1) ]]; then
+                name=$(ip -4 -oneline address | awk -v own="$address" "{ sub(\"/.*\", \"\", \$4) } \$4 == own { print \$2; exit }")
+                [[ ! $name ]] || echo "$SLURMD_NODENAME interface $name"
+            fi
         fi
         echo "$SLURMD_NODENAME address $address"' _ "$INTERFACE" "$attempt" "$PROJECT") ||
         fail "some nodes did not answer within two minutes: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | xargs)"
     while read -r node kind value; do
         if [[ $kind == missing ]]; then fail "$node does not see $value: use a folder that all nodes share"; fi
-        address_of[$node]=$value
+        if [[ $kind == interface ]]; then
+            GLOO_INTERFACES+="$node $value "
+        else
+            address_of[$node]=$value
+        fi
     done <<<"$report"
+    export GLOO_INTERFACES
     for node in "${nodes[@]}"; do
         [[ ${address_of[$node]:-} ]] || fail "$node has no address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
     done

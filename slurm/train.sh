@@ -87,7 +87,7 @@ start_trainer() {
     export MASTER_ADDR=${address_of[${train_nodes%%,*}]} MASTER_PORT=$first_port
     say "$num_ranks trainers on $train_nodes${resume:+, from the checkpoint: $newest}"
     # shellcheck disable=SC2016 # expanded for each rank
-    step trainer "$CONTAINER" "$RANKS_PER_NODE" "$train_nodes" bash -c '
+    step trainer "$CONTAINER" "$RANKS_PER_NODE" "$train_nodes" bash -c "$use_gloo_interface"'
         export WORLD_SIZE=$1 RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
         shift
         exec "$@"' _ "$num_ranks" "$PYTHON" -m megatron_sspo train "$recipe" "$@" "${engine[@]}" \

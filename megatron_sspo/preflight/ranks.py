@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
+from megatron_sspo.preflight.free_memory import free_memory
 from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
@@ -56,7 +56,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     try:
         check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
         if on_cuda:  # without GPUs, all that a rank holds is in the same memory
-            check_host_memory(run, config, psutil.virtual_memory().available, num_local_ranks, host)
+            check_host_memory(run, config, free_memory(), num_local_ranks, host)
     except UserError as error:
         failed = error
     agree.raise_first(failed)

@@ -82,7 +82,7 @@ class Cgroups:
     """
 
     def __init__(self, folder: str = "") -> None:
-        places = [Path(folder)] if folder else _own_groups()
+        places = [Path(folder)] if folder else own_groups()
         self._parents = [place for place in places if _can_limit(place, "memory") or _can_limit(place, "pids")]
         self.can_limit_memory = any(_can_limit(place, "memory") for place in self._parents)
         if folder and not self.can_limit_memory:
@@ -99,7 +99,7 @@ class Cgroups:
         return Cgroup(folders, memory_bytes, processes)
 
 
-def _own_groups() -> list[Path]:
+def own_groups() -> list[Path]:
     """Returns the folders of the groups that this process is in, one for each hierarchy."""
     mounts: list[tuple[str, Path, set[str]]] = []
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():

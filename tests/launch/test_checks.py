@@ -13,7 +13,7 @@ import pytest
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
-from megatron_sspo.preflight import resources
+from megatron_sspo.preflight import free_memory, resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.processes.ports import free_port
@@ -136,6 +136,26 @@ def test_a_node_has_the_memory_to_save_a_checkpoint() -> None:
     with_reference = replace(run, penalties=Penalties(kl_coef=0.001))
     more = resources.host_bytes(with_reference, QWEN3_30B_A3B) - resources.host_bytes(run, QWEN3_30B_A3B)
     assert more == resources.estimate(run, QWEN3_30B_A3B, on_cuda=True)[0].weights
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "stat"),
+    [
+        ("memory.max", "memory.current", "file 70\ninactive_file 30\n"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "inactive_file 1\ntotal_inactive_file 30\n"),
+    ],
+)
+def test_a_job_may_have_less_memory_than_its_node(tmp_path, monkeypatch, limit, usage, stat) -> None:
+    job = tmp_path / "job"
+    (job / "step").mkdir(parents=True)
+    for folder, most, used in ((tmp_path, "9223372036854771712", "900"), (job, "1000", "600"), (job / "step", "", "")):
+        (folder / limit).write_text(f"{most or 'max'}\n")
+        (folder / usage).write_text(f"{used or '500'}\n")
+        (folder / "memory.stat").write_text(stat)
+    monkeypatch.setattr(free_memory, "own_groups", lambda: [job / "step"])
+    assert free_memory.free_memory() == 430
+    monkeypatch.setattr(free_memory, "own_groups", list)
+    assert free_memory.free_memory() > 10**6
 
 
 def test_an_embedded_engine_counts() -> None:

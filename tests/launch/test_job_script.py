@@ -58,3 +58,28 @@ def test_a_node_that_does_not_answer_is_left_to_slurm(tmp_path) -> None:
     ends = "pause() { ((SECONDS += 10)); echo COMPLETING > state; kill -TERM $$; }"
     ended = run(tmp_path, f"{ends}; {step}", scontrol=says, srun="exit 1")
     assert "the job ends: ended by Slurm" in ended.stdout and ended.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        ("127.0.1.1       STREAM n1", "", "eth1"),
+        ("::1             STREAM n1", "", "eth1"),
+        ("", "", "eth1"),
+        ("127.0.1.1       STREAM n1", "ib0", "ib0"),
+        ("10.0.0.7        STREAM n1", "", ""),
+    ],
+)
+def test_gloo_does_not_listen_at_a_loopback_address(tmp_path, own, given, expected) -> None:
+    """Ranks on other nodes could not reach it there. Gloo takes the address of the host's own name."""
+    commands = {
+        "scontrol": "echo n1",
+        "srun": 'while [[ $1 == --* ]]; do shift; done; SLURMD_NODENAME=n1 exec "$@"',
+        "hostname": "echo n1",
+        "getent": f'if [[ $1 == ahosts ]]; then echo "{own}"; else echo "10.0.0.7 STREAM n1"; fi',
+        "ip": 'echo "1: lo    inet 127.0.0.1/8 scope host lo"; echo "2: eth1    inet 10.0.0.7/24 scope global eth1"',
+    }
+    step = "SLURMD_NODENAME=n1 bash -c \"$use_gloo_interface\"'; echo =${GLOO_SOCKET_IFNAME:-}'"
+    script = f'export GLOO_SOCKET_IFNAME={given}; begin; echo "${{address_of[n1]}}"; {step}'
+    done = run(tmp_path, script, **commands)
+    assert done.stdout.splitlines()[1:] == ["10.0.0.7", f"={expected}"], done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """Weight sync by broadcast: some trainer processes each send their part of the weights to all ranks of all servers."""
 
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.processes import agree
 from megatron_sspo.rollout.weight_sync import group as groups
 from megatron_sspo.rollout.weight_sync.bounded import AbandonedWork, run_bounded
@@ -23,6 +25,8 @@ from megatron_sspo.rollout.weight_sync.session import (
 )
 from megatron_sspo.rollout.weight_sync.signals import Signals
 from megatron_sspo.weights.gather import Entry, GatherPlan, Part
+
+_log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 200.0  # for all ranks of all servers to join a group
 _ANSWER_SECONDS = 30.0  # for the other servers to notice that a group is lost; then they are restarted
@@ -75,6 +79,7 @@ class DistributedTransport(Transport):
         self._name = ""
         self._senders: list[int] = []
         self._group: Any = None  # this rank's, if it is a sender
+        self._failure: BaseException | None = None  # what torch reported here, in this sync
         # on rank 0
         self._members: list[Any] = []  # the clients that are in the groups
         self._stores: list[Any] = []
@@ -112,7 +117,7 @@ class DistributedTransport(Transport):
     ) -> bool:
         """Sends all weights, and returns whether every server has them. A collective; only rank 0 has a session."""
         senders = tensors.collectors() if isinstance(tensors, GatherPlan) else [0]
-        signals = Signals()
+        signals, self._failure = Signals(), None
         plan = None if session is None else self._plan(session, senders, signals, observe is not None)
         plan = agree.broadcast_from_rank_0(plan)
         assert plan is not None
@@ -158,7 +163,8 @@ class DistributedTransport(Transport):
         try:
             signals.await_turn(turn, seconds=_JOIN_SECONDS * (turn + 1))
             self._group = run_bounded(join, has_failed=has_failed, seconds=_JOIN_SECONDS)
-        except (RuntimeError, TimeoutError, AbandonedWork):  # a server has ended; its request has the error
+        except (RuntimeError, TimeoutError, AbandonedWork) as error:  # a server has ended; its request has the error
+            self._failure = None if isinstance(error, AbandonedWork) else error
             signals.stop()
 
     def _send_parts(
@@ -184,6 +190,7 @@ class DistributedTransport(Transport):
         if session is not None and requests is not None:
             self._finish(session, requests, signals)
         is_sent = outbox.close() if outbox is not None else True
+        self._failure = outbox.failure if outbox is not None else None
         return self._agree(signals, is_sending and is_sent)
 
     def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
@@ -200,8 +207,16 @@ class DistributedTransport(Transport):
                 pass
 
     def _agree(self, signals: Signals, is_good: bool) -> bool:
-        """Returns whether all is good on all ranks. A collective."""
-        return all(agree.all_gather_objects(is_good and not signals.is_stopped()))
+        """Returns whether all is good on all ranks. A collective.
+
+        Rank 0 logs the errors of all senders: those of NCCL may be on one side only, and the servers then only wait.
+        """
+        reason = "" if self._failure is None else one_line(str(self._failure))
+        found = agree.all_gather_objects((is_good and not signals.is_stopped(), reason))
+        for rank, (_, why) in enumerate(found):
+            if why and agree.is_main():
+                _log.warning("rank %d could not send its weights to the servers: %s", rank, why)
+        return all(good for good, _ in found)
 
     # ------------------------------------------------------------------ on rank 0
 

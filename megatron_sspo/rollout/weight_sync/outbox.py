@@ -24,10 +24,14 @@ class Outbox:
 
     Args:
         group: the process group with the servers.
+
+    Attributes:
+        failure: what torch reported of a broadcast that failed.
     """
 
     def __init__(self, group: Any, signals: Signals) -> None:
         self._group, self._signals = group, signals
+        self.failure: RuntimeError | None = None
         self._buckets: queue.Queue[tuple[int, torch.Tensor, Any] | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
         self._is_complete = True
@@ -60,8 +64,10 @@ class Outbox:
             if self._is_complete:
                 try:
                     self._send(*bucket)
-                except (RuntimeError, AbandonedWork):  # a server has ended or hangs; its request has the error
+                except AbandonedWork:  # a server has ended or hangs; its request has the error
                     self._is_complete = False
+                except RuntimeError as error:
+                    self._is_complete, self.failure = False, error
                 except BaseException as error:
                     self._is_complete, self._error = False, error
                 if not self._is_complete:

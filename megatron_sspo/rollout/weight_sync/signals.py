@@ -1,6 +1,7 @@
 """Messages among the trainer's ranks while they send weights, outside of collectives: turns, and a stop."""
 
 import time
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -21,10 +22,7 @@ class Signals:
     """
 
     def __init__(self, turns: int | None = None, stops: int | None = None) -> None:
-        store = (
-            distributed_c10d._get_default_store() if dist.is_initialized() else dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        )
-        self._store = dist.PrefixStore(_PREFIX, store)  # pyright: ignore[reportPrivateImportUsage]
+        self._store = dist.PrefixStore(_PREFIX, _own_connection())  # pyright: ignore[reportPrivateImportUsage]
         self.turns = self._store.add("turns", 0) if turns is None else turns
         self.stops = self._store.add("stops", 0) if stops is None else stops
 
@@ -53,3 +51,15 @@ class Signals:
     def is_stopped(self) -> bool:
         """Returns whether a rank has stopped the sync."""
         return self._store.add("stops", 0) > self.stops
+
+
+def _own_connection() -> Any:
+    """Returns the store of the process group over a connection of its own, which torch before 2.8 cannot make.
+
+    The connection of the process group is taken while NCCL makes a communicator for the main thread, which waits for
+    the other rank. That rank may need a turn first, and the turn would wait for the connection.
+    """
+    if not dist.is_initialized():
+        return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    store: Any = distributed_c10d._get_default_store()
+    return store.clone() if hasattr(store, "clone") else store
