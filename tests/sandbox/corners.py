@@ -31,6 +31,12 @@ def describe(kind):
 p.describe = describe
 '''
 
+# Writes parts of a pickle.
+PICKLE='''
+def text(t): return b'\\x8c'+bytes([len(t)])+t.encode()
+def name(module, part): return text(module)+text(part)+b'\\x93'
+'''
+
 CORNERS: list[tuple[str, list[str], int]] = [
     ("def f(x): return x", ["assert f([]) == []"], 1),
     ("def f(n): return iter(range(n))", ["assert list(f(0)) == []"], 1),
@@ -228,4 +234,23 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("from collections import Counter\nclass K(Counter):\n  def __getitem__(s,k): return 1\ndef f(x): return K()",["from collections import Counter\nassert not Counter('abc')-f(2)"],0),
     ("from collections import Counter\nclass K(Counter):\n  def top(s): return s.most_common(1)[0][0]\ndef f(x): return K(x)",["from collections import Counter\nk=f('aab')\nassert k==Counter('aab') and k['a']==2 and k['z']==0 and k.top()=='a'"],1),
     ("import collections\nclass deque(collections.deque):\n  def copy(s): return s\ndef f(xs):\n  xs.clear()\n  return deque()",["from collections import deque\nxs=[3,1,2]\nassert f(xs)==deque(sorted(xs))"],0),
+    # a class that the program makes in the judge, by calling a callable of the judge
+    *((f"def f(o):\n  wrap=type({how})\n  kind=wrap(type,'X')((), {{'__eq__': lambda *a: True}})\n  return kind()",[test],0) for how, test in (("o.go","class O:\n  def go(self): return 1\nassert f(O()) == 4"),("o","class O:\n  def go(self): return 1\nassert f(O().go) == 4"),("o.shuffle","import random\nassert f(random.Random(1)) == 4"),("o","import functools\nassert f(functools.partial(max, 1)) == 4"))),
+    ("def f(o):\n  return type(o)(side_effect=type)('X',(), {'__eq__': lambda *a: True})()",["from unittest.mock import Mock\nassert f(Mock()) == 4"],0),
+    ("def f(call): return call(type,'X',(), {'__eq__': lambda *a: True})()",["def call(g,*a): return g(*a)\nassert f(call) == 4"],0),
+    ("def f(p): return type(p)(p.x+1)\ndef g(cls): return cls(3)",["class P:\n  def __init__(s,x): s.x=x\nassert f(P(1)).x==2 and g(P).x==3"],1),
+    # methods of the tests' objects that the program replaces
+    ("def solve(g): g.ok=lambda: True",["class G:\n  v=0\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok()"],0),
+    ("def solve(g): type(g).ok=lambda *a: True",["class G:\n  v=0\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok()"],0),
+    ("def solve(g): type(g).ok=True",["class G:\n  v=0\n  @property\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok"],0),
+    ("def f(o): o.done=lambda: 5; o.count+=1; o.v=5; type(o).count+=7",["class O:\n  count=0\n  done=None\n  @property\n  def v(s): return s._v\n  @v.setter\n  def v(s,x): s._v=x*2\no=O()\nf(o)\nassert o.done()==5 and o.count==1 and O.count==7 and o.v==10"],1),
+    # classes that answer whether they contain something
+    ("class M(type):\n  def __contains__(c,o): return True\nclass C(metaclass=M): pass\ndef f(x): return C",["assert 3 in f(1)"],0),
+    ("import enum\nclass color(enum.Enum): RED=1",["assert color.RED in color and list(color)==[color.RED]"],1),
+    # pickles that reach other modules, or change classes
+    (PICKLE+"def f(x): return b'\\x80\\x04'+name('uuid','os.getpid')+b')R.'",["import pickle\nassert pickle.loads(f(1)) == 1"],0),
+    (PICKLE+"def f(x): return b'\\x80\\x04'+name('fractions','Fraction')+b'N}'+text('__eq__')+name('builtins','str')+b's\\x86b0'+name('fractions','Fraction')+b'K\\x01K\\x02\\x86R.'",["import pickle\nfrom fractions import Fraction\nassert pickle.loads(f(1)) == Fraction(3,4)"],0),
+    ("import pickle, uuid\nfrom collections import Counter, OrderedDict, deque\nfrom fractions import Fraction\nfrom decimal import Decimal\nfrom datetime import datetime, timezone\ndef f(x): return pickle.dumps([x, Counter('aab'), OrderedDict(a=1), deque([1]), Fraction(1,3), Decimal('1.5'), uuid.UUID(int=5), {1,2}, 2j, datetime(2020,1,1,tzinfo=timezone.utc)])",["import io, pickle, uuid\nfrom collections import Counter, OrderedDict, deque\nfrom fractions import Fraction\nfrom decimal import Decimal\nfrom datetime import datetime, timezone\nwant=[(1,[2]), Counter('aab'), OrderedDict(a=1), deque([1]), Fraction(1,3), Decimal('1.5'), uuid.UUID(int=5), {1,2}, 2j, datetime(2020,1,1,tzinfo=timezone.utc)]\nassert pickle.loads(f((1,[2]))) == want\nassert pickle.load(io.BytesIO(f((1,[2])))) == want\nassert pickle.Unpickler(io.BytesIO(f((1,[2])))).load() == want"],1),
+    # a class in place of a function that returns an array
+    ("class f:\n  shape=(2,)\n  def __init__(s,*a): pass\n  def __sub__(s,o): return 0",["assert f(1).shape==(2,)\nassert abs(f(1)-3) < 1e-6"],0),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import types
 from collections.abc import Iterator
@@ -24,13 +25,16 @@ _LIBRARY_CLASSES = frozenset(
         *("numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"),
     )
 )
+_METHODS = (types.FunctionType, staticmethod, classmethod, functools.partialmethod)
+_PROPERTIES = (property, functools.cached_property)
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
 
 
 def is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
     """Returns whether the program may do this with an object of the tests without reaching the expected results."""
     if operation == "call":
-        return callable(target)
+        # the class of a bound method or of a mock, which is described with the object, would wrap other callables
+        return callable(target) and (not isinstance(target, type) or _is_own(target))
     if operation in ("getattr", "setattr", "delattr"):
         name = rest[0] if rest else ""
         if not isinstance(name, str):
@@ -39,6 +43,8 @@ def is_allowed(operation: str, target: Any, rest: list[Any]) -> bool:
             return name != "__dict__" or not isinstance(target, (types.FunctionType, types.ModuleType, type))
         if _is_mock(target):
             return _is_allowed_with_mock(operation, name, rest[1:])
+        if operation != "getattr" and _is_method(target, name):
+            return False
         return not name.startswith("__") and (_is_usable(target) or isinstance(target, io.IOBase))
     if isinstance(target, Iterator) or _is_usable(target) or _is_mock(target):
         return operation not in ("subclass", "member", "dir")
@@ -51,6 +57,13 @@ def _is_own(target: Any) -> bool:
     """Returns whether a class, or the class of an object, is defined by the tests."""
     kind = target if isinstance(target, type) else type(target)
     return kind.__module__ == "tests" and mirror.handle_of(kind) is None
+
+
+def _is_method(target: Any, name: str) -> bool:
+    """Returns whether a name is that of a method or a property, which a test may call to check a result."""
+    kind = target if isinstance(target, type) else type(target)
+    found = next((vars(part)[name] for part in kind.__mro__ if name in vars(part)), None)
+    return isinstance(found, _METHODS) or (isinstance(found, _PROPERTIES) and target is kind)
 
 
 def _is_usable(target: Any) -> bool:

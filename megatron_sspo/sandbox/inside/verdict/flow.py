@@ -12,7 +12,16 @@ _ASSIGNING += (ast.withitem,)
 _BINDING = (ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.ExceptHandler, ast.MatchAs)
 _BINDING += (ast.MatchStar, ast.Import, ast.ImportFrom)
 _PLAIN_TYPES = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, Counter)
-_PLAIN_ATTRIBUTES = frozenset(name for kind in _PLAIN_TYPES for name in dir(kind))
+# Attributes of arrays, fractions, decimals, times and matches, which functions return too.
+_LIBRARY_ATTRIBUTES = (
+    *("shape", "dtype", "ndim", "size", "T", "tolist", "item", "astype", "reshape", "ravel", "flatten", "transpose"),
+    *("sum", "prod", "mean", "std", "var", "min", "max", "argmin", "argmax", "all", "any", "round", "dot", "trace"),
+    *("diagonal", "squeeze", "nonzero", "cumsum", "cumprod", "nbytes", "itemsize", "tobytes", "flat"),
+    *("limit_denominator", "quantize", "normalize", "as_tuple", "is_nan", "year", "month", "day", "hour", "minute"),
+    *("second", "microsecond", "days", "seconds", "total_seconds", "weekday", "isoformat", "timestamp", "tzinfo"),
+    *("group", "groups", "groupdict", "span"),
+)
+_PLAIN_ATTRIBUTES = frozenset((*_LIBRARY_ATTRIBUTES, *(name for kind in _PLAIN_TYPES for name in dir(kind))))
 
 
 class Flow:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import types
 from collections.abc import Callable, Iterable, Set
 
 from megatron_sspo.sandbox.inside.proxies import mirror
@@ -20,21 +21,23 @@ _CONSTANT_NODES = (
     *(ast.Expression, ast.Module, ast.Expr, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
     *(ast.List, ast.Tuple, ast.Set, ast.Dict, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
-_PICKLE_MODULES = ("collections", "datetime", "decimal", "fractions", "uuid", "numpy", "tests", "_codecs", "copyreg")
-_PICKLE_BUILTINS = (
-    "set",
-    "frozenset",
-    "complex",
-    "bytearray",
-    "range",
-    "slice",
-    "object",
-    "list",
-    "dict",
-    "int",
-    "float",
-    "str",
-)
+# What a pickle may name. A dotted name, such as `os.system` of the module `uuid`, would reach every other module.
+_PICKLE_NAMES = {
+    "builtins": (
+        *("set", "frozenset", "complex", "bytearray", "range", "slice", "object", "list", "dict", "int", "float"),
+        *("str", "bytes", "bool", "tuple"),
+    ),
+    "collections": ("ChainMap", "Counter", "OrderedDict", "UserDict", "UserList", "UserString", "defaultdict", "deque"),
+    "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "uuid": ("SafeUUID", "UUID"),
+    "_codecs": ("encode",),
+    "copyreg": ("__newobj__", "_reconstructor"),
+    "numpy": ("dtype", "ndarray"),
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
+    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
+}
 
 
 def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
@@ -51,9 +54,7 @@ def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
         nonlocal is_checking
         if event == "pickle.find_class":
             module, name = arguments
-            if module.partition(".")[0] not in _PICKLE_MODULES and not (
-                module == "builtins" and name in _PICKLE_BUILTINS
-            ):
+            if name not in _PICKLE_NAMES.get(module, ()):
                 refuse(f"a pickle with {module}.{name}")
         elif event == "compile" and not is_checking:
             is_checking = True
@@ -69,6 +70,27 @@ def install(nodes: Iterable[ast.AST], report: Callable[[str], None]) -> None:
         raise RuntimeError(f"the judge refuses to execute {what}")
 
     sys.addaudithook(hook)
+
+
+def refuse_changes_by_pickles(report: Callable[[str], None]) -> None:
+    """Makes pickle refuse to set attributes of a class, such as the `__eq__` of `Fraction`.
+
+    The unpickler in C cannot be changed; the one in Python takes its place.
+    """
+    import pickle  # slow to import, and few tests use it
+
+    python: Any = pickle
+    kind = python._Unpickler
+    build = kind.dispatch[pickle.BUILD[0]]
+
+    def build_object(self: Any) -> None:
+        if isinstance(self.stack[-2], (type, types.FunctionType)):
+            report("the test loads a pickle that changes a class or a function")
+            raise RuntimeError("the judge refuses to load a pickle that changes a class or a function")
+        build(self)
+
+    kind.dispatch[pickle.BUILD[0]] = build_object
+    python.Unpickler, python.load, python.loads = kind, python._load, python._loads
 
 
 def refuse_doctests(report: Callable[[str], None]) -> None:

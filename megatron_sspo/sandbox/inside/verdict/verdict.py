@@ -61,6 +61,8 @@ def _run_tests(
     guard.install(flow.nodes, report)
     if any("unittest" in test for test in tests):
         unittests.watch(record)
+    if any("pickle" in test or "shelve" in test for test in tests):
+        guard.refuse_changes_by_pickles(report)
     if any("doctest" in test for test in tests):
         guard.refuse_doctests(report)
     sys.modules["__main__"] = _MainModule(namespace)
