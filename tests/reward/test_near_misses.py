@@ -196,6 +196,8 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         ("y = Ce^{-2x}", "y=C_1 e^{-2x}", True),
         ("y = Ce^{-2x}", "y=C_1 e^{2x}", False),
         ("2", "大概是2", False),
+        ("12:30", "72:30 p.m.", False),
+        ("12:30", "12:30 p.m.", True),
         ("1.5 m", "150 cm", True),
         ("1.5 m", "150", False),
         ("5 km", "500 m", False),

@@ -66,7 +66,7 @@ _DATE = re.compile(rf"(?:the\s+)?(?:{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR})", re.IG
 _DAY_FIRST = re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
 _ISO_DATE = re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12][0-9]|3[01])")
 _TIME = re.compile(
-    r"(?:at\s+)?(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?(?:\s+o'?clock)?",
+    r"(?:at\s+)?(?P<hour>[01]?[0-9]|2[0-4])(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?(?:\s+o'?clock)?",
     re.IGNORECASE,
 )
 
