@@ -24,12 +24,18 @@ from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import end_tokens, read_config
 from megatron_sspo.run import Run, check, layouts_of
-from megatron_sspo.run_folder import sinks, trackers
+from megatron_sspo.run_folder import metrics_files, trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
 
-_RESULTS = (sinks.METRICS, sinks.EVALUATIONS, sinks.ROLLOUTS, "model", "curves.png")  # written after config.json
+_RESULTS = (
+    metrics_files.METRICS,
+    metrics_files.EVALUATIONS,
+    metrics_files.ROLLOUTS,
+    "model",
+    "curves.png",
+)  # written after config.json
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
