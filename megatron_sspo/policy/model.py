@@ -17,7 +17,7 @@ from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
-from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
+from megatron_sspo.policy.with_cuda.kernels import check_float32, has_transformer_engine
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -44,11 +44,8 @@ def transformer_config(
     options = checked_fields(TransformerConfig, options, "megatron")
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)
-    if dtype == torch.float32 and parallel.context > 1 and has_transformer_engine():
-        raise UserError(
-            "model.dtype is float32 with parallel.context > 1: Transformer Engine's attention has no such form, so "
-            "choose bfloat16, or parallel.context=1"
-        )
+    if dtype == torch.float32:
+        check_float32(parallel)
     fields = {
         **architecture,
         **_layout_fields(parallel, dtype, options),

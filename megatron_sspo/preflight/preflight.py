@@ -29,13 +29,8 @@ from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
 
-_RESULTS = (
-    metrics_files.METRICS,
-    metrics_files.EVALUATIONS,
-    metrics_files.ROLLOUTS,
-    "model",
-    "curves.png",
-)  # written after config.json
+_RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
+_RESULTS = (*_RESULT_FILES, "model", "curves.png")
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:

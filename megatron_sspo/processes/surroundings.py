@@ -1,4 +1,4 @@
-"""Prepares a process: its standard streams, its working folder, and its limit on open files."""
+"""Prepares a process: its standard streams, its working folder, and its limits."""
 
 import os
 import resource
@@ -10,7 +10,10 @@ MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hun
 
 
 def prepare_process() -> None:
-    """Prepares standard streams, checks the working folder, and raises the soft limit on open files to the hard limit.
+    """Prepares standard streams, checks the working folder, and raises some soft limits to the hard ones.
+
+    These limits are on open files, and on locked memory: InfiniBand locks the buffers of NCCL, and Slurm gives a job
+    the soft limits of the shell that has submitted it.
 
     Also keeps NumPy's OpenBLAS from starting a thread for each core, which nothing here needs: a process with threads
     cannot be forked. Call it before torch and NumPy are imported: torch's error about a missing working folder is hard
@@ -27,9 +30,10 @@ def prepare_process() -> None:
             "the working directory of this command does not exist any more: change to an existing one"
         ) from error
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        soft, hard = resource.getrlimit(limit)
+        if soft != hard:
+            resource.setrlimit(limit, (hard, hard))
 
 
 def check_open_files() -> None:

@@ -11,7 +11,6 @@ from megatron.core.extensions import transformer_engine as extension
 from tiny_policy import build
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy import model as policy_model
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
 from megatron_sspo.policy.with_cuda import fast_fields, kernels
@@ -181,12 +180,22 @@ def test_the_users_fields_win(without_checks):
 
 def test_float32_has_no_attention_over_several_context_ranks(without_checks, monkeypatch):
     parallel = Parallel(context=2)
+    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: False)
     assert transformer("dense", parallel=parallel).context_parallel_size == 2  # by this package's own attention
-    monkeypatch.setattr(policy_model, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(kernels, "transformer_engine_version", lambda: "2.11.0")
     assert transformer("dense").context_parallel_size == 1
     assert transformer("dense", parallel=parallel, dtype=torch.bfloat16).context_parallel_size == 2
     with pytest.raises(UserError, match=r"float32 with parallel\.context > 1.*choose bfloat16"):
         transformer("dense", parallel=parallel)
+
+
+def test_an_old_transformer_engine_has_no_attention_for_packed_float32(without_checks, monkeypatch):
+    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(kernels, "transformer_engine_version", lambda: "2.10.0+abc")
+    assert transformer("dense", dtype=torch.bfloat16).bf16
+    with pytest.raises(UserError, match=r"float32, and Transformer Engine 2\.10\.0.* install 2\.11 or newer"):
+        transformer("dense")
 
 
 def test_routes_cannot_be_replayed_by_the_fused_router():

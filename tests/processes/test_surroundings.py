@@ -60,3 +60,15 @@ def test_the_limit_on_open_files(tmp_path: Path) -> None:
     done = run(tmp_path, 'ulimit -n 64; "$@"')
     assert done.returncode == 2
     assert done.stderr.startswith(b"the limit on open files is 64, but a run needs 256: raise it")
+
+
+def test_memory_may_be_locked_up_to_the_hard_limit(tmp_path: Path) -> None:
+    """Slurm gives a job the soft limits of the login node, and NCCL locks its buffers for InfiniBand."""
+    program = (
+        "import resource as r; from megatron_sspo.processes.surroundings import prepare_process; prepare_process()"
+    )
+    program += "; print(*r.getrlimit(r.RLIMIT_MEMLOCK))"
+    shell = f"ulimit -Sl 64; exec {sys.executable} -c '{program}'"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=True)
+    soft, hard = done.stdout.split()
+    assert soft == hard != str(64 * 1024)

@@ -8,9 +8,11 @@ import torch
 from packaging.version import Version
 
 from megatron_sspo.errors import UserError, first_line
+from megatron_sspo.run import Parallel
 
 # The oldest that megatron-core 0.16 is released for; later releases of megatron-core name none.
 OLDEST_TRANSFORMER_ENGINE = "2.9"
+_OLDEST_FOR_FLOAT32 = "2.11"  # before, its only attention for float32 refuses packed sequences
 
 
 def has_transformer_engine() -> bool:
@@ -48,6 +50,27 @@ def has_transformer_engine() -> bool:
             f"{remedy}"
         )
     return True
+
+
+def check_float32(parallel: Parallel) -> None:
+    """Checks that Transformer Engine, if it is used, has an attention for float32. Its fast ones are for 16 bits only.
+
+    Raises:
+        UserError: it has none; in the first forward pass, it would say that no backend is available.
+    """
+    if not has_transformer_engine():
+        return
+    if parallel.context > 1:
+        raise UserError(
+            "model.dtype is float32 with parallel.context > 1: Transformer Engine's attention has no such form, so "
+            "choose bfloat16, or parallel.context=1"
+        )
+    found = transformer_engine_version()
+    if Version(found) < Version(_OLDEST_FOR_FLOAT32):
+        raise UserError(
+            f"model.dtype is float32, and Transformer Engine {found} has no attention for it over packed sequences: "
+            f"install {_OLDEST_FOR_FLOAT32} or newer, choose bfloat16, or uninstall it"
+        )
 
 
 def transformer_engine_version() -> str:

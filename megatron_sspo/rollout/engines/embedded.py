@@ -170,9 +170,9 @@ class EmbeddedEngine:
         self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, agents: Agents
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
         """Decodes the turns that agents request, and yields completed groups, each with the index of its prompt."""
-        if self._decoder.policy_version is None:
+        decoder, version = self._decoder, self._decoder.policy_version
+        if version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
-        decoder = self._decoder
         episodes = AgentEpisodes(
             agents, decoder.tokenizer, max_positions=decoder.max_positions, vocab_size=decoder.vocab_size
         )
@@ -183,7 +183,6 @@ class EmbeddedEngine:
             return [QueuedSampler(turns, stream) for stream in streams]
 
         with event_loop() as submit:
-            version = decoder.policy_version
             groups = {
                 submit(episodes.group(prompt, sampling, samplers(prompt), policy_version=version)): place
                 for place, prompt in enumerate(prompts)
