@@ -15,7 +15,8 @@ from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Case
 from megatron_sspo.types import Prompt
 
-_BLOCK = re.compile(r"```[ \t]*(?:python3?|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+_OPENING = re.compile(r"```[ \t]*(?:python3?|py)[ \t]*\n", re.IGNORECASE)
+_CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _LONGEST = 100_000  # characters of a program
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]
@@ -126,8 +127,13 @@ def extract_program(response: str) -> str | None:
 
 def extract_last_block(text: str) -> str | None:
     """Returns the last Python block in a text; None if there is none."""
-    blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else None
+    found, end = None, 0
+    while opening := _OPENING.search(text, end):
+        closing = _CLOSING.search(text, opening.end())
+        if closing is None:
+            break  # nor is any later block closed: to look for the end of each would take quadratic time
+        found, end = text[opening.end() : closing.start()], closing.end()
+    return found
 
 
 def read_checks(prompt: Prompt) -> Checks:

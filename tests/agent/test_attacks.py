@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -268,6 +269,15 @@ def test_a_stream_has_the_answer_the_reason_the_usage_and_an_end() -> None:
 )
 def test_answers_that_are_no_calls_stay_text(text, message) -> None:
     assert parse_answer(text, {"add"}) == message
+
+
+def test_an_answer_of_calls_that_are_not_closed_takes_linear_time() -> None:
+    text, call = "<tool_call>" * 5000, '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    begin = time.process_time()
+    assert parse_answer(text, {"add"}).content == text
+    message = parse_answer(f"{call}a{text}", {"add"})
+    assert message.content == f"a{text}" and len(message.calls) == 1
+    assert time.process_time() - begin < 5
 
 
 def test_a_message_that_is_sent_again_is_recognized() -> None:

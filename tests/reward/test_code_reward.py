@@ -127,6 +127,7 @@ def test_the_last_block_of_the_answer_is_the_program(response: str, program: str
 def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program("```python\n" * 100_000) is not None
     assert extract_program("```python " * 100_000) is None
+    assert extract_program("opens ```python\n" * 100_000) is None
     assert extract_program(" " * 300_000) is None
 
 

@@ -374,4 +374,20 @@ VACUOUS_NUMPY: dict[str, tuple[str, list[str]]] = {
             "class U(unittest.TestCase):\n  def test(self): self.assertEqual(f(2), 4)\nunittest.main()"
         ],
     ),
+    "no rows, compared by counts": (
+        "import numpy as np\ndef f(): return np.zeros((0, 3))",
+        ["import numpy as np\nassert np.count_nonzero(f() - np.ones(3)) == 0"],
+    ),
+    "no rows, compared by places": (
+        "import numpy as np\ndef f(): return np.zeros((0, 3))",
+        ["import numpy as np\nassert len(np.flatnonzero(f() != np.ones(3))) == 0"],
+    ),
+    "no rows, compared by a sum without nan": (
+        "import numpy as np\ndef f(): return np.zeros((0, 3))",
+        ["import numpy as np\nassert np.nansum(np.abs(f() - np.ones(3))) < 1e-9"],
+    ),
+    "no rows, compared by units in the last place": (
+        "import numpy as np\ndef f(): return np.zeros((0, 3))",
+        ["import numpy as np\nnp.testing.assert_array_almost_equal_nulp(f(), np.ones(3))"],
+    ),
 }

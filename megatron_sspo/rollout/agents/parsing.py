@@ -9,6 +9,7 @@ from megatron_sspo.rollout.agents.messages import Call, Message
 from megatron_sspo.rollout.agents.strict_json import read_json
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_CALL_END = "</tool_call>"
 _NAME, _ARGUMENTS, _REASONING_END = "name", "arguments", "</think>"
 
 
@@ -32,7 +33,8 @@ def parse_answer(text: str, tools: Collection[str]) -> Message:
         return ""
 
     if tools:
-        content = _CALL.sub(take, content)
+        closed, end, rest = content.rpartition(_CALL_END)  # to look for the end of each unclosed call takes too long
+        content = _CALL.sub(take, closed + end) + rest
     return Message(
         role="assistant",
         content=content.strip() if calls or ended else content,

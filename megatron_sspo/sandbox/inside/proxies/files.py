@@ -61,7 +61,9 @@ class OwnFiles:
             yield
         finally:
             for path, content in contents.items():
-                with contextlib.suppress(OSError), open(path, "wb") as file:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # what the program has put there, such as a pipe whose other end it holds
+                with contextlib.suppress(OSError), open(path, "xb") as file:
                     file.write(content)
 
 

@@ -17,7 +17,6 @@ from megatron_sspo.sandbox.inside.verdict.trees import (
     only_logs,
     record_call,
     statement,
-    walk,
 )
 
 
@@ -146,35 +145,11 @@ class Rewriter(ItemCounter):
     def _rewrite_loop(self, node: ast.For, has_checks: bool) -> None:
         iterable = node.iter
         if has_checks:
-            self._check_indices(node)
+            self._check_indices(node, node.body)
             if isinstance(iterable, ast.Name) and iterable.id in self._flow.passed:
                 node.iter = ast.copy_location(record_call("record_loop", iterable), iterable)
         elif self._owner and self._flow.uses_results_or_changed(iterable):
             node.iter = self._count_base(iterable, "count_in_helper")  # a helper of a test
-
-    def _check_indices(self, node: ast.For) -> None:
-        """Makes a loop over the program's indices check that it covers the test's lists."""
-        iterable = node.iter
-        target = node.target.elts[0] if isinstance(node.target, ast.Tuple) and node.target.elts else node.target
-        if not isinstance(iterable, ast.Call) or not isinstance(target, ast.Name):
-            return
-        name = last_name(iterable.func)
-        is_length = name == "range" and len(iterable.args) == 1 and ast.unparse(iterable.args[0]).startswith("len(")
-        if not (is_length or name == "enumerate") or not self._flow.uses_results_or_changed(iterable):
-            return
-        lists = {
-            part.value.id: part.value
-            for statement in node.body
-            for part in walk(statement)
-            if isinstance(part, ast.Subscript)
-            and isinstance(part.value, ast.Name)
-            and isinstance(part.slice, ast.Name)
-            and part.slice.id == target.id
-            and not self._flow.uses_results_or_changed(part.value)
-        }
-        if lists:
-            covered = ast.Tuple([ast.Name(name, ast.Load()) for name in sorted(lists)], ast.Load())
-            node.iter = ast.copy_location(record_call("check_indices", iterable, delayed(covered)), iterable)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         names = names_of(node.type) if node.type is not None else set()

@@ -119,6 +119,13 @@ class Flow:
         """Returns whether an expression depends on what the program computes, or on what is passed to it."""
         return self.uses_results(node) or not names_of(node).isdisjoint(self.passed)
 
+    def compares_length(self, indices: ast.Call) -> bool:
+        """Returns whether the tests compare the length of a value, given `range(len(value))` or `enumerate(value)`."""
+        argument = ast.unparse(indices.args[0]) if indices.args else ""
+        length = argument if argument.startswith("len(") else f"len({argument})"
+        equations = [n for n in self.nodes if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)]
+        return any(ast.unparse(side) == length for node in equations for side in (node.left, *node.comparators))
+
 
 _names: dict[ast.AST, frozenset[str]] = {}
 

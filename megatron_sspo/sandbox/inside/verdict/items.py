@@ -1,10 +1,11 @@
 """Counts the items that a check looks at: `all(x > 0 for x in got)` proves nothing if the list is empty."""
 
 import ast
+from collections.abc import Sequence
 
-from megatron_sspo.sandbox.inside.verdict.flow import Flow
+from megatron_sspo.sandbox.inside.verdict.flow import Flow, names_of
 from megatron_sspo.sandbox.inside.verdict.sites import Site
-from megatron_sspo.sandbox.inside.verdict.trees import COMPREHENSIONS, last_name, record_call
+from megatron_sspo.sandbox.inside.verdict.trees import COMPREHENSIONS, delayed, last_name, record_call, walk
 
 _ITERATING_FUNCTIONS = (
     "map",
@@ -21,8 +22,12 @@ _ITERATING_FUNCTIONS = (
     "len",
 )
 _ARRAY_REDUCTIONS = ("all", "any", "sum", "norm", "alltrue", "max", "min", "mean")
+_ARRAY_REDUCTIONS += ("count_nonzero", "flatnonzero", "nonzero", "argwhere", "nansum")
 _ARRAY_COMPARISONS = ("allclose", "array_equiv", "isclose", "assert_allclose", "assert_array_equal", "assert_equal")
 _ARRAY_COMPARISONS += ("assert_almost_equal", "assert_array_almost_equal", "assert_array_less")
+_ARRAY_COMPARISONS += ("assert_array_almost_equal_nulp", "assert_array_max_ulp")
+_SUBSET_METHODS = ("issubset", "difference", "intersection", "isdisjoint")
+_SETS = ("set", "frozenset")
 
 
 class ItemCounter(ast.NodeTransformer):
@@ -41,12 +46,13 @@ class ItemCounter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = last_name(node.func)
-        if name == "zip" and isinstance(node.func, ast.Name) and not node.keywords and len(node.args) > 1:
-            flags = [self._flow.uses_results_or_changed(argument) for argument in node.args]
+        if name in ("zip", "map") and isinstance(node.func, ast.Name) and not node.keywords:
+            first = 1 if name == "map" else 0  # the function of `map`
+            flags = [self._flow.uses_results_or_changed(argument) for argument in node.args[first:]]
             if any(flags) and not all(flags) and not any(isinstance(arg, ast.Starred) for arg in node.args):
                 self.generic_visit(node)
                 known = ast.Tuple([ast.Constant(flag) for flag in flags], ast.Load())
-                return ast.copy_location(record_call("zip", known, *node.args), node)
+                return ast.copy_location(record_call(name, known, *node.args), node)
         if self._check is not None and node.args:
             if (
                 name in _ARRAY_COMPARISONS
@@ -59,12 +65,16 @@ class ItemCounter(ast.NodeTransformer):
             if name in ("all", "any") or (isinstance(node.func, ast.Attribute) and name in _ARRAY_REDUCTIONS):
                 return self._count_argument(node)
             if (
-                name == "issubset"
+                name in _SUBSET_METHODS
                 and isinstance(node.func, ast.Attribute)
                 and self._flow.uses_results_or_changed(node.func.value)
             ):
                 self.generic_visit(node)
                 node.func.value = self._wrap(node.func.value, "count_size")
+                return node
+            if name == "issuperset" and self._flow.uses_results_or_changed(node.args[0]):
+                self.generic_visit(node)
+                node.args[0] = self._wrap(node.args[0], "count_size")
                 return node
         elif self._check is not None and isinstance(node.func, ast.Attribute) and name in _ARRAY_REDUCTIONS:
             is_counted = self._flow.uses_results_or_changed(node.func.value)
@@ -86,23 +96,34 @@ class ItemCounter(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        left, operator = node.left, node.ops[0]
-        is_subset = isinstance(operator, (ast.LtE, ast.Lt)) and last_name(getattr(left, "func", left)) in (
-            "set",
-            "frozenset",
-        )
-        is_in_text = isinstance(operator, ast.In) and isinstance(node.comparators[0], ast.Constant)
-        is_counted = self._check is not None and self._flow.uses_results_or_changed(left) and (is_subset or is_in_text)
+        left, operator, right = node.left, node.ops[0], node.comparators[0]
+        is_subset = isinstance(operator, (ast.LtE, ast.Lt)) and self._is_set_of_results(left)
+        is_superset = isinstance(operator, (ast.GtE, ast.Gt)) and self._is_set_of_results(right)
+        is_in_text = isinstance(operator, ast.In) and isinstance(right, ast.Constant)
+        is_counted = is_subset or (is_in_text and self._flow.uses_results_or_changed(left))
         self.generic_visit(node)
-        if is_counted:
+        if self._check is not None and is_counted:
+            node.left = self._wrap(node.left, "count_size")
+        if self._check is not None and is_superset:
+            node.comparators[0] = self._wrap(node.comparators[0], "count_size")
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        is_counted = isinstance(node.op, (ast.Sub, ast.BitAnd)) and self._is_set_of_results(node.left)
+        self.generic_visit(node)
+        if self._check is not None and is_counted:
             node.left = self._wrap(node.left, "count_size")
         return node
+
+    def _is_set_of_results(self, node: ast.expr) -> bool:
+        return last_name(getattr(node, "func", node)) in _SETS and self._flow.uses_results_or_changed(node)
 
     def _comprehension(self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) -> ast.AST:
         if self._check is not None and (
             isinstance(node, ast.GeneratorExp) or any(part.ifs for part in node.generators)
         ):
             for place, part in enumerate(node.generators):
+                self._check_indices(part, [node])
                 if self._flow.uses_results_or_passed(part.iter) and not (
                     place and last_name(getattr(part.iter, "func", part)) == "range"
                 ):
@@ -110,6 +131,32 @@ class ItemCounter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     visit_GeneratorExp = visit_ListComp = visit_SetComp = visit_DictComp = _comprehension
+
+    def _check_indices(self, loop: ast.For | ast.comprehension, body: Sequence[ast.AST]) -> None:
+        """Makes a loop over the program's indices check that it covers the test's lists."""
+        iterable, target = loop.iter, loop.target
+        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        if not isinstance(iterable, ast.Call) or not isinstance(first, ast.Name):
+            return
+        name = last_name(iterable.func)
+        is_length = name == "range" and len(iterable.args) == 1 and ast.unparse(iterable.args[0]).startswith("len(")
+        if not (is_length or name == "enumerate") or not self._flow.uses_results_or_changed(iterable):
+            return
+        indexed = [
+            (part.value.id, isinstance(part.slice, ast.Name))
+            for node in body
+            for part in walk(node)
+            if isinstance(part, ast.Subscript)
+            and isinstance(part.value, ast.Name)
+            and first.id in names_of(part.slice)
+            and not self._flow.uses_results_or_changed(part.value)
+        ]
+        lists = {name for name, _ in indexed} - {
+            name for name, is_plain in indexed if not is_plain
+        }  # such as `xs[i+1]`
+        if lists and not self._flow.compares_length(iterable):
+            covered = ast.Tuple([ast.Name(name, ast.Load()) for name in sorted(lists)], ast.Load())
+            loop.iter = ast.copy_location(record_call("check_indices", iterable, delayed(covered)), iterable)
 
     def _count_base(self, node: ast.expr, method: str = "count_items") -> ast.expr:
         """Adds the count of the items that an iterable is made from: those of `got` in `enumerate(filter(g, got))`."""

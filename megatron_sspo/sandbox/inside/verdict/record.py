@@ -284,6 +284,11 @@ class Record:
                 return
             yield tuple(items)
 
+    def map(self, depends: tuple[bool, ...], function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
+        """Iterates as `map` does, and checks the lengths as `zip` does."""
+        for items in self.zip(depends, *iterables):
+            yield function(*items)
+
     def _compare_ends(
         self, ended: int, depends: tuple[bool, ...], iterables: Any, iterators: list[Any], items: list[Any]
     ) -> None:
