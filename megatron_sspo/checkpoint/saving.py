@@ -19,6 +19,7 @@ from megatron_sspo.checkpoint.manifest import Entry, checksums_of_rank
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.stop import SIGNALS
 
 _STALLED_SECONDS = 600.0  # without growth of the files, after which a writer counts as hung
 _START_SECONDS = 30.0  # for a forked process to begin its work
@@ -243,6 +244,8 @@ def _after_fork() -> None:
     global _fork_parent
     if _fork_parent:
         exit_with_parent(_fork_parent)
+        for number in SIGNALS:  # Slurm sends them to all processes; the run ends after the checkpoint is written
+            signal.signal(number, signal.SIG_IGN)
         _fork_parent = os.getpid()  # for the processes that this one forks
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from megatron_sspo.checkpoint.state import list_checkpoints
@@ -32,7 +33,7 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
             raise UserError(f"the run {path} has no model and no checkpoint yet: wait for its first one")
         path = found[-1]
     else:
-        run = path.resolve().parent.parent  # the path may be run/checkpoints/update-000100
+        run = Path(os.path.realpath(path)).parent.parent  # the path may be run/checkpoints/update-000100
     has_config = any((folder / "config.json").exists() for folder in (path, path / "trainer"))
     if config_folder is None and not has_config and _is_run(run):
         config_folder = _model_of(run)

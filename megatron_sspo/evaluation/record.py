@@ -197,7 +197,10 @@ def read_result(folder: Path) -> Result:
     """
     path = folder / _RESULTS
     if not path.exists():
-        raise UserError(f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete")
+        raise UserError(
+            f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete; name what "
+            "megatron-sspo evaluate MODEL --output has written"
+        )
     content = _read_results(path)
     sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
     return Result(model=content["model"], sets=sets, titles={n: f["title"] for n, f in content["sets"].items()})

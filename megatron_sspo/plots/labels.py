@@ -1,5 +1,6 @@
 """Names and colours of runs in figures and on the live page."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 def run_label(folder: Path, folders: Sequence[Path]) -> str:
     """Returns the folder's name, or its path if two folders share a name, and the run's gate."""
-    name = folder.resolve().name
-    if [other.resolve().name for other in folders].count(name) > 1:
+    name = _name(folder)
+    if list(map(_name, folders)).count(name) > 1:
         name = str(folder)
     gate = _gate(folder / "config.json")
     return f"{name} ({gate})" if gate else name
+
+
+def _name(folder: Path) -> str:
+    return os.path.basename(os.path.realpath(folder))  # unlike Path.resolve, it accepts a circle of links
 
 
 def _gate(config: Path) -> str:

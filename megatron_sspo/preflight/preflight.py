@@ -157,7 +157,10 @@ def _check_is_a_run(folder: Path) -> None:
     """Raises UserError if a folder holds no run, or a model, which a resumed run would overwrite."""
     config = folder / "config.json"
     if not config.exists():
-        raise UserError(f"{folder} is not the folder of a run: it has no config.json")
+        configs = (parent / "config.json" for parent in folder.parents)  # above a checkpoint is its run
+        run = next((found.parent for found in configs if found.exists() and not _is_of_a_model(found)), None)
+        remedy = f"did you mean {run}?" if run is not None else "name the folder that a run has written, OUTPUT/NAME"
+        raise UserError(f"{folder} is not the folder of a run, because it has no config.json: {remedy}")
     if _is_of_a_model(config):
         raise UserError(f"{folder} is the folder of a model: name the folder of a run, which has metrics.jsonl")
 

@@ -1,6 +1,8 @@
 """Stop requests: a run ends early after an update, with a checkpoint, on all ranks at the same update."""
 
+import os
 import signal
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -10,6 +12,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm sends these before it takes 
 BY_SIGNAL = 85  # exit code: the nodes are needed for other jobs, so start the run again later with --resume
 BY_FILE = 86  # exit code: a user wanted the run to end here
 EXIT_CODES = (BY_SIGNAL, BY_FILE)
+
+
+_open: list["Stop"] = []  # those whose handlers are installed in this process
+_forking = threading.local()  # its `mask` has the signals that were blocked in a thread before it forked
 
 
 class Stop:
@@ -33,9 +39,11 @@ class Stop:
         self._longest_interval = 0.0
         self.reason, self.exit_code = "", 0
         self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        _open.append(self)
 
     def close(self) -> None:
         """Restores the previous signal handlers."""
+        _open.remove(self)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
@@ -64,3 +72,26 @@ class Stop:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if not self._signal:
             self._signal, self._signal_time = number, time.monotonic()
+
+
+def _before_fork() -> None:
+    """Blocks the signals, so that none reaches a child that still has the handlers of this process."""
+    if _open:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    if hasattr(_forking, "mask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+        del _forking.mask
+
+
+def _after_fork_in_child() -> None:
+    """Gives a child the default actions: a reward, for example, ends the workers of its own pool by SIGTERM."""
+    for number in SIGNALS if _open else ():
+        signal.signal(number, signal.SIG_DFL)
+    _open.clear()
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

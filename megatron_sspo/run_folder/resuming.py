@@ -139,17 +139,20 @@ def _architecture(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
-    """Checks that the optimizer's state can be resharded if the layout has changed."""
+    """Checks that the optimizer is of the same kind, and that its state can be resharded if the layout has changed."""
     before = _layout(manifest.run)
-    if before == run.parallel:
-        return
-    for ddp in (manifest.run.get("ddp", {}), run.ddp):
-        if not ddp.get("use_distributed_optimizer", True):
-            raise UserError(
-                f"the layout is {run.parallel.describe()}, and was {before.describe()} in the checkpoint {checkpoint}, "
-                "but ddp.use_distributed_optimizer is off, and the state of that optimizer is not resharded: resume in "
-                "the layout of the checkpoint"
-            )
+    was_on, is_on = (ddp.get("use_distributed_optimizer", True) for ddp in (manifest.run.get("ddp", {}), run.ddp))
+    if was_on != is_on:
+        raise UserError(
+            f"ddp.use_distributed_optimizer is {is_on}, and was {was_on} in the checkpoint {checkpoint}, and the state "
+            "of one optimizer is not that of the other: resume with the value of the checkpoint"
+        )
+    if before != run.parallel and not is_on:
+        raise UserError(
+            f"the layout is {run.parallel.describe()}, and was {before.describe()} in the checkpoint {checkpoint}, "
+            "but ddp.use_distributed_optimizer is off, and the state of that optimizer is not resharded: resume in "
+            "the layout of the checkpoint"
+        )
 
 
 def _differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -57,6 +57,12 @@ def prepare(
     fields = [name for name, _ in found]
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise UserError(f"--vary {twice} is given twice: list all of its values in one")
+    for name in (assignment.partition("=")[0].strip() for assignment in assignments):
+        if replaced := next((field for field in fields if f"{name}.".startswith(f"{field}.")), None):
+            raise UserError(
+                f"--set {name} is given with --vary {replaced}, whose values replace it in every run: leave one "
+                "of them out"
+            )
     num_runs = seeds * math.prod(len(values) for _, values in found)
     if num_runs > _MAX_RUNS:
         raise UserError(f"the sweep has {num_runs:,} runs, more than {_MAX_RUNS:,}: give fewer values or --seeds")

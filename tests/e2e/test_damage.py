@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,14 @@ def test_another_layout_is_said_in_one_line(trained, run_folder: Path) -> None:
 
 
 def test_another_layout_without_the_distributed_optimizer_is_refused(trained, run_folder: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"use_distributed_optimizer is False, and was True in .*: resume with the value of the ch"
+    ):
+        look(trained, run_folder, "ddp.use_distributed_optimizer=false")
+    manifest = read_manifest(run_folder / NEWEST)
+    write_manifest(
+        run_folder / NEWEST, replace(manifest, run={**manifest.run, "ddp": {"use_distributed_optimizer": False}})
+    )
     with pytest.raises(
         UserError, match=r"but ddp.use_distributed_optimizer is off, .*: resume in the layout of the ch"
     ):

@@ -117,6 +117,16 @@ def test_a_folder_of_a_model_is_no_folder_of_a_run(tmp_path, capsys) -> None:
     assert "tiny_moe is the folder of a model: name the folder of a run" in capsys.readouterr().err
 
 
+def test_a_checkpoint_in_place_of_its_run_is_no_folder_of_a_run(tmp_path, capsys) -> None:
+    checkpoint = tmp_path / "a" / "checkpoints" / "update-000002"
+    checkpoint.mkdir(parents=True)
+    assert main(arguments(tmp_path, "--check", "--resume", str(checkpoint))) == 2
+    assert "no config.json: name the folder that a run has written, OUTPUT/NAME" in capsys.readouterr().err
+    (tmp_path / "a" / "config.json").write_text("{}")
+    assert main(arguments(tmp_path, "--check", "--resume", str(checkpoint))) == 2
+    assert f"no config.json: did you mean {tmp_path / 'a'}?" in capsys.readouterr().err
+
+
 def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, capsys) -> None:
     """The script resumes it too. Here it is an error, and without RUN a job makes a folder of its own."""
     (tmp_path / "tiny_moe").mkdir()

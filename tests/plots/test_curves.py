@@ -174,6 +174,7 @@ def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "metrics.jsonl")
     (tmp_path / "folder" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "binary").mkdir()
     (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
     for folder, reason in {
@@ -183,6 +184,7 @@ def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest
         tmp_path / "folder": "it is a folder, not a regular file",
         tmp_path / "binary": "is not UTF-8",
         tmp_path / "nowhere": "is .* the folder of a run",
+        tmp_path / "circle": "is .* the folder of a run",
         tmp_path / "binary" / "metrics.jsonl": "is .* the folder of a run",
     }.items():
         assert re.search(reason, refusal(capsys, run(tmp_path / f"whole-{folder.name}"), folder))

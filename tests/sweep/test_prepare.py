@@ -47,6 +47,8 @@ def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path) -> None:
         ([], VARY, 0, "--seeds is 0: a sweep has one seed or more"),
         (["seed=3"], VARY, 1, "--set seed is given, but each run of a sweep has its own seed"),
         ([], [*VARY, VARY[0]], 1, "--vary objective is given twice"),
+        (["objective=grpo()"], VARY, 1, "--set objective is given with --vary objective, whose values replace it"),
+        (["objective.token_gate.tau_pos=1"], VARY, 1, "--set objective.token_gate.tau_pos is given with --vary objec"),
         ([], ["objective=[sspo(), sspo( )]"], 1, "are the same: leave out one of the values"),
         ([], ["objective=[sspo(), sppo()]"], 1, "objective=sppo() cannot be read"),
         ([], ["updates_per_sync=[2, 0]"], 1, "updates_per_sync is 0"),
