@@ -255,6 +255,11 @@ class Requests:
                 self.pool.run_in_background(abort(target.client))
 
 
+async def _mark_progress() -> None:
+    """Counts as progress, unless an environment blocks the engine's thread, where all timeouts are."""
+    mark_progress()
+
+
 class ServedGeneration:
     """The groups of one call of `start`, generated in the engine's thread.
 
@@ -285,7 +290,7 @@ class ServedGeneration:
         self._restart_failed, self._await_any = restart_failed, await_any
         self._num_left = len(prompts)
         self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
-        self._work = submit(self._generate_all(prompts, sampling, group_size))
+        self._submit, self._work = submit, submit(self._generate_all(prompts, sampling, group_size))
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
         """Waits for a group, and returns all completed groups, each with the index of its prompt.
@@ -303,7 +308,7 @@ class ServedGeneration:
             except queue.Empty:
                 # The pool detects a server that hangs, and an agent has a time limit; an environment has none.
                 if self._requests.are_in_progress or not isinstance(self._episodes, ServedEpisodes):
-                    mark_progress()
+                    self._submit(_mark_progress())
                 self._restart_failed()
                 if not found and not self._requests.pool.ready():
                     self._await_any()
