@@ -45,7 +45,7 @@ class Requests:
         max_in_flight: largest number of concurrent requests, over all generations.
         seconds: timeout of a request. The server is then told to abort it and to return the tokens so far; the rest is
             requested again, as often as necessary. The time includes waiting in the server's queue, so a timeout is not
-            a failure; a partial response that is not returned is one.
+            a failure; a partial response that is not returned is one, and so is a time in which no request got a token.
         parsers: the servers' parsers of answers to agents.
         takes_schemas: whether the servers can sample JSON of a schema.
     """
@@ -66,6 +66,7 @@ class Requests:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._last_tokens = 0.0  # when the tokens of a request last came
         self._episodes: dict[int, ServedEpisodes | AgentEpisodes] = {}  # by the id of the environment or agent
 
     async def idle_seconds(self) -> float:
@@ -190,6 +191,11 @@ class Requests:
                     is_late = time.monotonic() - began >= self._seconds
                     if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
                         raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
+                    if is_late and self._last_tokens < began:
+                        raise ServerError(
+                            f"{server.client.url} is healthy, but sampled no token of any request in "
+                            f"{self._seconds:g} s (request_seconds)"
+                        )
                     continue
                 except ServerError as error:
                     if error.is_rejected:
@@ -233,6 +239,8 @@ class Requests:
                 if len(more.tokens) > limit:
                     raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
                 server.num_removals = 0
+                if len(more.tokens):
+                    self._last_tokens = time.monotonic()
                 return more
             raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
