@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from megatron_sspo.processes import agree
+from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.board import ControlStore, RanksStatus
+from megatron_sspo.processes.pulse import Pulse
 
 HUNG = 87  # exit code of a run that hangs
 _FAILED = 2  # exit code of a rank that ends because another rank has failed
@@ -71,6 +72,11 @@ class Ranks:
         places = agree.all_gather_objects((socket.gethostname(), os.getpid()))
         return cls(rank=rank, hosts=tuple(host for host, _ in places), pids=tuple(pid for _, pid in places))
 
+    @classmethod
+    def alone(cls, rank: int) -> "Ranks":
+        """Returns the place of a rank that does not know the others."""
+        return cls(rank=rank, hosts=("",) * rank + (socket.gethostname(),), pids=(0,) * rank + (os.getpid(),))
+
     def others_on_this_host(self) -> list[int]:
         """Returns the other ranks of this rank's host."""
         mine = self.hosts[self.rank]
@@ -92,6 +98,9 @@ class Watchdog:
     once and the process is continued, so that the run can still save a checkpoint.
 
     If this context ends by an exception, the other ranks receive the reason and end too.
+
+    A call of C code that keeps Python's lock stops the thread, too. The other ranks then end the run; where there are
+    none, or all are in such a call, `Pulse` does.
 
     Args:
         ranks: the place of this process among the ranks of the run.
@@ -137,6 +146,16 @@ class Watchdog:
         # The C handler writes a signal's number at once; the Python handler runs only when a collective returns.
         signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_wakeup)
+        grace = 0.0 if self._store is None else 2 * _SHUTDOWN_SECONDS  # the other ranks know more, so they go first
+        self._pulse = Pulse(
+            self._wakeup,
+            log=self._log,
+            what=f"rank {self._ranks.rank} (process {os.getpid()} on {socket.gethostname()})",
+            timeout=self._timeout + grace,
+            stop_timeout=self._stop_timeout + grace,
+            reports=local.report_descriptor(),
+            exit_code=HUNG,
+        )
         for thread in self._threads:
             thread.start()
         return self
@@ -149,6 +168,7 @@ class Watchdog:
             self._store.end("failed", f"rank {self._ranks.rank} failed ({type(error).__name__}: {error})")
         for thread in self._threads:
             thread.join(5.0)
+        self._pulse.close()
         if not self._threads[0].is_alive():  # otherwise the thread could read another file with the same descriptor
             os.close(self._wakeup)
             os.close(self._wakeup_writer)
@@ -170,6 +190,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._is_closed.wait(_CHECK_SECONDS):
+            self._pulse.beat()
             self._skip_suspension()
             self._read_signals()
             self._check_main_thread()
@@ -289,6 +310,7 @@ class Watchdog:
 
     def _end(self, kind: str, why: str) -> None:
         """Ends this process; the rank that found the reason first waits until the others have written their stacks."""
+        self._pulse.close()
         if kind == "failed":
             time.sleep(_GRACE_SECONDS)
             self._log_line(f"rank {self._ranks.rank} ends, because {why}")

@@ -175,3 +175,36 @@ def test_a_reason_that_is_not_utf_8_reaches_the_other_ranks(tmp_path: Path) -> N
     with ranks("fail_with_a_path", tmp_path / "log.txt", timeout=1000) as processes:
         (code, _, err), _ = ends(processes)
     assert code == 2 and r"rank 1 failed (ValueError: \udcff cannot be read)" in err
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_call_of_c_code_that_keeps_pythons_lock_is_ended(tmp_path: Path, is_asked: bool) -> None:
+    """No thread of the process runs, so that of the watchdog does not either."""
+    log = tmp_path / "log.txt"
+    timeout, stop_timeout = (1000, 4) if is_asked else (4, 1000)
+    with ranks("keep_the_lock", log, timeout=timeout, stop_timeout=stop_timeout, count=1) as processes:
+        time.sleep(1)
+        if is_asked:
+            processes[0].send_signal(signal.SIGTERM)
+        code, _, err = ends(processes)[0]
+    assert code == -signal.SIGKILL
+    assert "no Python thread of rank 0" in err and "no Python thread of rank 0" in log.read_text()
+    assert "in keep_the_lock" in err  # the stack
+
+
+def test_a_rank_that_keeps_pythons_lock_is_ended_with_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("keep_the_lock_on_rank_0", log, timeout=3) as processes:
+        found = ends(processes)
+    assert found[1][0] == HUNG and found[0][0] == -signal.SIGKILL, found
+    assert "no rank has made progress" in log.read_text() and "in keep_the_lock" in found[0][2]
+
+
+def test_the_time_in_which_a_process_is_stopped_alone_does_not_count(tmp_path: Path) -> None:
+    with ranks("work_until_asked", tmp_path / "log.txt", timeout=4, count=1) as processes:
+        processes[0].send_signal(signal.SIGSTOP)
+        time.sleep(7)
+        processes[0].send_signal(signal.SIGCONT)
+        time.sleep(1)
+        processes[0].send_signal(signal.SIGTERM)
+        assert ends(processes)[0][0] == 0

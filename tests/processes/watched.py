@@ -1,5 +1,6 @@
 """One rank of a small job under a watchdog: `python watched.py SCENARIO LOG TIMEOUT STOP_TIMEOUT`."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -29,6 +30,19 @@ def sleep_on_rank_1() -> None:
 
 def sleep() -> None:
     time.sleep(1000)
+
+
+def keep_the_lock() -> None:
+    """Waits in C code without giving back Python's lock, so that no thread runs."""
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # no signal interrupts it, unlike a sleep
+
+
+def keep_the_lock_on_rank_0() -> None:
+    if rank == 0:
+        keep_the_lock()
+    agree.barrier()
 
 
 def fail_on_rank_1() -> None:

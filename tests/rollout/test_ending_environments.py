@@ -63,11 +63,22 @@ class Stuck(Ending):
         self.is_over.wait()
 
 
-@pytest.mark.parametrize("num_requests", [0, 1])
-def test_a_stuck_environment_is_no_progress(monkeypatch, submit, num_requests):
+class Blocking(Stuck):
+    """An environment that blocks the thread of the engine's loop, where it must return at once."""
+
+    def open(self, prompt):
+        self.is_over.wait()
+        return self
+
+    def observe(self, response):
+        return None
+
+
+@pytest.mark.parametrize(("kind", "num_requests"), [(Stuck, 0), (Stuck, 1), (Blocking, 1)])
+def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_requests):
     """The watchdog then ends the run. While servers work, it is progress that the pool watches."""
-    stuck, marks = Stuck(), []
-    monkeypatch.setattr(generation, "mark_progress", lambda: marks.append(1))
+    stuck, marks = kind(), []
+    monkeypatch.setattr(generation, "mark_progress", lambda: marks.append(stuck.is_over.is_set()))
     monkeypatch.setattr(generation, "_POLL_SECONDS", 0.05)
     requests = generation.Requests(None, None, None, max_in_flight=1, seconds=1.0)
     requests._num_in_progress = num_requests
@@ -91,7 +102,7 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, num_requests):
     )
     threading.Timer(0.5, stuck.is_over.set).start()
     ((number, _),) = pending.wait()
-    assert number == 0 and bool(marks) == bool(num_requests)
+    assert number == 0 and (False in marks) == (kind is Stuck and bool(num_requests))
 
 
 def test_a_stuck_environment_does_not_keep_a_loop_from_its_end(submit):

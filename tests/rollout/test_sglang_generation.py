@@ -7,6 +7,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.requests import generation as sglang_generation
+from megatron_sspo.rollout.requests.format import PartialResponse
 from megatron_sspo.rollout.requests.generation import Requests
 from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
@@ -49,3 +50,36 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         asyncio.run(respond())
     assert asked.count("/generate") == sglang_generation._MAX_FAILURES
     assert "/abort_request" in asked and "/health_generate" in asked
+
+
+def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
+    """Covers a server that returns each request without a token when its time is over: it would go on without end."""
+    monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(sglang_generation, "_MAX_PAUSE", 0.001)
+    asked = []
+
+    async def answer(path, content, *, seconds):
+        asked.append(path)
+        await asyncio.sleep(0.06 if path == "/generate" else 0.0)
+        return {}
+
+    async def respond():
+        client = SimpleNamespace(url="http://a", post=answer, is_healthy=lambda seconds: asyncio.sleep(0, True))
+        pool = ServerPool(
+            [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
+        )
+        pool.version = 0
+        format = SimpleNamespace(
+            to_request=lambda *_, id, schema: {"rid": id, "sampling_params": {"max_new_tokens": 4}},
+            parse=lambda _: PartialResponse(),
+        )
+        requests = Requests(pool, format, None, max_in_flight=1, seconds=0.05)
+        await asyncio.wait_for(
+            requests.generate_response(Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0), 10
+        )
+
+    with pytest.raises(
+        UserError, match=r"no server answers prompt first; .* sampled no token of any request in 0.05 s"
+    ):
+        asyncio.run(respond())
+    assert asked.count("/generate") == sglang_generation._MAX_FAILURES

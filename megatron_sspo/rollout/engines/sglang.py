@@ -325,7 +325,7 @@ class SGLangEngine:
         future = self._submit(work)
         try:
             while not concurrent.futures.wait([future], timeout=_RESTART_POLL_SECONDS).done:
-                mark_progress()  # the coroutine has a timeout of its own
+                self._loop.call_soon_threadsafe(mark_progress)  # the coroutine has a timeout, if its thread runs
                 if restart_failed:
                     self._restart_failed()
             return future.result()

@@ -45,7 +45,7 @@ class Requests:
         max_in_flight: largest number of concurrent requests, over all generations.
         seconds: timeout of a request. The server is then told to abort it and to return the tokens so far; the rest is
             requested again, as often as necessary. The time includes waiting in the server's queue, so a timeout is not
-            a failure; a partial response that is not returned is one.
+            a failure; a partial response that is not returned is one, and so is a time in which no request got a token.
         parsers: the servers' parsers of answers to agents.
         takes_schemas: whether the servers can sample JSON of a schema.
     """
@@ -66,6 +66,7 @@ class Requests:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
+        self._last_tokens = 0.0  # when the tokens of a request last came
         self._episodes: dict[int, ServedEpisodes | AgentEpisodes] = {}  # by the id of the environment or agent
 
     async def idle_seconds(self) -> float:
@@ -190,6 +191,11 @@ class Requests:
                     is_late = time.monotonic() - began >= self._seconds
                     if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
                         raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
+                    if is_late and self._last_tokens < began:
+                        raise ServerError(
+                            f"{server.client.url} is healthy, but sampled no token of any request in "
+                            f"{self._seconds:g} s (request_seconds)"
+                        )
                     continue
                 except ServerError as error:
                     if error.is_rejected:
@@ -233,6 +239,8 @@ class Requests:
                 if len(more.tokens) > limit:
                     raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
                 server.num_removals = 0
+                if len(more.tokens):
+                    self._last_tokens = time.monotonic()
                 return more
             raise ServerError(f"{server.client.url} was removed from the pool")
         except (ServerError, asyncio.CancelledError):
@@ -253,6 +261,11 @@ class Requests:
         for target in self.pool.up() if self._router else [server]:
             if target.is_up:
                 self.pool.run_in_background(abort(target.client))
+
+
+async def _mark_progress() -> None:
+    """Counts as progress, unless an environment blocks the engine's thread, where all timeouts are."""
+    mark_progress()
 
 
 class ServedGeneration:
@@ -285,7 +298,7 @@ class ServedGeneration:
         self._restart_failed, self._await_any = restart_failed, await_any
         self._num_left = len(prompts)
         self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
-        self._work = submit(self._generate_all(prompts, sampling, group_size))
+        self._submit, self._work = submit, submit(self._generate_all(prompts, sampling, group_size))
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
         """Waits for a group, and returns all completed groups, each with the index of its prompt.
@@ -303,7 +316,7 @@ class ServedGeneration:
             except queue.Empty:
                 # The pool detects a server that hangs, and an agent has a time limit; an environment has none.
                 if self._requests.are_in_progress or not isinstance(self._episodes, ServedEpisodes):
-                    mark_progress()
+                    self._submit(_mark_progress())
                 self._restart_failed()
                 if not found and not self._requests.pool.ready():
                     self._await_any()
