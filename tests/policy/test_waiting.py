@@ -29,7 +29,7 @@ def start(scenario: str, log: Path, rank: int, port: int) -> "subprocess.Popen[s
 
 @pytest.mark.parametrize("scenario", ["start", "end"])
 def test_a_rank_that_waits_alone_ends(scenario: str, tmp_path: Path) -> None:
-    """At the start the other rank has only connected; at the end it has not come to the last barrier."""
+    """Covers a start to which the other rank has only connected, and an end whose last barrier it has not reached."""
     port, log, kept = free_port(), tmp_path / "log.txt", []
     started = [start(scenario, log, 0, port)]
     try:
