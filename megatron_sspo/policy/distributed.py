@@ -27,6 +27,8 @@ _LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ende
 def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> Iterator[tuple[torch.device, Watchdog]]:
     """Joins a run's process group and watches it: `initialize`, a watchdog, `shutdown` after a clean end. A collective.
 
+    Before the ranks know each other, and after they have parted, each watches itself alone.
+
     Args:
         log: the run's log file, for the stacks of a hang.
         report: see `Watchdog`.
@@ -34,20 +36,29 @@ def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> It
     Raises:
         UserError: another process has ended, so that a collective failed.
     """
-    device = initialize(run.parallel, run.seed, timeout=run.distributed_timeout)
-    watchdog = Watchdog(
-        Ranks.gather(dist.get_rank()),
-        ControlStore() if dist.get_world_size() > 1 else None,
-        log=log,
-        timeout=run.distributed_timeout,
-        stop_timeout=run.stop_timeout,
-        signals=stop.SIGNALS,
-        report=report,
-    )
+
+    def watchdog_of(ranks: Ranks, store: ControlStore | None) -> Watchdog:
+        return Watchdog(
+            ranks,
+            store,
+            log=log,
+            timeout=run.distributed_timeout,
+            stop_timeout=run.stop_timeout,
+            signals=stop.SIGNALS,
+            report=report,
+        )
+
+    rank, device, store = _join(run.parallel, run.distributed_timeout)
     try:
+        with watchdog_of(Ranks.alone(rank), None):
+            _make_groups(run.parallel, run.seed, rank, device, store)
+            watchdog = watchdog_of(Ranks.gather(rank), ControlStore() if dist.get_world_size() > 1 else None)
         with watchdog:
             yield device, watchdog
             agree.barrier()  # a rank that ends long before rank 0 has cleaned up makes srun --wait kill the others
+        with watchdog_of(Ranks.alone(rank), None):
+            agree.barrier()  # from here on no rank's watchdog uses the store, which ends with rank 0
+            shutdown()
     except RuntimeError as error:
         if not agree.is_broken_connection(error):
             raise
@@ -56,8 +67,6 @@ def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> It
             "another process of the run has ended, and the connection to it broke: see the log of that process for "
             "the cause, then continue with --resume"
         ) from error
-    agree.barrier()  # from here on no rank's watchdog uses the store, which ends with rank 0
-    shutdown()
 
 
 def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> torch.device:
@@ -74,6 +83,16 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
         UserError: the number of processes is not what the layout needs, they do not all join in time, or there is no
             GPU for this one.
     """
+    rank, device, store = _join(parallel, timeout)
+    _make_groups(parallel, seed, rank, device, store)
+    return device
+
+
+def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
+    """Returns this process's rank, device, and the store through which all have found each other.
+
+    The store is None if the process group exists already.
+    """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
         raise UserError(
@@ -82,14 +101,20 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
             "change parallel.* or the launcher"
         )
     device = local_device()
-    on_cuda = device.type == "cuda"
-    if on_cuda:
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        store = rendezvous_store(rank, world_size, timeout)
-        backend = "nccl" if on_cuda else "gloo"
+    return rank, device, None if dist.is_initialized() else rendezvous_store(rank, world_size, timeout)
+
+
+def _make_groups(parallel: Parallel, seed: int, rank: int, device: torch.device, store: Any) -> None:
+    """Makes the process groups. A collective, without a timeout of its own."""
+    if store is not None:
         dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world_size, timeout=agree.COLLECTIVE_TIMEOUT
+            "nccl" if device.type == "cuda" else "gloo",
+            store=store,
+            rank=rank,
+            world_size=parallel.num_processes,
+            timeout=agree.COLLECTIVE_TIMEOUT,
         )
         agree.make_control_group()
     parallel_state.initialize_model_parallel(
@@ -102,7 +127,6 @@ def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> tor
         distributed_timeout_minutes=round(agree.COLLECTIVE_TIMEOUT.total_seconds() / 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed + 1, force_reset_rng=True)
-    return device
 
 
 def rendezvous_store(rank: int, world_size: int, timeout: float) -> Any:

@@ -1,0 +1,47 @@
+"""A rank that stops to answer while the process group begins or ends does not keep the others waiting without end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from megatron_sspo.processes.ports import free_port
+from megatron_sspo.processes.watchdog import HUNG
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).with_name("waiting.py")
+
+
+def start(scenario: str, log: Path, rank: int, port: int) -> "subprocess.Popen[str]":
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), scenario, str(log)],
+        env={**os.environ, **place, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("scenario", ["start", "end"])
+def test_a_rank_that_waits_alone_ends(scenario: str, tmp_path: Path) -> None:
+    """Covers a start to which the other rank has only connected, and an end whose last barrier it has not reached."""
+    port, log, kept = free_port(), tmp_path / "log.txt", []
+    started = [start(scenario, log, 0, port)]
+    try:
+        if scenario == "start":
+            kept.append(dist.TCPStore("127.0.0.1", port, 2, is_master=False))
+        else:
+            started.append(start(scenario, log, 1, port))
+        out, err = started[0].communicate(timeout=90)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert started[0].returncode == HUNG, (started[0].returncode, out, err)
+    assert f"REPORT {HUNG} the run hangs: no rank has made progress for 3 s" in out
+    assert "--- stack of rank 0" in log.read_text()
