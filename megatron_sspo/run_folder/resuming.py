@@ -16,7 +16,10 @@ from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.weights.family import load_family
 
 _LAYOUT = "the layout is "
-_RESHARDED = "; model and optimizer are resharded, and random states are seeded anew"
+_EFFECTS = {  # of a difference, by the beginning of its line
+    _LAYOUT: "; model and optimizer are resharded, and random states are seeded anew",
+    "warm_start": "; a run that is resumed has no warm start any more",
+}
 _NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
 
 
@@ -100,8 +103,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of `differences` for a run that is resumed, with the effect of another layout."""
-    return [line + (_RESHARDED if line.startswith(_LAYOUT) else "") for line in differences(before, now)]
+    """Returns the lines of `differences` for a run that is resumed, with what becomes of the layout and the warm start."""
+    return [
+        line + next((effect for start, effect in _EFFECTS.items() if line.startswith(start)), "")
+        for line in differences(before, now)
+    ]
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:

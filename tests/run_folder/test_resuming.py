@@ -1,0 +1,10 @@
+"""The lines about a configuration that differs from that of the checkpoint."""
+
+from megatron_sspo.run_folder.resuming import changes_of_resumed
+
+
+def test_a_warm_start_that_is_added_is_not_carried_out() -> None:
+    before = {"warm_start": None, "num_updates": 3}
+    lines = changes_of_resumed(before, {"warm_start": {"updates": 2}, "num_updates": 4})
+    assert lines[0].startswith("warm_start") and lines[0].endswith("; a run that is resumed has no warm start any more")
+    assert lines[1:] == ["num_updates is 4, and was 3"]
