@@ -103,7 +103,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of `differences` for a run that is resumed, with what becomes of the layout and the warm start."""
+    """Returns the lines of `differences` for a resumed run, with what becomes of the layout and the warm start."""
     return [
         line + next((effect for start, effect in _EFFECTS.items() if line.startswith(start)), "")
         for line in differences(before, now)
