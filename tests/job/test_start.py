@@ -28,6 +28,7 @@ def test_servers_have_released_their_memory_before_the_trainer_needs_it(monkeypa
     monkeypatch.setattr(module, "open_engine", lambda *_: engine)
     job = MagicMock(_newest=newest, _warm_start=note("warm start"))
     job.run.parallel.num_processes = 1
+    job._restore = lambda checkpoint: Job._restore(job, checkpoint)
     job.policy.load_resharded = job.policy.load = note("load")
     with ExitStack() as stack:
         Job._start(job, stack)
