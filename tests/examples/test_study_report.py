@@ -17,6 +17,7 @@ from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
 from examples.study.figures import DRAWINGS, draw
 from examples.study.forms import GATES, HARD, SOFT
 from examples.study.grid import (
+    BEYOND,
     CORE,
     MILD,
     NO_GATE,
@@ -250,6 +251,12 @@ def test_lr_is_the_largest_mean_area(tmp_path) -> None:
 def test_lr_at_an_end_of_the_list(tmp_path, best) -> None:
     text = str(search.section(search_rows(best).read(tmp_path)))
     assert "has to be extended" in text
+
+
+def test_lr_at_the_end_of_a_list_that_was_extended(tmp_path) -> None:
+    files = search_rows(RATE / 10).add("AtanLog", 0.95, sweep="search", mu=1, lr=min(BEYOND.values()), seeds=3)
+    text = str(search.section(files.read(tmp_path)))
+    assert "was extended once" in text and "has to be" not in text
 
 
 def test_runs_at_another_rate_are_named(tmp_path) -> None:

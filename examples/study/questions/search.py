@@ -2,6 +2,7 @@
 
 from examples.study.comparisons import NOT_RUN
 from examples.study.data import SEARCH, SUMS, Study, same_rate
+from examples.study.grid import BEYOND
 from examples.study.statistics import mean
 from examples.study.text import Section, interval, table
 
@@ -37,7 +38,10 @@ def _at_an_end(study: Study, recipe: str) -> str:
     chosen = study.base_rates.get(recipe)
     if chosen is None or chosen not in rates[:1] + rates[-1:]:
         return ""
-    return f"lr\\* = {chosen:.3g} of {recipe} is at an end of the list: the list has to be extended by one value."
+    end = f"lr\\* = {chosen:.3g} of {recipe} is at an end of the list"
+    if any(same_rate(chosen, added) for added in BEYOND.values()):
+        return f"{end}, which was extended once: what is beyond it was not searched."
+    return f"{end}: the list has to be extended by one value."
 
 
 def _other_rates(study: Study, recipe: str) -> str:
