@@ -37,16 +37,16 @@ def test_every_sequence_once_within_the_limit_and_parts_within_groups(groups, ra
     groups = groups_of(*groups)
     packing = Packing(num_ranks=ranks, max_tokens=cap + 3, section_multiple=section_multiple, multiple_of=2)
     plan = packing.plan(groups, share_prompts=share)
-    assert sorted(i for rank in flat(plan) for part in rank for i in part) == [i for g in groups for i in g.numbers]
+    assert sorted(i for rank in flat(plan) for part in rank for i in part) == [i for g in groups for i in g.indices]
     assert len(plan) == ranks and len({len(of_rank) for of_rank in plan}) == 1 and len(plan[0]) % 2 == 0
-    owner = {number: group for group in groups for number in group.numbers}
+    owner = {index: group for group in groups for index in group.indices}
     for parts in (parts for of_rank in plan for parts in of_rank):
         tokens = 0
         for part in parts:
             assert len({id(owner[i]) for i in part}) == 1
             assert len(part) == 1 or owner[part[0]].prompt > 1
             group = owner[part[0]]
-            tokens += packing.part_tokens(group.prompt, [group.responses[i - group.numbers[0]] for i in part])
+            tokens += packing.part_tokens(group.prompt, [group.responses[i - group.indices[0]] for i in part])
         assert tokens <= cap + 3
     assert packing.plan(groups, share_prompts=share) == plan
 
