@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron_sspo.agent.protocol import Agent
-from megatron_sspo.processes.tasks import cancel_all_others
+from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.types import Endpoint, Prompt
 
 _CLOSE_SECONDS = 10.0

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.requests import generation
 from megatron_sspo.rollout.requests.episodes import ServedEpisodes

@@ -8,9 +8,9 @@ from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.protocol import reward_parts
+from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session

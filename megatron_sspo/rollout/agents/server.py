@@ -7,8 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
+from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal

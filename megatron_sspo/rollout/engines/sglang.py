@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from megatron_sspo.agent.agents import Agents
+from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.tasks import cancel_all_others
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.engine import Generation, RolloutEngine
 from megatron_sspo.rollout.requests.agents import Parsers

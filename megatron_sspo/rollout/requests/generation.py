@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
+from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.tasks import cancel
 from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.engine import NeedsWeights
