@@ -25,9 +25,7 @@ class Microbatch:
 
     tokens: torch.Tensor  # [T/C] int64
     position_ids: torch.Tensor  # [T/C] int64, from 0 in each sequence
-    cu_seqlens: (
-        torch.Tensor
-    )  # [borders] int32: the borders of the row's sections before the split, that of padding included
+    cu_seqlens: torch.Tensor  # [borders] int32: borders of the row's sections before the split, with that of padding
     longest: int  # tokens of the longest section, before the split
     response_rows: torch.Tensor  # [r] int64: positions in `tokens` whose next token is a response token
     response_tokens: torch.Tensor  # [r] int64: those next tokens

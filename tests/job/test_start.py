@@ -11,7 +11,7 @@ from megatron_sspo.job.job import Job
 
 OPENED = (
     *("open_reward", "open_rewards", "open_environment", "open_environments", "RolloutCycles", "Evaluations"),
-    *("check_updates", "agree"),
+    *("check_updates", "agree", "unread_settings"),
 )
 
 
