@@ -28,7 +28,7 @@ def free_memory() -> int:
 
 
 def _free_in(folder: Path) -> list[int]:
-    """Returns what is free in a group; a large number if it has no limit, or is none."""
+    """Returns the free bytes of a group; a large number if it has no limit, or the folder is no control group."""
     found = [2**63]
     for limit, usage, reclaimable in _NAMES:
         with contextlib.suppress(OSError, ValueError):  # "max" is no number

@@ -59,7 +59,7 @@ class Pulse:
         passed = [theirs, signals, *([reports] if reports is not None else [])]
         numbers = (os.getpid(), theirs, signals, -1 if reports is None else reports, exit_code, timeout, stop_timeout)
         try:
-            subprocess.Popen(
+            self._program = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, str(log), what, *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -75,8 +75,14 @@ class Pulse:
             os.write(self._ours, b".")
 
     def close(self) -> None:
-        """Ends the program. A second call does nothing."""
+        """Ends the program. A second call does nothing.
+
+        The end of the pipe would not end it: a forked child may have a copy of this process's end. The program would
+        then take the silence for a hang.
+        """
         if self._ours >= 0:
+            self._program.kill()
+            self._program.wait()
             os.close(self._ours)
             self._ours = -1
             faulthandler.unregister(_DUMP_SIGNAL)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.cases import is_other_case, read_cases
+from megatron_sspo.reward.answers.choices import compare_choices
 from megatron_sspo.reward.answers.matrix import as_list, read_components, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
@@ -14,8 +15,8 @@ from megatron_sspo.reward.answers.names import (
     read_far,
     read_inequality,
     read_names,
-    respell_constants,
     strip_name,
+    without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
@@ -46,32 +47,11 @@ _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
-_LETTER_OF_CHOICE = re.compile(r"\(?([A-J])\)?")
-_SMALL_LETTER_OF_CHOICE = re.compile(r"\(?([a-j])\)?")
-_LETTERS_OF_CHOICES = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\([A-J]\)|[A-J]))+")
-_CHOICE_WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
-_CHOICE = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
-_REJECTED_CHOICE = re.compile(
-    r"\(?[A-Ja-j](?:\)|[.:])?\s+(?:is|was)(?:n't|\s+(?:not|never|no|false|wrong|incorrect))\b", re.IGNORECASE
-)
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
 _ALL_BUT = re.compile(
     r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\\{|"
     r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\\})?"
 )
-# for all integers k; k \\in \\mathbb{Z}
-_PARAMETER = re.compile(
-    r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
-    r"(?:([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
-)
-# for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
-_ARGUMENT = re.compile(
-    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
-    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
-)
-_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
-_SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
-_FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
@@ -106,7 +86,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if normalize(gold) == normalize(answer):
         return True
-    gold, answer = _without_parameters(gold, answer)
+    gold, answer = without_parameters(gold, answer)
     if (gold_number := read_number(gold)) and (number := read_number(answer)):
         return gold_number.equals(number)
     dates = read_date(gold), read_date(answer)
@@ -146,21 +126,11 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if _NAMED_OPPOSITE.match(answer):
             return False
         return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
-    if _LETTER_OF_CHOICE.fullmatch(gold):
-        if _REJECTED_CHOICE.match(answer):
-            return False
-        if choice := _CHOICE.match(answer) or _SMALL_LETTER_OF_CHOICE.fullmatch(answer):
-            return choice[1].upper() == gold.strip("()")
-    elif (choice := _CHOICE_WITH_TEXT.match(gold)) and gold != answer:
-        own = _CHOICE_WITH_TEXT.match(answer) or _LETTER_OF_CHOICE.fullmatch(answer)
-        if own and own[1] != choice[1]:
-            return False
-        rest, gold_rest = answer[own.end() :] if own else answer, gold[choice.end() :]
-        if _CHOICE_WITH_TEXT.match(gold_rest):
-            return False
-        return _compare_lists(gold_rest, rest, formulas) if rest else True
-    if _LETTERS_OF_CHOICES.fullmatch(gold) and _LETTERS_OF_CHOICES.fullmatch(answer):
-        return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
+    choice = compare_choices(gold, answer)
+    if isinstance(choice, bool):
+        return choice
+    if choice is not None:
+        return _compare_lists(*choice, formulas)
     cases = read_cases(gold), read_cases(answer)
     if cases[0] and cases[1]:
         return _compare_cases(cases[0], cases[1], formulas)
@@ -323,38 +293,6 @@ def _read_counts(items: list[str]) -> dict[str, Fraction]:
             return {}
         found[noun[1].lower()] = number.value
     return found if len(found) == len(items) > 1 else {}
-
-
-def _without_parameters(gold: str, answer: str) -> tuple[str, str]:
-    """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
-    if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
-        gold, answer = _INDEX.sub("", gold), _INDEX.sub("", answer)
-    if "=" in gold and "=" in answer:
-        gold, answer = _ARGUMENT.sub("", gold), _ARGUMENT.sub("", answer)
-    functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
-    if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
-        answer = _with_letter(answer, functions[1][2], functions[0][2])
-    answer = respell_constants(gold, answer)
-    stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
-    letters = [match and (match[1] or match[2]) for match in (stated, found)]
-    bare_gold, bare_answer = (
-        text[: match.start()] if match else text for text, match in ((gold, stated), (answer, found))
-    )
-    if not bare_gold or not bare_answer:
-        return gold, answer
-    own = letters_of(bare_answer) - letters_of(bare_gold)
-    if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
-        letters[1] = min(own)
-    if letters[0] and letters[1]:
-        bare_answer = _with_letter(bare_answer, letters[1], letters[0])
-    return bare_gold, bare_answer
-
-
-def _with_letter(text: str, letter: str, other: str) -> str:
-    """Returns a text with another letter for a variable, unless that letter is in it already."""
-    if letter == other or other in letters_of(text):
-        return text
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def _as_union(text: str) -> str:

@@ -3,31 +3,18 @@
 import functools
 from fractions import Fraction
 
-_POWERS_OF_TEN = {
-    "tera": 12,
-    "giga": 9,
-    "mega": 6,
-    "kilo": 3,
-    "hecto": 2,
-    "deci": -1,
-    "centi": -2,
-    "milli": -3,
-    "micro": -6,
-    "nano": -9,
-    "pico": -12,
-}
-_LETTERS = {
-    "tera": "T",
-    "giga": "G",
-    "mega": "M",
-    "kilo": "k",
-    "hecto": "h",
-    "deci": "d",
-    "centi": "c",
-    "milli": "m",
-} | {
-    "nano": "n",
-    "pico": "p",
+_PREFIXES = {  # the letter and the power of ten; "micro" has no ASCII letter
+    "tera": ("T", 12),
+    "giga": ("G", 9),
+    "mega": ("M", 6),
+    "kilo": ("k", 3),
+    "hecto": ("h", 2),
+    "deci": ("d", -1),
+    "centi": ("c", -2),
+    "milli": ("m", -3),
+    "micro": ("micro", -6),
+    "nano": ("n", -9),
+    "pico": ("p", -12),
 }
 # Units that take prefixes: their names, their symbols, and the letters of prefixes with which a symbol is no product of
 # letters. "kT" and "pV" are.
@@ -136,12 +123,10 @@ def _read_table() -> dict[str, str]:
     found: dict[str, str] = {}
     for unit, (names, symbols, letters) in _PREFIXED.items():
         found |= dict.fromkeys((*names.split(), *symbols.split()), unit)
-        for prefix in _POWERS_OF_TEN:
+        for prefix, (letter, _) in _PREFIXES.items():
             spellings = [prefix + name for name in names.split() if len(name) > 3]
-            if prefix == "micro":
-                spellings += ["micro" + symbol for symbol in symbols.split()]
-            elif _LETTERS[prefix] in letters:
-                spellings += [_LETTERS[prefix] + symbol for symbol in symbols.split()]
+            if letter == "micro" or letter in letters:
+                spellings += [letter + symbol for symbol in symbols.split()]
             found |= dict.fromkeys(spellings, prefix + unit)
     return found | {name: unit for unit, names in _OTHERS.items() for name in names.split()}
 
@@ -184,7 +169,7 @@ def _measure(units: str) -> tuple[Fraction, frozenset[tuple[str, int]]]:
 
 
 def _size_of(name: str) -> tuple[Fraction, str]:
-    for prefix, power in _POWERS_OF_TEN.items():
+    for prefix, (_, power) in _PREFIXES.items():
         if name.startswith(prefix) and name.removeprefix(prefix) in _PREFIXED:
             size, base = _size_of(name.removeprefix(prefix))
             return size * Fraction(10) ** power, base

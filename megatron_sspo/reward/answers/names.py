@@ -1,4 +1,7 @@
-"""Reads names before values: `x = 3`, `P = (1, 2)`, `\\angle ABC = 60`, `NO : BO = 1 : \\sqrt{6}`, "Area = 12"."""
+"""Reads names before values: `x = 3`, `P = (1, 2)`, `\\angle ABC = 60`, `NO : BO = 1 : \\sqrt{6}`, "Area = 12".
+
+Parameters are names, too: `x = \\pi + 2k\\pi, k \\in \\mathbb{Z}` is the same with n.
+"""
 
 import re
 from dataclasses import dataclass
@@ -40,6 +43,20 @@ _ABSOLUTE = re.compile(r"\|([A-Za-z])(?:([-+])([0-9.]+))?\|")  # |x-3|
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{])")
 _POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
+
+# for all integers k; k \\in \\mathbb{Z}
+_PARAMETER = re.compile(
+    r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
+    r"(?:([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
+)
+# for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
+_ANY_ARGUMENT = re.compile(
+    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
+    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
+)
+_ANY_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
+_SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
+_FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +213,7 @@ def _read_both(first: str, second: str) -> tuple[str, str] | None:
     return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
 
 
-def respell_constants(gold: str, answer: str) -> str:
+def _respell_constants(gold: str, answer: str) -> str:
     """Returns the answer with the gold answer's letters for constants: `y = Ce^x` and `y = C_1e^x` are one solution.
 
     The gold answer has to be a function with C, c, or these with an index.
@@ -208,6 +225,38 @@ def respell_constants(gold: str, answer: str) -> str:
         return answer
     spellings = dict(zip(others, constants, strict=True))
     return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
+
+
+def without_parameters(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
+    if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
+        gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
+    if "=" in gold and "=" in answer:
+        gold, answer = _ANY_ARGUMENT.sub("", gold), _ANY_ARGUMENT.sub("", answer)
+    functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
+    if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
+        answer = _with_letter(answer, functions[1][2], functions[0][2])
+    answer = _respell_constants(gold, answer)
+    stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
+    letters = [match and (match[1] or match[2]) for match in (stated, found)]
+    bare_gold, bare_answer = (
+        text[: match.start()] if match else text for text, match in ((gold, stated), (answer, found))
+    )
+    if not bare_gold or not bare_answer:
+        return gold, answer
+    own = letters_of(bare_answer) - letters_of(bare_gold)
+    if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
+        letters[1] = min(own)
+    if letters[0] and letters[1]:
+        bare_answer = _with_letter(bare_answer, letters[1], letters[0])
+    return bare_gold, bare_answer
+
+
+def _with_letter(text: str, letter: str, other: str) -> str:
+    """Returns a text with another letter for a variable, unless that letter is in it already."""
+    if letter == other or other in letters_of(text):
+        return text
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def read_assignments(items: list[str]) -> dict[str, str] | None:

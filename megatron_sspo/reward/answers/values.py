@@ -104,7 +104,7 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}" if len(ratio) == 2 else text
             for ratio, text in zip(ratios, (gold, answer), strict=True)
         )
-    gold, answer = _in_one_measure(gold, answer)
+    gold, answer = _in_radians(gold, answer), _in_radians(answer, gold)
     gold_number = read_number(gold)
     answer_number = read_number(answer) or (_stated_number(answer, gold_number.unit) if gold_number else None)
     if gold_number and answer_number:
@@ -162,18 +162,12 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     return formulas.is_same(gold, side) if formulas else False
 
 
-def _in_one_measure(gold: str, answer: str) -> tuple[str, str]:
-    """Returns two angles of which one is in degrees both in radians if the other is a part of pi, and both as numbers.
-
-    60^\\circ is \\frac{\\pi}{3}, and 60.
-    """
-    degrees, other_degrees = _DEGREES.fullmatch(gold), _DEGREES.fullmatch(answer)
-    if degrees and not other_degrees:
-        return (rf"\frac{{({degrees[1]})\pi}}{{180}}", answer) if _PI.search(answer) else (gold, answer)
-    if other_degrees and not degrees:
-        angle = other_degrees[1]
-        return (gold, rf"\frac{{({angle})\pi}}{{180}}") if _PI.search(gold) else (gold, answer)
-    return gold, answer
+def _in_radians(text: str, other: str) -> str:
+    """Returns an angle in degrees in radians if the other text has pi: 60^\\circ is \\frac{\\pi}{3}."""
+    degrees = _DEGREES.fullmatch(text)
+    if degrees and _PI.search(other) and not _DEGREES.fullmatch(other):
+        return rf"\frac{{({degrees[1]})\pi}}{{180}}"
+    return text
 
 
 def _without_units(text: str) -> str:
