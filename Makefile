@@ -17,7 +17,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -118,14 +118,19 @@ check: install
 	$(BIN)/pyright
 
 test: install check-sandbox
-	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not long"
+	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not long"
 
 test-fast: install check-sandbox
-	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not long"
+	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not long"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang .venv-verifiers/installed
 	$(TEST) $(WORKERS) tests/sglang -m "not long"
+
+# Compares a trainer process on this machine's GPU with Transformers on its CPU, in an environment with CUDA:
+# make test-gpu PYTHON=...
+test-gpu:
+	$(PYTHON) -m pytest tests/gpu
 
 # Runs experiments on this machine with NeMo-Run.
 test-nemo-run: install install-nemo-run

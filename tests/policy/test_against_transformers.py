@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from naive import naive_reinforce, naive_sspo, reference_gradients
 from tiny_policy import TEMPERATURE, VOCAB_SIZE, log_probs, make_run, read_batch, reference
-from transformers.core_model_loading import revert_weight_conversion
 
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.names import logical_parameters
@@ -51,46 +51,11 @@ def gradients(policy):
     return {name: tensor.clone() for name, tensor in found.items()}
 
 
-def reference_gradients(model, loss):
-    loss.backward()
-    found = {}
-    for name, parameter in model.named_parameters():
-        found |= revert_weight_conversion(model, {name: parameter.grad})
-    return found
-
-
 def assert_same_gradients(found, expected):
     assert found.keys() == expected.keys()
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def naive_sspo(model, batch, on_policy=False):
-    """−(1/N) Σ_i Â_i (Π_t f(ρ_it; Â_i))^{1/|y_i|} with f(ρ) = exp(τ arctan(log ρ / τ)), the paper's formula.
-
-    An observation has ρ = 1 and f = 1, and does not count in |y_i|.
-    """
-    total, count = torch.zeros(()), 0
-    for group in batch:
-        for rollout in group.rollouts:
-            count += 1
-            if not len(rollout.tokens):
-                total = total - rollout.advantage
-                continue
-            now = log_probs(model, group.prompt, rollout)
-            old = now.detach() if on_policy else torch.tensor(rollout.old_log_probs)
-            tau = 0.2 if rollout.advantage > 0 else 0.3
-            gates = torch.exp(tau * torch.arctan(torch.log(torch.exp(now - old)) / tau))
-            total = total - rollout.advantage * torch.prod(gates) ** (1 / rollout.num_response_tokens)
-    return total / count
-
-
-def naive_reinforce(model, batch):
-    """−(1/N) Σ_i Â_i (1/|y_i|) Σ_t log π_θ(y_it)."""
-    rollouts = [(group.prompt, rollout) for group in batch for rollout in group.rollouts]
-    means = [r.advantage * log_probs(model, p, r).sum() / r.num_response_tokens for p, r in rollouts if len(r.tokens)]
-    return -sum(means) / len(rollouts)
 
 
 @every_kind
