@@ -36,7 +36,7 @@ class Segments:
         if (on_host < 0).any():
             raise ValueError(f"sequence lengths are not negative, and these are {on_host.tolist()}")
         on_host = on_host.long()
-        ids = torch.repeat_interleave(torch.arange(len(on_host)), on_host)
+        ids = torch.repeat_interleave(torch.arange(len(on_host), device="cpu"), on_host)
         return cls(ids.to(device), on_host.to(device))
 
     @property
