@@ -22,6 +22,7 @@ import log_probs
 import shared_prompts
 import torch
 
+from megatron_sspo.errors import first_line
 from megatron_sspo.memory.estimate import estimate
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize
@@ -29,6 +30,17 @@ from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
+
+
+def liger(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, None]:
+    """Computes the sum of log-probs with Liger's layer, which has no entropy."""
+    from liger_kernel.ops.fused_linear_cross_entropy import (  # pyright: ignore
+        LigerFusedLinearCrossEntropyFunction,
+    )
+
+    options = {"bias": None, "ce_weight": None, "ignore_index": -100, "lse_square_scale": 0.0, "label_smoothing": 0.0}
+    return -LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, *options.values(), "sum")[0], None
+
 
 GIGABYTE = 1e9
 WIDTHS = {
@@ -51,13 +63,12 @@ SHAPES = ("8,256,128", "8,512,512", "16,1024,256", "2,200,4096")  # G, P, R, as 
 HEAD_TOKENS = 4096
 PEAK_FLOPS = 989e12  # of an H100 or H200 in bfloat16, without sparsity
 LOGITS = {name: log_probs.FROM_LOGITS[name] for name in ("ours", "naive log_softmax", "megatron (no entropy)")}
-HEADS = {"ours": log_probs.ours_recompute, "ours, save": log_probs.ours_save, "naive": log_probs.naive_head}
-try:
-    import liger_kernel  # noqa: F401  # pyright: ignore
-
-    HEADS["liger"] = log_probs.liger
-except ImportError:
-    pass
+HEADS = {
+    "ours": log_probs.ours_recompute,
+    "ours, save": log_probs.ours_save,
+    "naive": log_probs.naive_head,
+    "liger (no entropy)": liger,
+}
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -129,12 +140,17 @@ def print_variants(
     times: dict[str, list[float]] = {name: [] for name in variants}
     peaks = {}
     for name, function in variants.items():
-        work(function)  # the first call compiles
+        try:
+            work(function)  # the first call compiles
+        except ImportError as error:
+            print(f"without {name}: {first_line(error)}")
+            del times[name]
+            continue
         before = torch.cuda.memory_allocated() / GIGABYTE if device.type == "cuda" else 0.0
         peaks[name] = peak_gigabytes(lambda chosen=function: work(chosen)) - before
     for _ in range(pairs):
-        for name, function in variants.items():
-            times[name].append(seconds(lambda chosen=function: work(chosen)))
+        for name, own in times.items():
+            own.append(seconds(lambda chosen=variants[name]: work(chosen)))
     print(f"\n{title}\n| | ms | of {baseline} | GB |\n|---|---|---|---|", flush=True)
     for name, own in times.items():
         ratio = statistics.median(a / b for a, b in zip(own, times[baseline], strict=True))

@@ -1,5 +1,7 @@
 """The arithmetic of token log-probs and entropy, block by block of logits: float32, in tiles of a cache's size.
 
+On a GPU with Triton, a kernel takes the place of a block's tiles.
+
 All results follow from four numbers per row, over the columns x of the logits seen so far, at the temperature τ:
 
     m = max x,   z = (x − m)/τ,   s = Σ e^z,   u = Σ z e^z,   t = x[label]
@@ -11,7 +13,10 @@ For no columns they are (−∞, 0, 0, −∞), the identity of the merge. For t
 The maximum is subtracted before the division, so that logits far from 0 lose no precision.
 """
 
+import importlib.util
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +52,9 @@ class Statistics:
             local: [R], labels as column numbers of the block; labels outside of it belong to other blocks.
         """
         if not logits.size(1):
+            return
+        if kernels := gpu_kernels(self.values):
+            kernels.add_block(self.values, logits, local, self.temperature)
             return
         maximum, total, weighted, target = self.values
         for rows, columns, z, exponential in self.scratch.tiles(logits):
@@ -120,6 +128,19 @@ class Gradient:
         """Writes dL/dlogits of a block of columns; arguments as in `Statistics.add`, and `out` may be `logits`."""
         if not logits.size(1):
             return
+        if kernels := gpu_kernels(self.entropy):
+            kernels.write_gradient(
+                out,
+                logits,
+                local,
+                log_normalizer=self.log_normalizer,
+                entropy=self.entropy,
+                g=self.g,
+                h=self.h,
+                at_label=self.at_label,
+                temperature=self.temperature,
+            )
+            return
         for rows, columns, z, p in self.scratch.tiles(logits):
             z.copy_(logits[rows, columns])
             _scale(z, self.log_normalizer[rows], self.temperature)
@@ -158,6 +179,21 @@ class _Scratch:
                 shape = (rows.stop - rows.start, columns.stop - columns.start)
                 first, second = self.buffers[:, : shape[0] * shape[1]]
                 yield rows, columns, first.view(shape), second.view(shape)
+
+
+def gpu_kernels(like: torch.Tensor) -> Any:
+    """Returns the module of kernels for numbers of this dtype and device; None where tiles compute them."""
+    return _import_kernels() if like.is_cuda and like.dtype == torch.float32 else None
+
+
+@cache
+def _import_kernels() -> Any:
+    """Imports the kernels, if Triton is installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from megatron_sspo.policy.head import kernels
+
+    return kernels
 
 
 def _scale(tile: torch.Tensor, offset: torch.Tensor, temperature: float) -> None:

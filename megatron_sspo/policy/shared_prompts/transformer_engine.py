@@ -58,7 +58,13 @@ class SharedPromptAttention:
 
 
 def with_shared_prompts(stock: type) -> type:
-    """Returns Megatron's attention class with a `forward` that takes rows with shared prompts too."""
+    """Returns Megatron's attention class with a `forward` that takes rows with shared prompts too.
+
+    The layers of a specification may be one object (megatron-core 0.16 to 0.19), so the class may have been changed
+    already.
+    """
+    if issubclass(stock, SharedPromptAttention):
+        return stock
     return type("SharedPromptAttention", (SharedPromptAttention, stock), {"stock": stock})
 
 
