@@ -229,6 +229,19 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
         f"allowance ({parts})",
         flush=True,
     )
+    if device.type == "cuda":
+        print_kernels(lambda: policy.update(batch, sspo()))
+
+
+def print_kernels(work: Callable[[], Any], count: int = 15) -> None:
+    """Prints the kernels that take most of the GPU's time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        seconds(work)
+    entries = sorted(profiler.key_averages(), key=lambda entry: -entry.self_device_time_total)
+    total = sum(entry.self_device_time_total for entry in entries)
+    print(f"kernels, {total / 1e6:.3f} s in all\n| of the time | calls | kernel |\n|---|---|---|")
+    for entry in entries[:count]:
+        print(f"| {entry.self_device_time_total / total:.1%} | {entry.count} | {entry.key[:90]} |", flush=True)
 
 
 def active_parameters(config: Mapping[str, Any]) -> int:

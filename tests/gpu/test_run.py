@@ -30,7 +30,7 @@ def train(folder, *arguments, **fields):
 
 @pytest.mark.timeout(1100)
 def test_a_run_is_continued(tmp_path):
-    train(tmp_path, **FIELDS, output=str(tmp_path))
+    train(tmp_path, "--profile", "2", **FIELDS, output=str(tmp_path))
     train(tmp_path, "--resume", str(tmp_path / "run"), **(FIELDS | {"num_updates": 6}), output=str(tmp_path))
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in metrics] == [1, 2, 3, 4, 5, 6]

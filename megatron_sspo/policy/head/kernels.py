@@ -4,12 +4,11 @@ They compute what the tiles of `log_probs` compute, whose docstrings have the fo
 write every block some ten times. Triton comes with torch for CUDA.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
+# The kernels have no annotations but `tl.constexpr`, because Triton would look up their names.
 _CHUNK = 4096  # columns that a program holds in registers at once
 _NUM_WARPS = 8
 
@@ -25,7 +24,15 @@ def add_block(values: torch.Tensor, logits: torch.Tensor, local: torch.Tensor, t
     if logits.numel():
         columns, rows = logits.size(1), logits.size(0)
         _add_block[(rows,)](
-            values, logits, local, logits.stride(0), rows, columns, temperature, CHUNK=_CHUNK, num_warps=_NUM_WARPS
+            values,
+            logits,
+            local,
+            logits.stride(0),
+            rows,
+            columns,
+            float(temperature),
+            CHUNK=_CHUNK,
+            num_warps=_NUM_WARPS,
         )
 
 
@@ -61,7 +68,7 @@ def write_gradient(
         out.stride(0),
         logits.stride(0),
         columns,
-        temperature,
+        float(temperature),
         HAS_ENTROPY=h is not None,
         CHUNK=_CHUNK,
         num_warps=_NUM_WARPS,
@@ -70,7 +77,7 @@ def write_gradient(
 
 @triton.jit
 def _add_block(
-    values: Any, logits: Any, local: Any, stride: Any, num_rows: Any, num_columns: Any, temperature: Any,
+    values, logits, local, stride, num_rows, num_columns, temperature,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -99,8 +106,8 @@ def _add_block(
 
 @triton.jit
 def _write_gradient(
-    out: Any, logits: Any, local: Any, log_normalizer: Any, entropy: Any, g: Any, h: Any, at_label: Any,
-    out_stride: Any, stride: Any, num_columns: Any, temperature: Any,
+    out, logits, local, log_normalizer, entropy, g, h, at_label,
+    out_stride, stride, num_columns, temperature,
     HAS_ENTROPY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
