@@ -17,7 +17,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -118,14 +118,23 @@ check: install
 	$(BIN)/pyright
 
 test: install check-sandbox
-	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not long"
+	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
 test-fast: install check-sandbox
-	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not long"
+	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang .venv-verifiers/installed
 	$(TEST) $(WORKERS) tests/sglang -m "not long"
+
+# Runs the GPU's kernels on this machine's CPU, by Triton's interpreter. Triton comes with torch for CUDA; here it has a folder
+# of its own, because libraries that find it would use it. The interpreter of older ones does not fit numpy 2.4.
+test-kernels: install .venv/triton/installed
+	PYTHONPATH=.venv/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/policy/test_head_kernels.py -m triton
+
+.venv/triton/installed: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
+	touch $@
 
 # Compares a trainer process on this machine's GPU with Transformers on its CPU, in an environment with CUDA:
 # make test-gpu PYTHON=...

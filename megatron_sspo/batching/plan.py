@@ -81,6 +81,7 @@ class Packing:
         section_multiple: divisor of the length of a section of the row.
         multiple_of: divisor of the number of microbatches of a rank.
         work: what tokens and attention cost; by default every token costs the same.
+        sharing_cost: the factor by which work takes longer in rows with shared prompts.
     """
 
     num_ranks: int
@@ -88,6 +89,7 @@ class Packing:
     section_multiple: int = 1
     multiple_of: int = 1
     work: Work = Work(token=1, pair=0)
+    sharing_cost: float = 1.0
 
     def plan(self, groups: Sequence[SharingCandidates], *, share_prompts: bool) -> Plan:
         """Plans a batch. The same input gives the same plan on every process.
@@ -102,7 +104,13 @@ class Packing:
         sizes = [1]
         while sizes[-1] < largest:
             sizes.append(min(2 * sizes[-1], largest))
-        return min((self._plan(groups, max_sequences) for max_sequences in sizes), key=lambda found: found[0])[1]
+
+        def seconds(found: tuple[int, Plan]) -> float:
+            time, plan = found
+            is_shared = any(len(part) > 1 for of_rank in plan for parts in of_rank for part in parts)
+            return time * self.sharing_cost if is_shared else time
+
+        return min((self._plan(groups, max_sequences) for max_sequences in sizes), key=seconds)[1]
 
     def part_tokens(self, prompt: int, responses: Sequence[int]) -> int:
         """Returns the tokens of a part in a row, with padding."""

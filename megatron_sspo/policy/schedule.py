@@ -19,6 +19,8 @@ from megatron_sspo.batching.row import Sequences
 from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
+from megatron_sspo.policy.shared_prompts.transformer_engine import SHARING_COST
+from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
@@ -77,6 +79,7 @@ class Schedule:
             section_multiple=section_multiple,
             multiple_of=run.parallel.pipeline if run.parallel.virtual_pipeline > 1 else 1,
             work=work_of(transformer),
+            sharing_cost=SHARING_COST if has_transformer_engine() else 1.0,
         )
         self._fixed_length = not transformer.variable_seq_lengths
         is_first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0

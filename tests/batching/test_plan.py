@@ -81,6 +81,13 @@ def test_the_cheaper_plan_may_be_that_of_single_sequences():
     assert sizes(plan) == [1, 1, 1]
 
 
+def test_sharing_that_saves_less_than_it_costs():
+    groups = groups_of((21, [500, 500]))  # 20 of 1,042 tokens are saved
+    for cost, expected in ((1.0, [2]), (1.1, [1, 1])):
+        packing = Packing(num_ranks=1, max_tokens=2000, sharing_cost=cost)
+        assert sizes(packing.plan(groups, share_prompts=True)) == expected
+
+
 def test_a_prompt_of_one_token_is_not_shared():
     assert sizes(Packing(num_ranks=1, max_tokens=1000).plan(groups_of((1, [5] * 4)), share_prompts=True)) == [1] * 4
 

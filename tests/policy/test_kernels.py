@@ -205,9 +205,12 @@ def test_routes_cannot_be_replayed_by_the_fused_router():
 
 def test_the_line_at_the_start(without_checks, monkeypatch):
     config = transformer(options={"moe_router_fusion": False, "gradient_accumulation_fusion": False})
+    monkeypatch.setattr(fast_fields, "has_fused_norms", lambda: True)
     line = fast_fields.describe_kernels(config, ddp_config({}, TWO))
     expected = "Transformer Engine 2.9.0, with bias_activation_fusion, overlap_grad_reduce, overlap_param_gather"
     assert line == expected
+    monkeypatch.setattr(fast_fields, "has_fused_norms", kernels.has_fused_norms)  # false here, as with an older one
+    assert "tensor by tensor" in fast_fields.describe_kernels(config, ddp_config({}, TWO))
     monkeypatch.setattr(fast_fields, "has_transformer_engine", lambda: False)
     assert "Transformer Engine is not installed" in fast_fields.describe_kernels(config, ddp_config({}, TWO))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

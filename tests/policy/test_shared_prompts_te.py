@@ -88,6 +88,12 @@ def test_pieces_attend_as_packed_sequences_with_more_keys_than_queries():
     assert attention.cp_group == "group" and attention.cp_stream == "stream"
 
 
+def test_layers_with_one_specification():
+    """Checks that a class is changed once: the layers of a Megatron specification may be one object."""
+    once = with_shared_prompts(Stock)
+    assert with_shared_prompts(once) is once
+
+
 def test_separate_rows_are_megatrons():
     assert with_shared_prompts(Stock)()(*row(), None, attn_mask_type="causal") == "separate rows"
 

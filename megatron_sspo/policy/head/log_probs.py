@@ -129,17 +129,7 @@ class Gradient:
         if not logits.size(1):
             return
         if kernels := gpu_kernels(self.entropy):
-            kernels.write_gradient(
-                out,
-                logits,
-                local,
-                log_normalizer=self.log_normalizer,
-                entropy=self.entropy,
-                g=self.g,
-                h=self.h,
-                at_label=self.at_label,
-                temperature=self.temperature,
-            )
+            self.write_by_kernel(kernels, logits, local, out=out)
             return
         for rows, columns, z, p in self.scratch.tiles(logits):
             z.copy_(logits[rows, columns])
@@ -155,6 +145,20 @@ class Gradient:
         inside = (local >= 0) & (local < logits.size(1))
         one_each = (torch.arange(len(local), device=local.device), _clamp(local, logits))
         out[one_each] = torch.where(inside, self.at_label.to(out.dtype), out[one_each])
+
+    def write_by_kernel(self, kernels: Any, logits: torch.Tensor, local: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Does what `write` does by a kernel of the module `kernels`."""
+        kernels.write_gradient(
+            out,
+            logits,
+            local,
+            log_normalizer=self.log_normalizer,
+            entropy=self.entropy,
+            g=self.g,
+            h=self.h,
+            at_label=self.at_label,
+            temperature=self.temperature,
+        )
 
 
 class _Scratch:

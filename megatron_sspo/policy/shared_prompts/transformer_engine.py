@@ -1,4 +1,4 @@
-"""Attention of rows with shared prompts by Transformer Engine. It has not run on a GPU: written from the sources.
+"""Attention of rows with shared prompts by Transformer Engine.
 
 A piece of queries has a list of keys, and is causal and aligned at its end. That is what FlashAttention and cuDNN
 compute of packed sequences with other borders for keys than for queries ("padding_causal_bottom_right"), so one call
@@ -18,6 +18,9 @@ from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, g
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.processes import agree
 
+SHARING_COST = (
+    1.1  # of such rows, in units of separate ones: benchmarks/on_gpu.py, two long responses to a short prompt
+)
 _LARGEST_ERROR = 0.05  # of the check at the start, in units of the largest value; bfloat16 has two to three digits
 _SECTIONS = (Section(0, 150, 0, 0), Section(150, 222, 150, 0), Section(222, 260, 150, 0), Section(260, 333, 0, 0))
 

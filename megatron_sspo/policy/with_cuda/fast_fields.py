@@ -11,7 +11,13 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.tensor_parallel import layers
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatron_sspo.policy.with_cuda.kernels import has_apex_wgrad, has_transformer_engine, transformer_engine_version
+from megatron_sspo.policy.with_cuda.kernels import (
+    OLDEST_WITH_NORMS,
+    has_apex_wgrad,
+    has_fused_norms,
+    has_transformer_engine,
+    transformer_engine_version,
+)
 from megatron_sspo.run import Parallel
 
 _MODEL_FIELDS = (
@@ -76,7 +82,13 @@ def describe_kernels(transformer: TransformerConfig, ddp: DistributedDataParalle
         )
     on = [name for name in _MODEL_FIELDS if getattr(transformer, name, False)]
     on += [name for name in _DDP_FIELDS if getattr(ddp, name, False)]
-    return f"Transformer Engine {transformer_engine_version()}, with {', '.join(on) or 'no fused kernels'}"
+    line = f"Transformer Engine {transformer_engine_version()}, with {', '.join(on) or 'no fused kernels'}"
+    if not has_fused_norms():
+        line += (
+            "; the norm of gradients is computed tensor by tensor, because megatron-core takes a fused one only from "
+            f"Transformer Engine {OLDEST_WITH_NORMS} or newer"
+        )
+    return line
 
 
 @contextmanager

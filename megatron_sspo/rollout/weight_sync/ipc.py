@@ -16,7 +16,7 @@ from megatron_sspo.rollout.weight_sync.tensor import flatten, with_sglang_class_
 class IpcTransport(Transport):
     """Flattens tensors in buckets on every trainer process's GPU; each server rank reads the bucket on its own GPU.
 
-    A collective of all trainer processes. It has not been run: it needs CUDA, whose handles have no CPU counterpart.
+    A collective of all trainer processes. It has not been run with a server; `tests/gpu/test_ipc.py` opens a handle.
 
     Args:
         bucket_bytes: the number of bytes at which a bucket is complete; every GPU needs about that much memory.
