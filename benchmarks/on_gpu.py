@@ -216,7 +216,7 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
     old = statistics.median(seconds(lambda: policy.old_log_probs(batch)) for _ in range(pairs))
     step = statistics.median(seconds(policy.optimizer.step) for _ in range(pairs))
     (expected,) = estimate(run, MODELS[kind], on_cuda=device.type == "cuda")
-    flops = 6 * active_parameters(MODELS[kind]) * tokens + attention_flops(MODELS[kind], tokens, prompt + response)
+    flops = model_flops(MODELS[kind], tokens, 4 * responses * response, prompt + response)
     print(f"\nupdates, {kind}{policy.kernels and ': '}{policy.kernels}")
     print(f"{tokens:,} tokens in sequences of {prompt + response:,}, microbatches of {TOKENS:,}")
     print(
@@ -244,23 +244,17 @@ def print_kernels(work: Callable[[], Any], count: int = 15) -> None:
         print(f"| {entry.self_device_time_total / total:.1%} | {entry.count} | {entry.key[:90]} |", flush=True)
 
 
-def active_parameters(config: Mapping[str, Any]) -> int:
-    """Returns the number of weights that multiply a token, the output layer included."""
+def model_flops(config: Mapping[str, Any], tokens: int, response_tokens: int, length: int) -> float:
+    """Returns the FLOPs of an update: forward and backward, once; only response tokens pass the output layer."""
     fields = load_family(config).transformer_fields(config)
     hidden, heads, groups, width = (
         fields[name] for name in ("hidden_size", "num_attention_heads", "num_query_groups", "kv_channels")
     )
-    attention = hidden * width * (2 * heads + 2 * groups)
-    experts = config.get("num_experts_per_tok", 1)
-    inner = config["moe_intermediate_size"] if "num_experts" in config else config["intermediate_size"]
-    layer = attention + 3 * hidden * inner * experts
-    return fields["num_layers"] * layer + hidden * config["vocab_size"]
-
-
-def attention_flops(config: Mapping[str, Any], tokens: int, length: int) -> float:
-    """Returns the FLOPs of causal attention, forward and backward."""
-    width = config["num_attention_heads"] * config["head_dim"]
-    return 3 * 2 * 2 * config["num_hidden_layers"] * width * tokens * length / 2
+    inner = config.get("moe_intermediate_size", config["intermediate_size"]) * config.get("num_experts_per_tok", 1)
+    layers = fields["num_layers"] * (hidden * width * (2 * heads + 2 * groups) + 3 * hidden * inner)
+    products = layers * tokens + hidden * config["vocab_size"] * response_tokens
+    causal_pairs = tokens * length / 2
+    return 6 * products + 12 * fields["num_layers"] * heads * width * causal_pairs
 
 
 def main() -> None:

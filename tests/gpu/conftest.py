@@ -1,4 +1,4 @@
-"""What a trainer process computes on its GPU, compared with Transformers on the CPU: `make test-gpu`.
+"""Fixtures for tests that compare a trainer process on its GPU with Transformers on the CPU: `make test-gpu`.
 
 The tests are for the first node of a cluster. They need one GPU, and use Transformer Engine if it is installed. Without
 a GPU, `test_there_is_a_gpu` fails and the others run on the CPU.
