@@ -99,6 +99,16 @@ def liger(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> V
     return -loss, entropy
 
 
+def liger_without_entropy(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> Values:
+    """Computes the sum of log-probs with Liger's usual layer, whose kernels need a GPU."""
+    from liger_kernel.ops.fused_linear_cross_entropy import (  # pyright: ignore
+        LigerFusedLinearCrossEntropyFunction,
+    )
+
+    options = {"bias": None, "ce_weight": None, "ignore_index": -100, "lse_square_scale": 0.0, "label_smoothing": 0.0}
+    return -LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, *options.values(), "sum")[0], None
+
+
 FROM_LOGITS: dict[str, Callable[..., Values]] = {
     "ours": ours,
     "naive log_softmax": naive,

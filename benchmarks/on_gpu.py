@@ -32,16 +32,6 @@ from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
 
 
-def liger(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """Computes the sum of log-probs with Liger's layer, which has no entropy."""
-    from liger_kernel.ops.fused_linear_cross_entropy import (  # pyright: ignore
-        LigerFusedLinearCrossEntropyFunction,
-    )
-
-    options = {"bias": None, "ce_weight": None, "ignore_index": -100, "lse_square_scale": 0.0, "label_smoothing": 0.0}
-    return -LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, *options.values(), "sum")[0], None
-
-
 GIGABYTE = 1e9
 WIDTHS = {
     "vocab_size": 151_936, "hidden_size": 2048, "num_key_value_heads": 4, "head_dim": 128, "rms_norm_eps": 1e-6,
@@ -67,10 +57,10 @@ HEADS = {
     "ours": log_probs.ours_recompute,
     "ours, save": log_probs.ours_save,
     "naive": log_probs.naive_head,
-    "liger (no entropy)": liger,
+    "liger (no entropy)": log_probs.liger_without_entropy,
 }
 
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -82,13 +72,13 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def synchronize() -> None:
-    if device.type == "cuda":
+    if DEVICE.type == "cuda":
         torch.cuda.synchronize()
 
 
 def peak_gigabytes(work: Callable[[], Any]) -> float:
     """Returns the largest memory that is allocated while `work` runs."""
-    if device.type == "cpu":
+    if DEVICE.type == "cpu":
         return 0.0
     torch.cuda.reset_peak_memory_stats()
     work()
@@ -98,7 +88,7 @@ def peak_gigabytes(work: Callable[[], Any]) -> float:
 def free_memory() -> None:
     """Returns the memory of policies that are no longer used."""
     gc.collect()
-    if device.type == "cuda":
+    if DEVICE.type == "cuda":
         torch.cuda.empty_cache()
 
 
@@ -126,12 +116,12 @@ def measure_head(pairs: int) -> None:
 
 
 def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
-    generator = torch.Generator(device).manual_seed(0)
-    return (torch.randn(*shape, generator=generator, device=device) * scale).bfloat16()
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    return (torch.randn(*shape, generator=generator, device=DEVICE) * scale).bfloat16()
 
 
 def labels() -> torch.Tensor:
-    return torch.arange(HEAD_TOKENS, device=device) * 37 % log_probs.VOCABULARY
+    return torch.arange(HEAD_TOKENS, device=DEVICE) * 37 % log_probs.VOCABULARY
 
 
 def print_variants(
@@ -146,7 +136,7 @@ def print_variants(
             print(f"without {name}: {first_line(error)}")
             del times[name]
             continue
-        before = torch.cuda.memory_allocated() / GIGABYTE if device.type == "cuda" else 0.0
+        before = torch.cuda.memory_allocated() / GIGABYTE if DEVICE.type == "cuda" else 0.0
         peaks[name] = peak_gigabytes(lambda chosen=function: work(chosen)) - before
     for _ in range(pairs):
         for name, own in times.items():
@@ -174,7 +164,7 @@ def write_model(kind: str, folder: Path) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     (folder / "config.json").write_text(json.dumps(MODELS[kind]), encoding="utf-8")
-    with device:
+    with DEVICE:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(MODELS[kind]), encoding="utf-8")
@@ -183,7 +173,7 @@ def write_model(kind: str, folder: Path) -> Path:
 
 def measure_shared_prompts(kind: str, model: Path, pairs: int) -> None:
     """Prints the time of forward and backward with separate and with shared prompts."""
-    policies = {s: Policy(make_run(model, share=s, prompt=256, response=128), model, device) for s in (False, True)}
+    policies = {s: Policy(make_run(model, share=s, prompt=256, response=128), model, DEVICE) for s in (False, True)}
     print(f"\nshared prompts, {kind}{policies[True].kernels and ': '}{policies[True].kernels}")
     print("| G, P, R | tokens | separate, ms | shared, ms | ratio | separate, GB | shared, GB |")
     print("|---|---|---|---|---|---|---|")
@@ -207,7 +197,7 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
     """Prints the time of an update and of a pass of π_old, and the memory beside its estimate."""
     prompt, response, responses = 512, 1536, 8
     run = make_run(model, share=False, prompt=prompt, response=response)
-    policy = Policy(run, model, device)
+    policy = Policy(run, model, DEVICE)
     batch = [group for seed in range(4) for group in shared_prompts.make_batch(responses, prompt, response, seed)]
     tokens = 4 * responses * (prompt + response)
     policy.update(batch, sspo())  # the first compiles, and makes the optimizer's state
@@ -215,7 +205,7 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
     update = statistics.median(seconds(lambda: policy.update(batch, sspo())) for _ in range(pairs))
     old = statistics.median(seconds(lambda: policy.old_log_probs(batch)) for _ in range(pairs))
     step = statistics.median(seconds(policy.optimizer.step) for _ in range(pairs))
-    (expected,) = estimate(run, MODELS[kind], on_cuda=device.type == "cuda")
+    (expected,) = estimate(run, MODELS[kind], on_cuda=DEVICE.type == "cuda")
     flops = model_flops(MODELS[kind], tokens, 4 * responses * response, prompt + response)
     print(f"\nupdates, {kind}{policy.kernels and ': '}{policy.kernels}")
     print(f"{tokens:,} tokens in sequences of {prompt + response:,}, microbatches of {TOKENS:,}")
@@ -229,7 +219,7 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
         f"allowance ({parts})",
         flush=True,
     )
-    if device.type == "cuda":
+    if DEVICE.type == "cuda":
         print_kernels(lambda: policy.update(batch, sspo()))
 
 
@@ -264,7 +254,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
     initialize(Parallel(), seed=0)
-    if device.type == "cuda":
+    if DEVICE.type == "cuda":
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     if options.only in (None, "head"):
         for section in (measure_logits, measure_head):
