@@ -31,7 +31,6 @@ from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
 
-
 GIGABYTE = 1e9
 WIDTHS = {
     "vocab_size": 151_936, "hidden_size": 2048, "num_key_value_heads": 4, "head_dim": 128, "rms_norm_eps": 1e-6,
