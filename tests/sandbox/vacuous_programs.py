@@ -7,6 +7,9 @@ Most of them pass in plain Python too, since the test asserts nothing once the p
 # Statements of one subject are easier to compare on one line.
 
 # Wrong programs that need nothing beside the standard library.
+# An object of the test's own class.
+P = "class P:\n  def __init__(self, x): self.x = x\n  def area(self): return self.x * 2\np = P(3)\n"
+
 VACUOUS: dict[str, tuple[str, list[str]]] = {
     "StopIteration out of map in a zip": (
         "def f(x): raise StopIteration",
@@ -127,6 +130,43 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
     "a loop over an argument that the program emptied": (
         "def f(xs):\n  xs.clear()\n  return {}",
         ["xs = [3, 1, 2]\ngot = f(xs)\nfor x in xs:\n  assert got[x] == x * x"],
+    ),
+    "an attribute changed that the expectation is computed from": (
+        "def f(p):\n  p.x = 0\n  return 0",
+        [P + "got = f(p)\nassert got == p.x * 2"],
+    ),
+    "an attribute removed that the expectation looks for": (
+        "def f(p):\n  del p.x\n  return False",
+        [P + "assert f(p) == hasattr(p, 'x')"],
+    ),
+    "an attribute of an inner object changed": (
+        "def f(ps):\n  ps[0].x = 0\n  return 0",
+        [P + "ps = [p]\nassert f(ps) == ps[0].area()"],
+    ),
+    "an attribute of a class changed by an object": (
+        "def f(c):\n  type(c).LIMIT = 0\n  return 0",
+        ["class C:\n  LIMIT = 10\nc = C()\nassert f(c) == 3 * c.LIMIT"],
+    ),
+    "a slot changed that the expectation is computed from": (
+        "def f(p):\n  p.x = 0\n  return 0",
+        ["class S:\n  __slots__ = ('x',)\np = S()\np.x = 3\nassert f(p) == p.x * 2"],
+    ),
+    "a cached property replaced": (
+        "def f(p):\n  p.area = 0\n  return 0",
+        [
+            "import functools\nclass D:\n  @functools.cached_property\n  def area(self): return 4\np = D()\nassert f(p) == p.area"
+        ],
+    ),
+    "a method replaced in the dictionary of an object": (
+        "def f(p):\n  vars(p)['area'] = lambda: 0\n  return 0",
+        [P + "assert f(p) == p.area()"],
+    ),
+    "a linked list cut off that the expectation is computed from": (
+        "def f(h):\n  h.next = None\n  return 1",
+        [
+            "class N:\n  def __init__(self, n=None): self.next = n\n"
+            "def length(h): return 1 + length(h.next) if h else 0\nh = N(N(N()))\nassert f(h) == length(h)"
+        ],
     ),
     "a file of the test's overwritten": (
         "import glob\ndef f(x):\n  for p in glob.glob('/tmp/*'): open(p, 'w').write('0')\n  return 0",
