@@ -270,4 +270,12 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def f(p, **k):\n  for n,v in k.items(): setattr(p,n,v)\n  return p', ['class P: pass\np=P()\nassert f(p,a=1).a==1\nassert p.a==1'], 1),
     ("def f(C):\n  C.registry={'a':1}\n  return C", ["class C: pass\nassert f(C).registry=={'a':1}"], 1),
     ('def f(p):\n  p.x+=1\n  return p.x', ["class S:\n  __slots__=('x',)\np=S(); p.x=3\nassert f(p)==4\nassert p.x==4"], 1),
+    # checks in threads and tasks, and exceptions that the tests look at
+    ("async def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ['import asyncio\nasync def one(x): assert await f(x)==x\nasync def main():\n  r=await asyncio.gather(one(1),one(-1),return_exceptions=True)\n  assert r[0] is None and isinstance(r[1],ValueError)\nasyncio.run(main())'], 1),
+    ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ['from concurrent.futures import ThreadPoolExecutor\ndef one(x): assert f(x)==x\nwith ThreadPoolExecutor(1) as ex:\n  a,b=ex.submit(one,1),ex.submit(one,-1)\nassert a.exception() is None and isinstance(b.exception(),ValueError)'], 1),
+    ('def f(x): return 2*x', ['import threading\ndef check(x): assert f(x)==2*x\nts=[threading.Thread(target=check,args=(x,)) for x in (1,2,3)]\nfor t in ts: t.start()\nfor t in ts: t.join()'], 1),
+    ('async def f(x): return 2*x', ['import asyncio\nasync def one(x, want): assert await f(x) == want\nasync def main():\n  async with asyncio.TaskGroup() as tg:\n    for x in (1,2,3): tg.create_task(one(x, 2*x))\nasyncio.run(main())'], 1),
+    ('import asyncio\nasync def f(): raise asyncio.CancelledError', ['import asyncio\nasync def main():\n  try:\n    await f()\n    assert False\n  except asyncio.CancelledError: pass\nasyncio.run(main())'], 1),
+    ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    with self.assertRaises(ValueError): self.assertEqual(f(-1),1)\n    self.assertEqual(f(1),1)\nunittest.main()'], 1),
+    ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ["for x in (1,-1):\n  try:\n    assert f(x)==x\n  except ValueError as e:\n    assert x<0 and str(e)=='neg'"], 1),
 ]

@@ -103,6 +103,43 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         "class C:\n  value = 0\n  def __enter__(self): return self\n  def __exit__(self, *a): return True",
         ["with C() as c:\n  assert c.value == 5"],
     ),
+    "an exception in a thread of the test's": (
+        "def f(x): return 2 / (x < 2)",
+        [
+            "import threading\ndef check(x):\n  got = f(x)\n  assert got == 2 * x\n"
+            "threads = [threading.Thread(target=check, args=(x,)) for x in (1, 2)]\n"
+            "for t in threads: t.start()\nfor t in threads: t.join()"
+        ],
+    ),
+    "an exception in a pool of the test's": (
+        "def f(x): return 2 / (x < 2)",
+        [
+            "from concurrent.futures import ThreadPoolExecutor\ndef check(x): assert f(x) == 2 * x\n"
+            "with ThreadPoolExecutor(2) as pool:\n  for x in (1, 2): pool.submit(check, x)"
+        ],
+    ),
+    "an exception in a task that is not awaited": (
+        "async def f(x): return 2 / (x < 2)",
+        [
+            "import asyncio\nasync def check(x): assert await f(x) == 2 * x\nasync def main():\n"
+            "  await asyncio.wait([asyncio.create_task(check(x)) for x in (1, 2)])\nasyncio.run(main())"
+        ],
+    ),
+    "CancelledError in a group of tasks": (
+        "import asyncio\nasync def f(x):\n  if x > 1: raise asyncio.CancelledError\n  return 2 * x",
+        [
+            "import asyncio\nasync def check(x): assert await f(x) == 2 * x\nasync def main():\n"
+            "  async with asyncio.TaskGroup() as group:\n    for x in (1, 2): group.create_task(check(x))\n"
+            "asyncio.run(main())"
+        ],
+    ),
+    "SystemExit in a thread of the test's": (
+        "def f(x):\n  if x > 1: raise SystemExit\n  return 2 * x",
+        [
+            "import threading\ndef check(x): assert f(x) == 2 * x\ncheck(1)\n"
+            "t = threading.Thread(target=check, args=(2,))\nt.start()\nt.join()"
+        ],
+    ),
     "a callback's failed assert that is swallowed": (
         "def f(x, cb):\n  try: cb(0)\n  except BaseException: pass",
         ["def cb(v): assert v == 4\nf(2, cb)"],
@@ -180,6 +217,35 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         [
             "with open('/tmp/want', 'w') as file: file.write('9')\n"
             "with open('/tmp/want') as file: assert f(3) == int(file.read())"
+        ],
+    ),
+    "a thread that reads a file of the test's": (
+        """
+import threading
+seen = []
+def watch():
+  while True:
+    try: seen.append(int(open('/tmp/want').read()))
+    except (OSError, ValueError): pass
+threading.Thread(target=watch, daemon=True).start()
+def f(x): return seen[-1]
+""",
+        [
+            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ntime.sleep(0.3)\ngot = f(3)\n"
+            "with open('/tmp/want') as file: assert got == int(file.read())"
+        ],
+    ),
+    "a process that writes a file of the test's": (
+        """
+import os
+if os.fork() == 0:
+  while True:
+    if os.path.exists('/tmp/want'): open('/tmp/want', 'w').write('0')
+def f(x): return 0
+""",
+        [
+            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ngot = f(3)\ntime.sleep(0.3)\n"
+            "with open('/tmp/want') as file: assert got == int(file.read())"
         ],
     ),
     "a class in place of math": (

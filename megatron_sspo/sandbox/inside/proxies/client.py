@@ -88,11 +88,9 @@ class JudgeSide(Peer):
             raise wire.Broken("the program has ended")
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
-            self._pass_replacements()
-            if self.files is not None and self.files.has_any:
-                with self.files.hide((arguments, keywords)):
-                    value = super().request(operation, *arguments, **keywords)
-            else:
+            has_files = self.files is not None and self.files.has_any
+            with self.files.hide((arguments, keywords)) if has_files else contextlib.nullcontext():
+                self._pass_replacements()
                 value = super().request(operation, *arguments, **keywords)
             if log is not None and operation != "name":
                 log.append((operation, value, None))

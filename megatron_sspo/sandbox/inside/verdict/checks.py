@@ -137,10 +137,11 @@ class Rewriter(ItemCounter):
         texts = [ast.unparse(item.context_expr) for item in node.items]
         if any("AssertionError" in text for text in texts):
             return [statement(record_call("drop_last_failure"), node)]
+        caught = [statement(record_call("drop_escaped"), node)]
         if _expects_error(node):
             site = self._site(node, "check")
-            return [statement(record_call("block_passed", ast.Constant(site.number)), node)]
-        return []
+            return [statement(record_call("block_passed", ast.Constant(site.number)), node), *caught]
+        return caught if any("suppress" in text for text in texts) else []
 
     def _rewrite_loop(self, node: ast.For, has_checks: bool) -> None:
         iterable = node.iter
@@ -156,6 +157,7 @@ class Rewriter(ItemCounter):
         self.generic_visit(node)
         if "AssertionError" in names and not all(map(only_logs, node.body)):
             node.body.insert(0, statement(record_call("drop_last_failure"), node))
+        node.body.insert(0, statement(record_call("drop_escaped"), node))
         if node.type is not None and "StopIteration" in names:
             node.type = ast.copy_location(record_call("catch_stops", node.type), node.type)
         return node
@@ -180,10 +182,16 @@ class Rewriter(ItemCounter):
         self._parameters.pop()
         self._blocks = blocks
         if in_class and node.name.startswith("test"):
-            handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [])
-            handler.body = [statement(record_call("record_escape"), node), ast.copy_location(ast.Raise(), node)]
-            node.body = [ast.copy_location(ast.Try(node.body, [handler], [], []), node)]
+            self._report_errors(node, "record_escape")
+        elif has_checks and not self._flow.reads_errors:
+            self._report_errors(node, "record_end")
         return node
+
+    def _report_errors(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: str) -> None:
+        """Lets a function report the exceptions that leave it."""
+        handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [])
+        handler.body = [statement(record_call(method), node), ast.copy_location(ast.Raise(), node)]
+        node.body = [ast.copy_location(ast.Try(node.body, [handler], [], []), node)]
 
     visit_AsyncFunctionDef = visit_FunctionDef  # pyright: ignore[reportAssignmentType]
 

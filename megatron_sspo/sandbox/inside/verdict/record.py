@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 
+from megatron_sspo.sandbox.inside.proxies import mirror
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide
 from megatron_sspo.sandbox.inside.proxies.errors import ProgramStopped
 from megatron_sspo.sandbox.inside.proxies.mirror import Proxy
@@ -40,12 +41,15 @@ class Record:
         self._is_comparing = False
         self.failures: list[str] = []
         self._failed_checks: list[str] = []
+        self._escaped: list[BaseException] = []  # of the program, out of functions with checks
         self._before_unittest = 0, 0  # the lengths of the two lists when the last unittest method began
 
     def verdict(self) -> str:
         """Returns why the tests have failed although none of them raised an exception; "" if they have passed."""
         for failure in (*self.failures, *self._failed_checks, *self._arguments.failures()):
             return failure
+        for error in self._escaped:
+            return f"{type(error).__name__} of the program ended a function before its checks, and nothing caught it"
         for site in self._sites:
             if self._is_vacuous(site) and not self._is_excused(site):
                 return f"test {site.text}, line {site.line}: the {site.kind} has checked nothing"
@@ -123,6 +127,7 @@ class Record:
         except AssertionError as error:
             self._fail(site, str(error))
             raise
+        self.drop_escaped()  # such as in `assertRaises(ValueError, function)`
         self._complete(site)
         return value
 
@@ -179,6 +184,16 @@ class Record:
         if self._failed_checks:
             self._failed_checks.pop()
 
+    def record_end(self) -> None:
+        """Records an exception of the program that leaves a function with checks: a thread or a task may drop it."""
+        error = sys.exc_info()[1]
+        if error is not None and (isinstance(error, ProgramStopped) or mirror.FIELD in vars(error)):
+            self._escaped.append(error)
+
+    def drop_escaped(self) -> None:
+        """Drops what has left functions, since a handler or a context manager of the test has caught it."""
+        self._escaped.clear()
+
     def record_escape(self) -> None:
         """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
         error = sys.exc_info()[1]
@@ -197,6 +212,7 @@ class Record:
         """Drops what a unittest method has recorded, since the test expects it to fail."""
         num_failures, num_failed_checks = self._before_unittest
         del self.failures[num_failures:], self._failed_checks[num_failed_checks:]
+        self._escaped.clear()
 
     # ------------------------------------------------------------------ blocks
 
