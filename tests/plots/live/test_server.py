@@ -20,7 +20,6 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.plots.live.server import make_app
 from tests.plots.live.runs import HOSTILE, append, metrics, write_run
 
-
 ANSWER_OF_400_DIGITS = (
     json.dumps(
         dict.fromkeys(("id", "set", "prompt", "gold"), "")
