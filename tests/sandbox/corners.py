@@ -278,4 +278,8 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('import asyncio\nasync def f(): raise asyncio.CancelledError', ['import asyncio\nasync def main():\n  try:\n    await f()\n    assert False\n  except asyncio.CancelledError: pass\nasyncio.run(main())'], 1),
     ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    with self.assertRaises(ValueError): self.assertEqual(f(-1),1)\n    self.assertEqual(f(1),1)\nunittest.main()'], 1),
     ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ["for x in (1,-1):\n  try:\n    assert f(x)==x\n  except ValueError as e:\n    assert x<0 and str(e)=='neg'"], 1),
+    # unittests of functions that change their argument
+    ('def f(xs): xs.sort()', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    xs=[3,1]\n    f(xs)\n    self.assertEqual(xs,[1,3])\nunittest.main()'], 1),
+    ('def f(n):\n  k=0\n  for x in n:\n    if k==0 or n[k-1]!=x: n[k]=x; k+=1\n  return k', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    n=[1,1,2]\n    k=f(n)\n    self.assertEqual(n[:k],[1,2])\n    self.assertEqual(k,2)\nunittest.main()'], 1),
+    ('def f(xs): return xs.pop()', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    xs=[3,1]\n    self.assertEqual(f(xs), 1)\n    self.assertEqual(len(xs), 1)\nunittest.main()'], 1),
 ]

@@ -168,6 +168,17 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         "def f(xs):\n  xs.clear()\n  return {}",
         ["xs = [3, 1, 2]\ngot = f(xs)\nfor x in xs:\n  assert got[x] == x * x"],
     ),
+    "an argument emptied in a unittest": (
+        "def f(xs):\n  xs.clear()\n  return []",
+        [
+            "import unittest\nclass Test(unittest.TestCase):\n  def setUp(self): self.xs = [3, 1]\n"
+            "  def test_it(self): self.assertEqual(f(self.xs), sorted(self.xs), 'sorted')\nunittest.main()"
+        ],
+    ),
+    "an argument emptied before assertListEqual": (
+        "def f(xs):\n  xs.clear()\n  return []",
+        ["import unittest\nt = unittest.TestCase()\nxs = [3, 1]\nt.assertListEqual(f(xs), sorted(xs))"],
+    ),
     "an attribute changed that the expectation is computed from": (
         "def f(p):\n  p.x = 0\n  return 0",
         [P + "got = f(p)\nassert got == p.x * 2"],

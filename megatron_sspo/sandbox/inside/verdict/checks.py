@@ -74,13 +74,19 @@ class Rewriter(ItemCounter):
         site = self._site(node, "check")
         self._add_results(site, node.value)
         can_delay = can_be_delayed(node.value)
+        flags = [ast.Constant(self._flow.uses_results(side)) for side in node.value.args[:2]]
         self._check = site
         call = self.visit(node.value)
         self._check = None
         if not can_delay:
             node.value = call
             return [node, statement(record_call("block_passed", ast.Constant(site.number)), node)]
-        node.value = record_call("check_call", ast.Constant(site.number), delayed(call))
+        if _compares_two(call):
+            sides = [delayed(side) for side in call.args[:2]]
+            function = _of_two(call)
+            node.value = record_call("check_equality_call", ast.Constant(site.number), *sides, *flags, function)
+        else:
+            node.value = record_call("check_call", ast.Constant(site.number), delayed(call))
         return node
 
     def _is_check_call(self, call: ast.Call) -> bool:
@@ -224,6 +230,23 @@ def _expects_error(node: ast.stmt) -> bool:
     return isinstance(node, (ast.With, ast.AsyncWith)) and any(
         last_name(getattr(item.context_expr, "func", item)).startswith(("assert", "raises")) for item in node.items
     )
+
+
+def _compares_two(call: ast.Call) -> bool:
+    """Returns whether a call asserts that its first two arguments are equal, as `assertEqual` does."""
+    name = last_name(call.func).lower()
+    sides = call.args[:2]
+    is_equality = name.endswith(("equal", "equals")) and "not" not in name
+    return is_equality and len(sides) == 2 and not any(isinstance(side, ast.Starred) for side in sides)
+
+
+def _of_two(call: ast.Call) -> ast.Lambda:
+    """Returns a function that makes a call with other values in place of its first two arguments."""
+    function = delayed(call)
+    names = ["__first__", "__second__"]
+    function.args.args = [ast.arg(name) for name in names]
+    call.args[:2] = [ast.Name(name, ast.Load()) for name in names]
+    return function
 
 
 def _holds_checks(node: ast.AST, rewriter: Rewriter) -> bool:

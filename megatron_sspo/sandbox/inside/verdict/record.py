@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 
@@ -91,7 +92,15 @@ class Record:
             self._arguments.recheck_condition(thunk, log)
         return value
 
-    def check_equal(self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool) -> Any:
+    def check_equal(
+        self,
+        number: int,
+        left: Thunk,
+        right: Thunk,
+        left_depends: bool,
+        right_depends: bool,
+        is_equal: Callable[[Any, Any], Any] = operator.eq,
+    ) -> Any:
         """Evaluates an assert statement that compares two expressions."""
         site = self._sites[number]
         sides: list[Any] = []
@@ -102,7 +111,7 @@ class Record:
             sides.append(left())
             length = len(self._judge_side.log or ())
             sides.append(right())
-            return sides[0] == sides[1]
+            return is_equal(*sides)
 
         was_comparing, self._is_comparing = self._is_comparing, True
         try:
@@ -113,6 +122,21 @@ class Record:
             logs = log[:length], log[length:]
             self._arguments.recheck_sides((left, right), sides, logs, (left_depends, right_depends))
         return value
+
+    def check_equality_call(
+        self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool, call: Callable[..., Any]
+    ) -> None:
+        """Makes a call that compares two expressions, such as `self.assertEqual(f(xs), sorted(xs))`."""
+
+        def is_equal(first: Any, second: Any) -> bool:
+            call(first, second)
+            return True
+
+        try:
+            self.check_equal(number, left, right, left_depends, right_depends, is_equal)
+        except AssertionError as error:
+            self._fail(self._sites[number], str(error))
+            raise
 
     def check_value(self, number: int, value: Any) -> Any:
         """Records the value of an assert statement's condition that cannot be put into a lambda."""
