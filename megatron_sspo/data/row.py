@@ -9,7 +9,9 @@ from typing import Any
 
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+
+_MAX_NAMES = 20  # of a record's fields, in an error message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +151,7 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
         well_formed = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
         if not well_formed:
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
-        _check_characters(message["content"], where)
+        _check_characters(message["role"] + message["content"], where)
 
 
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
@@ -190,9 +192,10 @@ def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> A
     value: Any = record
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:
+            names = ", ".join(map(short_repr, [*record][:_MAX_NAMES])) + ", ..." * (len(record) > _MAX_NAMES)
             raise UserError(
-                f"{place}, field {name!r}: there is no such field among {', '.join(map(repr, record))}: fix the "
-                f"record, or name the right field by the option {option}"
+                f"{place}, field {name!r}: there is no such field among {names}: fix the record, or name the right "
+                f"field by the option {option}"
             )
         value = value[part]
     return value

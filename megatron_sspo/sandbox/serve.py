@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
             raise BadRequest("seconds must be a number above 0")
-        return min(float(seconds), self.server.runner.limits.wall_seconds)
+        return float(min(seconds, self.server.runner.limits.wall_seconds))  # JSON's integers may exceed a float
 
     def _session_name(self) -> str:
         found = _SESSION_PATH.fullmatch(self.path)

@@ -1,5 +1,6 @@
 """Damaged files of prompts."""
 
+import json
 from pathlib import Path
 
 import pyarrow
@@ -27,6 +28,14 @@ def test_malformed_lines(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UserError, match="line 2: not") as raised:
         jsonl.rows(tmp_path / "a.jsonl")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [[f"k{n}" for n in range(100_000)], ["k" * 10**7]])
+def test_a_line_of_other_fields_is_a_short_error(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(names, 1)))
+    with pytest.raises(UserError, match="there is no such field among 'k") as raised:
+        jsonl.rows(tmp_path / "a.jsonl")
+    assert len(str(raised.value)) < 2000
 
 
 def test_a_damaged_parquet(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ MALFORMED = [
     # record, options, field in the message (None: no field), a part of the message
     ({"question": "\ud800", "answer": "2"}, {}, "question", "half of a surrogate pair"),
     ({"question": [{"role": "user", "content": "\udfff"}], "answer": "2"}, {}, "question", "half of a surrogate pair"),
+    ({"question": [{"role": "\ud800", "content": "1"}], "answer": "2"}, {}, "question", "half of a surrogate pair"),
     ({"question": "1+1?", "answer": "\ud800"}, {}, "answer", "half of a surrogate pair"),
     (b"{", {}, None, "not JSON"),
     (b'{"question": "\xff"}', {}, None, "UTF-8"),

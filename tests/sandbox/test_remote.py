@@ -125,6 +125,14 @@ def test_a_malformed_request_is_refused(remote: RemoteSandbox, method: str, path
     assert remote.run("print(1)").stdout == "1\n"
 
 
+@pytest.mark.parametrize("seconds", ["9" * 400, "1e999", "1e-320"])
+def test_any_positive_number_of_seconds_is_at_most_the_servers_own(remote: RemoteSandbox, seconds: str) -> None:
+    status, answer = remote._exchange(
+        "POST", "/run", f'{{"program": "1", "stdin": "", "files": {{}}, "seconds": {seconds}}}'.encode()
+    )
+    assert status == 200 and json.loads(answer)["end_reason"] == ("time" if "-" in seconds else "ok")
+
+
 @pytest.mark.parametrize("length", ["²", "9" * 5000, "-1", "1.5", str(1 << 40)])
 def test_a_malformed_length_is_refused(url: str, length: str) -> None:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)

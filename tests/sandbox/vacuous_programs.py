@@ -7,6 +7,9 @@ Most of them pass in plain Python too, since the test asserts nothing once the p
 # Statements of one subject are easier to compare on one line.
 
 # Wrong programs that need nothing beside the standard library.
+# An object of the test's own class.
+P = "class P:\n  def __init__(self, x): self.x = x\n  def area(self): return self.x * 2\np = P(3)\n"
+
 VACUOUS: dict[str, tuple[str, list[str]]] = {
     "StopIteration out of map in a zip": (
         "def f(x): raise StopIteration",
@@ -100,6 +103,43 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         "class C:\n  value = 0\n  def __enter__(self): return self\n  def __exit__(self, *a): return True",
         ["with C() as c:\n  assert c.value == 5"],
     ),
+    "an exception in a thread of the test's": (
+        "def f(x): return 2 / (x < 2)",
+        [
+            "import threading\ndef check(x):\n  got = f(x)\n  assert got == 2 * x\n"
+            "threads = [threading.Thread(target=check, args=(x,)) for x in (1, 2)]\n"
+            "for t in threads: t.start()\nfor t in threads: t.join()"
+        ],
+    ),
+    "an exception in a pool of the test's": (
+        "def f(x): return 2 / (x < 2)",
+        [
+            "from concurrent.futures import ThreadPoolExecutor\ndef check(x): assert f(x) == 2 * x\n"
+            "with ThreadPoolExecutor(2) as pool:\n  for x in (1, 2): pool.submit(check, x)"
+        ],
+    ),
+    "an exception in a task that is not awaited": (
+        "async def f(x): return 2 / (x < 2)",
+        [
+            "import asyncio\nasync def check(x): assert await f(x) == 2 * x\nasync def main():\n"
+            "  await asyncio.wait([asyncio.create_task(check(x)) for x in (1, 2)])\nasyncio.run(main())"
+        ],
+    ),
+    "CancelledError in a group of tasks": (
+        "import asyncio\nasync def f(x):\n  if x > 1: raise asyncio.CancelledError\n  return 2 * x",
+        [
+            "import asyncio\nasync def check(x): assert await f(x) == 2 * x\nasync def main():\n"
+            "  async with asyncio.TaskGroup() as group:\n    for x in (1, 2): group.create_task(check(x))\n"
+            "asyncio.run(main())"
+        ],
+    ),
+    "SystemExit in a thread of the test's": (
+        "def f(x):\n  if x > 1: raise SystemExit\n  return 2 * x",
+        [
+            "import threading\ndef check(x): assert f(x) == 2 * x\ncheck(1)\n"
+            "t = threading.Thread(target=check, args=(2,))\nt.start()\nt.join()"
+        ],
+    ),
     "a callback's failed assert that is swallowed": (
         "def f(x, cb):\n  try: cb(0)\n  except BaseException: pass",
         ["def cb(v): assert v == 4\nf(2, cb)"],
@@ -128,6 +168,54 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         "def f(xs):\n  xs.clear()\n  return {}",
         ["xs = [3, 1, 2]\ngot = f(xs)\nfor x in xs:\n  assert got[x] == x * x"],
     ),
+    "an argument emptied in a unittest": (
+        "def f(xs):\n  xs.clear()\n  return []",
+        [
+            "import unittest\nclass Test(unittest.TestCase):\n  def setUp(self): self.xs = [3, 1]\n"
+            "  def test_it(self): self.assertEqual(f(self.xs), sorted(self.xs), 'sorted')\nunittest.main()"
+        ],
+    ),
+    "an argument emptied before assertListEqual": (
+        "def f(xs):\n  xs.clear()\n  return []",
+        ["import unittest\nt = unittest.TestCase()\nxs = [3, 1]\nt.assertListEqual(f(xs), sorted(xs))"],
+    ),
+    "an attribute changed that the expectation is computed from": (
+        "def f(p):\n  p.x = 0\n  return 0",
+        [P + "got = f(p)\nassert got == p.x * 2"],
+    ),
+    "an attribute removed that the expectation looks for": (
+        "def f(p):\n  del p.x\n  return False",
+        [P + "assert f(p) == hasattr(p, 'x')"],
+    ),
+    "an attribute of an inner object changed": (
+        "def f(ps):\n  ps[0].x = 0\n  return 0",
+        [P + "ps = [p]\nassert f(ps) == ps[0].area()"],
+    ),
+    "an attribute of a class changed by an object": (
+        "def f(c):\n  type(c).LIMIT = 0\n  return 0",
+        ["class C:\n  LIMIT = 10\nc = C()\nassert f(c) == 3 * c.LIMIT"],
+    ),
+    "a slot changed that the expectation is computed from": (
+        "def f(p):\n  p.x = 0\n  return 0",
+        ["class S:\n  __slots__ = ('x',)\np = S()\np.x = 3\nassert f(p) == p.x * 2"],
+    ),
+    "a cached property replaced": (
+        "def f(p):\n  p.area = 0\n  return 0",
+        [
+            "import functools\nclass D:\n  @functools.cached_property\n  def area(self): return 4\np = D()\nassert f(p) == p.area"
+        ],
+    ),
+    "a method replaced in the dictionary of an object": (
+        "def f(p):\n  vars(p)['area'] = lambda: 0\n  return 0",
+        [P + "assert f(p) == p.area()"],
+    ),
+    "a linked list cut off that the expectation is computed from": (
+        "def f(h):\n  h.next = None\n  return 1",
+        [
+            "class N:\n  def __init__(self, n=None): self.next = n\n"
+            "def length(h): return 1 + length(h.next) if h else 0\nh = N(N(N()))\nassert f(h) == length(h)"
+        ],
+    ),
     "a file of the test's overwritten": (
         "import glob\ndef f(x):\n  for p in glob.glob('/tmp/*'): open(p, 'w').write('0')\n  return 0",
         [
@@ -140,6 +228,35 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
         [
             "with open('/tmp/want', 'w') as file: file.write('9')\n"
             "with open('/tmp/want') as file: assert f(3) == int(file.read())"
+        ],
+    ),
+    "a thread that reads a file of the test's": (
+        """
+import threading
+seen = []
+def watch():
+  while True:
+    try: seen.append(int(open('/tmp/want').read()))
+    except (OSError, ValueError): pass
+threading.Thread(target=watch, daemon=True).start()
+def f(x): return seen[-1]
+""",
+        [
+            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ntime.sleep(0.3)\ngot = f(3)\n"
+            "with open('/tmp/want') as file: assert got == int(file.read())"
+        ],
+    ),
+    "a process that writes a file of the test's": (
+        """
+import os
+if os.fork() == 0:
+  while True:
+    if os.path.exists('/tmp/want'): open('/tmp/want', 'w').write('0')
+def f(x): return 0
+""",
+        [
+            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ngot = f(3)\ntime.sleep(0.3)\n"
+            "with open('/tmp/want') as file: assert got == int(file.read())"
         ],
     ),
     "a class in place of math": (

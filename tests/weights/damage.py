@@ -221,6 +221,7 @@ HEADERS = {
     "an entry without dtype": header(lambda e: next(iter(e.values())).pop("dtype")),
     "a tensor twice": header(_duplicate),
     "a name with a line break": header(lambda e: _rename(e, "a\nb")),
+    "80,000 dimensions": first_entry(shape=[0] + [2**62] * 80_000, data_offsets=[0, 0]),
     "a name without text": header(lambda e: _rename(e, "")),
     "a tensor more": header(lambda e: e.update(more={"dtype": "F32", "shape": [0], "data_offsets": [0, 0]})),
     "a tensor less": header(lambda e: e.pop(next(iter(e))) and None),

@@ -172,6 +172,15 @@ def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
     assert not list(tmp_path.glob("out*")) and not (pair[1] / "hacked").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["FileSystemWriter", "FileSystem", "Path", "Enum", "Tensor", "ExtensionRegistry", "os"]
+)
+def test_an_index_names_no_other_classes_of_torchs_modules(pair, name):
+    (pair[1] / ".metadata").write_bytes(f"ctorch.distributed.checkpoint.filesystem\n{name}\n.".encode())
+    with pytest.raises(UserError, match="it names torch.distributed.checkpoint.filesystem"):
+        read_index(pair[1])
+
+
 def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     file = pair[1] / "__0_0.distcp"
     content = bytearray(file.read_bytes())

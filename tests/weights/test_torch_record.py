@@ -4,8 +4,10 @@ import contextlib
 import io
 import os
 import pickle
+import time
 import zipfile
 import zlib
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -77,6 +79,71 @@ class Evil:
 def cut_off():
     record = saved(torch.zeros(1000))
     return record[:-500]
+
+
+def with_pickle(pickled, method=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled, method)
+        archive.writestr("archive/data/0", bytes(48))
+    return buffer.getvalue()
+
+
+def tensor_of(dtype=torch.FloatStorage, start=0, shape=(3, 4)):
+    """Returns a record whose pickle has these values, of whatever types they are."""
+
+    class Stored:
+        pass
+
+    class Made:
+        def __reduce__(self):
+            return torch._utils._rebuild_tensor_v2, (Stored(), start, shape, (4, 1), False, OrderedDict())
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            return ("storage", dtype, "0", "cpu", 12) if isinstance(obj, Stored) else None
+
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol=2).dump(Made())
+    return with_pickle(buffer.getvalue())
+
+
+def damaged(record, at, value):
+    changed = bytearray(record)
+    changed[at % len(record)] = value
+    return bytes(changed)
+
+
+HOSTILE = {
+    "long": with_pickle(b"\x80\x02" + b"]0" * 1_000_000 + b"N."),
+    "a bomb": with_pickle(b"\x80\x02" + b"]0" * 1_000_000 + b"N.", zipfile.ZIP_DEFLATED),
+    "deflate of garbage": damaged(with_pickle(b"\x80\x02N.", zipfile.ZIP_DEFLATED), 46, 0xFF),
+    "a memo of 4 GB": with_pickle(b"\x80\x02Nr" + (1 << 28).to_bytes(4, "little") + b"0."),
+    "a text of 2 to the 45": with_pickle(b"\x80\x04\x8e" + (1 << 45).to_bytes(8, "little") + b"."),
+    "a start that is text": tensor_of(start="a"),
+    "a start before the storage": tensor_of(start=-5),
+    "a start that is no integer": tensor_of(start=0.5),
+    "a dtype that is none": tensor_of(dtype=OrderedDict()),
+    "a shape that is text": tensor_of(shape="ab"),
+    "a shape of 400 digits": tensor_of(shape=(10**400,)),
+    "a negative shape": tensor_of(shape=(-3, 4)),
+    "data beyond the file": damaged(saved(torch.zeros(3)), -22 - 30, 0xFF),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_records_are_refused_at_once(tmp_path, name):
+    started = time.process_time()
+    with pytest.raises(ValueError, match="at byte 13"):
+        located(tmp_path, HOSTILE[name])
+    assert time.process_time() - started < 1.0
+
+
+def test_a_changed_byte_raises_no_other_error(tmp_path):
+    record = saved(torch.zeros(3))
+    for at in range(len(record)):
+        with contextlib.suppress(ValueError, OSError):
+            located(tmp_path, damaged(record, at, 0xFF))
 
 
 @pytest.mark.parametrize(

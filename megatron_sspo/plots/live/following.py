@@ -1,6 +1,7 @@
 """Reads the new rows of a file that a run appends to, a bounded part at a time."""
 
 import json
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +74,15 @@ def read_part(path: Path, cursor: str, *, max_bytes: int = _MAX_BYTES) -> Part:
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """Returns the JSON object of a line, with None for NaN and infinities; None if the line has no object."""
     try:
-        found = json.loads(line, parse_constant=lambda _: None)
+        found = json.loads(line, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)  # of `1e999`, infinity
+    return number if math.isfinite(number) else None
 
 
 def _position(file: BinaryIO, cursor: str) -> int:

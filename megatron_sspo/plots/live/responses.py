@@ -60,7 +60,7 @@ def _read(path: Path, seen: str, form: Callable[[Row], Row]) -> Row:
     rows = [row for row in map(parse_object, lines) if row is not None]
     try:
         return {"version": version, "rows": [form(row) for row in rows]}
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} does not have the form that a run writes: was it written by another program?"
         ) from error

@@ -31,6 +31,7 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LFS_POINTER = b"version "  # the first 8 bytes of the text that Git has in place of a large file
 _MAX_HEADER_BYTES = 100_000_000  # bytes; the limit of the format
+_MAX_DIMENSIONS = 64  # as in NumPy
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -76,7 +77,7 @@ def _parse_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
         raise UserError(
             f"{name} of {path} has dtype {short_repr(dtype)[1:-1]}, which is not supported; save the model in bfloat16"
         )
-    if not _are_sizes(shape):
+    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS:  # the product of a million sizes takes hours
         raise ValueError(f"the shape of {name} is {short_repr(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"the data_offsets of {name} are {short_repr(offsets)}")

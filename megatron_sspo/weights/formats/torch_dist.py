@@ -8,7 +8,8 @@ import io
 import json
 import pickle
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +159,15 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if (module, name) in self._NAMES or (module in self._MODULES and "." not in name):
             found = super().find_class(module, name)
-            if (module, name) in self._NAMES or isinstance(found, type):
+            if (module, name) in self._NAMES or _is_description(found):
                 return found
         raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _is_description(found: Any) -> bool:
+    """Returns whether a name of these modules is a class of plain data that is defined in one of them."""
+    is_data = isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))
+    return is_data and found.__module__ in _Unpickler._MODULES
 
 
 def write_index(path: Path, tensors: dict[str, GlobalTensor], aliases: dict[str, str], none_keys: list[str]) -> None:

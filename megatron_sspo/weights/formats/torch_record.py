@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch._utils import _rebuild_tensor_v2
 
+from megatron_sspo.errors import short_repr
+
 _STORAGES = {
     torch.float64: "DoubleStorage",
     torch.float32: "FloatStorage",
@@ -29,6 +31,7 @@ _STORAGES = {
     torch.bfloat16: "BFloat16Storage",
 }
 _DTYPES = {name: dtype for dtype, name in _STORAGES.items()}
+_MAX_PICKLE_BYTES = 1 << 16  # of a record's pickle, which has some 200
 _ALIGNMENT = 64  # of the bytes within a record, as torch.save aligns them
 _ROOT = "archive"
 _DATE = 0x21  # 1980-01-01, the first day of the zip format
@@ -155,27 +158,24 @@ def locate(descriptor: int, offset: int, length: int) -> RecordTensor:
     try:
         with zipfile.ZipFile(_Window(descriptor, offset, length)) as archive:
             [pickled] = [entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl")]
+            if pickled.compress_type != zipfile.ZIP_STORED or pickled.file_size > _MAX_PICKLE_BYTES:
+                raise ValueError(f"its data.pkl of {pickled.file_size:,} bytes is compressed or too large")
             found = _Unpickler(io.BytesIO(archive.read(pickled))).load()
             if not isinstance(found, _Rebuilt):
                 raise ValueError("the record is not a tensor")
             strides = torch.empty(found.shape, device="meta").stride()
             data = archive.getinfo(pickled.filename.removesuffix("data.pkl") + f"data/{found.key}")
-    except (
-        zipfile.BadZipFile,
-        pickle.PickleError,
-        EOFError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
-        raise ValueError(f"there is no tensor at byte {offset} ({error})") from error
+            place = os.pread(descriptor, 4, offset + data.header_offset + 26)
+            name_length, extra_length = struct.unpack("<HH", place)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged archive or pickle may raise anything
+        raise ValueError(f"there is no tensor at byte {offset} ({short_repr(error)})") from error
     if data.compress_type != zipfile.ZIP_STORED or found.strides != strides:
         raise ValueError(f"the tensor at byte {offset} is compressed or not contiguous")
     numel = torch.Size(found.shape).numel()
     if data.file_size < (found.start + numel) * found.dtype.itemsize:
         raise ValueError(f"the tensor at byte {offset} is cut off")
-    name_length, extra_length = struct.unpack("<HH", os.pread(descriptor, 4, offset + data.header_offset + 26))
     start = offset + data.header_offset + 30 + name_length + extra_length
     data_offset = start + found.start * found.dtype.itemsize
     return RecordTensor(found.dtype, found.shape, data_offset, start, data.file_size, data.CRC)
@@ -190,7 +190,7 @@ class _Rebuilt:
     strides: tuple[int, ...]
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo of any length that a pickle names
     """Reads a tensor's pickle, and refuses everything else that a pickle can contain."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -211,6 +211,8 @@ def _rebuild(
     storage: tuple[torch.dtype, str], start: int, shape: Sequence[int], strides: Sequence[int], *_: Any
 ) -> _Rebuilt:
     dtype, key = storage
+    if not isinstance(dtype, torch.dtype) or type(start) is not int or start < 0:
+        raise pickle.UnpicklingError(f"its storage of {short_repr(dtype)} starts at {short_repr(start)}")
     return _Rebuilt(dtype, key, start, tuple(shape), tuple(strides))
 
 

@@ -20,6 +20,14 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.plots.live.server import make_app
 from tests.plots.live.runs import HOSTILE, append, metrics, write_run
 
+ANSWER_OF_400_DIGITS = (
+    json.dumps(
+        dict.fromkeys(("id", "set", "prompt", "gold"), "")
+        | {"answers": [{"text": "", "tokens": 1, "finish_reason": "stop", "reward": {"a": 10**400, "b": 0.5}}]}
+    )
+    + "\n"
+)
+
 
 @contextlib.asynccontextmanager
 async def client_of(*folders: Path) -> AsyncIterator[TestClient]:
@@ -117,13 +125,24 @@ def test_answers_are_few_of_many(tmp_path: Path) -> None:
     assert len(json.loads(ask("/answers?run=0", run)[1])["rows"]) == 16
 
 
-@pytest.mark.parametrize("content", ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n'])
+@pytest.mark.parametrize("content", ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n', ANSWER_OF_400_DIGITS])
 @pytest.mark.parametrize(("name", "path"), [("evaluation_responses", "/answers"), ("rollouts", "/rollouts")])
 def test_responses_of_another_program(tmp_path: Path, name: str, path: str, content: str) -> None:
     run = write_run(tmp_path / "run", 1)
     (run / f"{name}.jsonl").write_text(content)
     response, text = ask(f"{path}?run=0", run)
     assert response.status == 500 and "was it written by another program?" in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "9" * 400])
+@pytest.mark.parametrize(("name", "path"), [("evaluation_responses", "/answers"), ("rollouts", "/rollouts")])
+def test_numbers_beyond_all_are_json(tmp_path: Path, name: str, path: str, number: str) -> None:
+    run = write_run(tmp_path / "run", 1)
+    file = run / f"{name}.jsonl"
+    file.write_text(file.read_text().replace("1.0", f"{number}").replace("0.75", number))
+    assert number in file.read_text()
+    _, text = ask(f"{path}?run=0", run)
+    json.loads(text, parse_constant=pytest.fail)
 
 
 def test_what_a_model_wrote_is_json_and_never_html(tmp_path: Path) -> None:

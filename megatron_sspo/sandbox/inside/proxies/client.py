@@ -88,11 +88,9 @@ class JudgeSide(Peer):
             raise wire.Broken("the program has ended")
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
-            self._pass_replacements()
-            if self.files is not None and self.files.has_any:
-                with self.files.hide((arguments, keywords)):
-                    value = super().request(operation, *arguments, **keywords)
-            else:
+            has_files = self.files is not None and self.files.has_any
+            with self.files.hide((arguments, keywords)) if has_files else contextlib.nullcontext():
+                self._pass_replacements()
                 value = super().request(operation, *arguments, **keywords)
             if log is not None and operation != "name":
                 log.append((operation, value, None))
@@ -146,7 +144,7 @@ class JudgeSide(Peer):
         return TypeError(text)
 
     def on_change(self, container: Any, tag: str, items: list[Any]) -> None:
-        """Keeps the items that an argument had before the program changed it."""
+        """Keeps the items, or attributes, that an argument had before the program changed it."""
         self.changed.setdefault(id(container), (container, tag, items))
 
     # ------------------------------------------------------------------ what the program may do with the tests' objects
@@ -159,6 +157,10 @@ class JudgeSide(Peer):
             arguments = [target, *rest]
         if id(target) not in self._numbers or not is_allowed(operation, target, rest):
             raise AttributeError(f"a program cannot do this with a {type(target).__name__} of the tests")
+        if operation in ("setattr", "delattr"):
+            self.on_change(target, "object", shared.items_of(target, "object"))
+        elif operation == "getattr" and rest[0] == "__dict__":
+            return dict(vars(target))  # a copy: in the dictionary itself, the program could replace methods
         self.callback_depth += 1
         try:
             return super().perform(operation, arguments, keywords)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -22,6 +23,9 @@ _READING = ("read_text", "read_bytes")
 class OwnFiles:
     """The files of the tests.
 
+    Once a test has written such a file, the program's processes are stopped whenever no request is in progress, since
+    one of its threads could read the file, or write into it.
+
     Args:
         nodes: all nodes of the tests' syntax trees.
     """
@@ -29,13 +33,14 @@ class OwnFiles:
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
         self._read = set(_paths_read(list(nodes)))
         self._written: set[str] = set()
+        self._is_program_running = False
         if self._read:
             sys.addaudithook(self._audit_open)
 
     @property
     def has_any(self) -> bool:
-        """Returns whether there is a file to hide."""
-        return bool(self._written)
+        """Returns whether there may be files to hide."""
+        return bool(self._read)
 
     def _audit_open(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes)):
@@ -44,6 +49,8 @@ class OwnFiles:
         flags = arguments[2] if isinstance(arguments[2], int) else 0
         if path in self._read and flags & os.O_ACCMODE != os.O_RDONLY:
             self._written.add(path)
+            if not self._is_program_running:
+                _signal_program(signal.SIGSTOP)
 
     @contextlib.contextmanager
     def hide(self, passed: Any) -> Iterator[None]:
@@ -57,14 +64,26 @@ class OwnFiles:
                 with open(path, "rb") as file:
                     contents[path] = file.read()
                 os.unlink(path)
+        was_running, self._is_program_running = self._is_program_running, True
+        if not was_running:
+            _signal_program(signal.SIGCONT)
         try:
             yield
         finally:
+            self._is_program_running = was_running
+            if not was_running and self._written:
+                _signal_program(signal.SIGSTOP)
             for path, content in contents.items():
                 with contextlib.suppress(OSError):
                     os.unlink(path)  # what the program has put there, such as a pipe whose other end it holds
                 with contextlib.suppress(OSError), open(path, "xb") as file:
                     file.write(content)
+
+
+def _signal_program(number: int) -> None:
+    """Sends a signal to all processes of the sandbox except this one."""
+    with contextlib.suppress(ProcessLookupError):  # the program has ended
+        os.kill(-1, number)
 
 
 def _mentions(text: str, path: str) -> bool:

@@ -8,8 +8,10 @@ keeps. A list that the test appends to is longer for the program too.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
+import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 
@@ -203,6 +205,8 @@ class SharedContainers:
 
 def items_of(value: Any, tag: str) -> list[Any]:
     """Returns a container's items, in a form that shows changes and that `refill` accepts."""
+    if tag == "object":
+        return [_attributes(value)]
     if tag == "ndarray":
         return [value.tobytes() if not value.dtype.hasobject else value.tolist(), value.shape, value.copy()]
     if tag == "bytearray":
@@ -214,7 +218,9 @@ def items_of(value: Any, tag: str) -> list[Any]:
 
 def refill(value: Any, tag: str, items: list[Any]) -> None:
     """Replaces a container's items."""
-    if tag == "ndarray":
+    if tag == "object":
+        _set_attributes(value, items[0])
+    elif tag == "ndarray":
         value[...] = items[2]
     elif tag in ("list", "bytearray"):
         _KINDS[tag].__setitem__(value, slice(None), items)
@@ -226,6 +232,43 @@ def refill(value: Any, tag: str, items: list[Any]) -> None:
         kind = _KINDS[tag]
         kind.clear(value)
         (kind.update if tag == "set" else kind.extend)(value, items)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns the attributes of an object or a class of the tests, without special ones of a class."""
+    if isinstance(value, type):
+        return {name: part for name, part in vars(value).items() if not name.startswith("__")}
+    found = dict(getattr(value, "__dict__", {}))
+    for name, slot in _slots(value):
+        with contextlib.suppress(AttributeError):  # not set
+            found[name] = slot.__get__(value)
+    return found
+
+
+def _set_attributes(value: Any, attributes: dict[str, Any]) -> None:
+    """Sets the attributes of `_attributes`, without a call of the class's own methods or properties."""
+    if isinstance(value, type):
+        for name in _attributes(value).keys() - attributes.keys():
+            type.__delattr__(value, name)
+        for name, part in attributes.items():
+            if vars(value).get(name) is not part:
+                type.__setattr__(value, name, part)
+        return
+    rest = dict(attributes)
+    for name, slot in _slots(value):
+        if name in rest:
+            slot.__set__(value, rest.pop(name))
+        else:
+            with contextlib.suppress(AttributeError):
+                slot.__delete__(value)
+    if hasattr(value, "__dict__"):
+        vars(value).clear()
+        vars(value).update(rest)
+
+
+def _slots(value: Any) -> list[tuple[str, Any]]:
+    parts = (item for kind in type(value).__mro__ for item in vars(kind).items())
+    return [(name, part) for name, part in parts if isinstance(part, types.MemberDescriptorType)]
 
 
 def _differ(tag: str, before: list[Any], now: list[Any]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 
+from megatron_sspo.sandbox.inside.proxies import shared
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, OriginalItems, ReplayMismatch
 from megatron_sspo.sandbox.inside.verdict.flow import Flow
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # typing is slow to import
 
     Thunk = Callable[[], Any]
 
+_RAISED = object()  # the value of an expression that cannot be evaluated again
 _MAX_OBJECTS = 10_000  # the most objects that are examined for each check
 
 
@@ -40,7 +42,15 @@ class ChangedArguments:
     def recheck_condition(self, thunk: Thunk, log: list[Any]) -> None:
         """Evaluates again a condition that was true."""
         changed, others = self._changed_in(thunk)
-        if not changed or self._reevaluate([thunk], [log], changed, lambda values: bool(values[0])):
+        returned = {id(part) for _, value, _ in log for part in _parts(value)}
+        if any(tag == "object" and number in returned for number, (_, tag, _) in changed.items()):
+            self._inspected |= changed.keys()  # an object that the program changes and returns, such as a tree
+            return
+
+        def holds(values: list[Any]) -> bool:
+            return values[0] is not _RAISED and bool(values[0])
+
+        if not changed or self._reevaluate([thunk], [log], changed, holds):
             return
         self._add_group(set(changed), is_independent=not others)
 
@@ -101,7 +111,7 @@ class ChangedArguments:
                 except ReplayMismatch:
                     return True
                 except Exception:
-                    return False
+                    values.append(_RAISED)
             return accepts(values)
 
     def _changed_in(self, thunk: Thunk) -> tuple[dict[int, Any], bool]:
@@ -149,8 +159,9 @@ def _parts(value: Any) -> Iterator[Any]:
             waiting.extend(item for item in part if not isinstance(item, (int, str, float)))
         elif isinstance(part, dict):
             waiting.extend(item for item in part.values() if not isinstance(item, (int, str, float)))
-        elif type(part).__module__ == "tests" and hasattr(part, "__dict__"):
-            waiting.extend(object.__getattribute__(part, "__dict__").values())
+        elif type(part).__module__ == "tests":
+            waiting.append(type(part))
+            waiting.extend(shared.items_of(part, "object")[0].values())
 
 
 def plain_copy(value: Any) -> Any:

@@ -74,13 +74,19 @@ class Rewriter(ItemCounter):
         site = self._site(node, "check")
         self._add_results(site, node.value)
         can_delay = can_be_delayed(node.value)
+        flags = [ast.Constant(self._flow.uses_results(side)) for side in node.value.args[:2]]
         self._check = site
         call = self.visit(node.value)
         self._check = None
         if not can_delay:
             node.value = call
             return [node, statement(record_call("block_passed", ast.Constant(site.number)), node)]
-        node.value = record_call("check_call", ast.Constant(site.number), delayed(call))
+        if _compares_two(call):
+            sides = [delayed(side) for side in call.args[:2]]
+            function = _of_two(call)
+            node.value = record_call("check_equality_call", ast.Constant(site.number), *sides, *flags, function)
+        else:
+            node.value = record_call("check_call", ast.Constant(site.number), delayed(call))
         return node
 
     def _is_check_call(self, call: ast.Call) -> bool:
@@ -137,10 +143,11 @@ class Rewriter(ItemCounter):
         texts = [ast.unparse(item.context_expr) for item in node.items]
         if any("AssertionError" in text for text in texts):
             return [statement(record_call("drop_last_failure"), node)]
+        caught = [statement(record_call("drop_escaped"), node)]
         if _expects_error(node):
             site = self._site(node, "check")
-            return [statement(record_call("block_passed", ast.Constant(site.number)), node)]
-        return []
+            return [statement(record_call("block_passed", ast.Constant(site.number)), node), *caught]
+        return caught if any("suppress" in text for text in texts) else []
 
     def _rewrite_loop(self, node: ast.For, has_checks: bool) -> None:
         iterable = node.iter
@@ -156,6 +163,7 @@ class Rewriter(ItemCounter):
         self.generic_visit(node)
         if "AssertionError" in names and not all(map(only_logs, node.body)):
             node.body.insert(0, statement(record_call("drop_last_failure"), node))
+        node.body.insert(0, statement(record_call("drop_escaped"), node))
         if node.type is not None and "StopIteration" in names:
             node.type = ast.copy_location(record_call("catch_stops", node.type), node.type)
         return node
@@ -180,10 +188,16 @@ class Rewriter(ItemCounter):
         self._parameters.pop()
         self._blocks = blocks
         if in_class and node.name.startswith("test"):
-            handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [])
-            handler.body = [statement(record_call("record_escape"), node), ast.copy_location(ast.Raise(), node)]
-            node.body = [ast.copy_location(ast.Try(node.body, [handler], [], []), node)]
+            self._report_errors(node, "record_escape")
+        elif has_checks and not self._flow.reads_errors:
+            self._report_errors(node, "record_end")
         return node
+
+    def _report_errors(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: str) -> None:
+        """Lets a function report the exceptions that leave it."""
+        handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [])
+        handler.body = [statement(record_call(method), node), ast.copy_location(ast.Raise(), node)]
+        node.body = [ast.copy_location(ast.Try(node.body, [handler], [], []), node)]
 
     visit_AsyncFunctionDef = visit_FunctionDef  # pyright: ignore[reportAssignmentType]
 
@@ -216,6 +230,23 @@ def _expects_error(node: ast.stmt) -> bool:
     return isinstance(node, (ast.With, ast.AsyncWith)) and any(
         last_name(getattr(item.context_expr, "func", item)).startswith(("assert", "raises")) for item in node.items
     )
+
+
+def _compares_two(call: ast.Call) -> bool:
+    """Returns whether a call asserts that its first two arguments are equal, as `assertEqual` does."""
+    name = last_name(call.func).lower()
+    sides = call.args[:2]
+    is_equality = name.endswith(("equal", "equals")) and "not" not in name
+    return is_equality and len(sides) == 2 and not any(isinstance(side, ast.Starred) for side in sides)
+
+
+def _of_two(call: ast.Call) -> ast.Lambda:
+    """Returns a function that makes a call with other values in place of its first two arguments."""
+    function = delayed(call)
+    names = ["__first__", "__second__"]
+    function.args.args = [ast.arg(name) for name in names]
+    call.args[:2] = [ast.Name(name, ast.Load()) for name in names]
+    return function
 
 
 def _holds_checks(node: ast.AST, rewriter: Rewriter) -> bool:

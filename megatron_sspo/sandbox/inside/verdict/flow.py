@@ -23,6 +23,8 @@ _LIBRARY_ATTRIBUTES = (
 )
 _PLAIN_ATTRIBUTES = frozenset((*_LIBRARY_ATTRIBUTES, *(name for kind in _PLAIN_TYPES for name in dir(kind))))
 
+_READING_ERRORS = ("exception", "excepthook", "add_done_callback", "return_exceptions")
+
 
 class Flow:
     """The names of all tests together, which share one namespace.
@@ -35,6 +37,7 @@ class Flow:
         class_names: names of functions whose results are used as objects of a class, not as plain data.
         defined: functions of the tests, by name.
         nodes: all nodes of the tests' syntax trees.
+        reads_errors: whether the tests look at exceptions of tasks or threads, without handlers.
     """
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
@@ -45,6 +48,10 @@ class Flow:
         self.defined = {
             node.name: node for node in self.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
+        self.reads_errors = any(
+            getattr(node, "attr", "") in _READING_ERRORS or getattr(node, "arg", "") in _READING_ERRORS
+            for node in self.nodes
+        )
         self.bound = set(_bound([node for node in self.nodes if isinstance(node, _BINDING)]))
         self.loaded = {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}

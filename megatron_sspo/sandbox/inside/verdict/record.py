@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 
+from megatron_sspo.sandbox.inside.proxies import mirror
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide
 from megatron_sspo.sandbox.inside.proxies.errors import ProgramStopped
 from megatron_sspo.sandbox.inside.proxies.mirror import Proxy
@@ -40,12 +42,15 @@ class Record:
         self._is_comparing = False
         self.failures: list[str] = []
         self._failed_checks: list[str] = []
+        self._escaped: list[BaseException] = []  # of the program, out of functions with checks
         self._before_unittest = 0, 0  # the lengths of the two lists when the last unittest method began
 
     def verdict(self) -> str:
         """Returns why the tests have failed although none of them raised an exception; "" if they have passed."""
         for failure in (*self.failures, *self._failed_checks, *self._arguments.failures()):
             return failure
+        for error in self._escaped:
+            return f"{type(error).__name__} of the program ended a function before its checks, and nothing caught it"
         for site in self._sites:
             if self._is_vacuous(site) and not self._is_excused(site):
                 return f"test {site.text}, line {site.line}: the {site.kind} has checked nothing"
@@ -87,7 +92,15 @@ class Record:
             self._arguments.recheck_condition(thunk, log)
         return value
 
-    def check_equal(self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool) -> Any:
+    def check_equal(
+        self,
+        number: int,
+        left: Thunk,
+        right: Thunk,
+        left_depends: bool,
+        right_depends: bool,
+        is_equal: Callable[[Any, Any], Any] = operator.eq,
+    ) -> Any:
         """Evaluates an assert statement that compares two expressions."""
         site = self._sites[number]
         sides: list[Any] = []
@@ -98,7 +111,7 @@ class Record:
             sides.append(left())
             length = len(self._judge_side.log or ())
             sides.append(right())
-            return sides[0] == sides[1]
+            return is_equal(*sides)
 
         was_comparing, self._is_comparing = self._is_comparing, True
         try:
@@ -109,6 +122,21 @@ class Record:
             logs = log[:length], log[length:]
             self._arguments.recheck_sides((left, right), sides, logs, (left_depends, right_depends))
         return value
+
+    def check_equality_call(
+        self, number: int, left: Thunk, right: Thunk, left_depends: bool, right_depends: bool, call: Callable[..., Any]
+    ) -> None:
+        """Makes a call that compares two expressions, such as `self.assertEqual(f(xs), sorted(xs))`."""
+
+        def is_equal(first: Any, second: Any) -> bool:
+            call(first, second)
+            return True
+
+        try:
+            self.check_equal(number, left, right, left_depends, right_depends, is_equal)
+        except AssertionError as error:
+            self._fail(self._sites[number], str(error))
+            raise
 
     def check_value(self, number: int, value: Any) -> Any:
         """Records the value of an assert statement's condition that cannot be put into a lambda."""
@@ -123,6 +151,7 @@ class Record:
         except AssertionError as error:
             self._fail(site, str(error))
             raise
+        self.drop_escaped()  # such as in `assertRaises(ValueError, function)`
         self._complete(site)
         return value
 
@@ -179,6 +208,16 @@ class Record:
         if self._failed_checks:
             self._failed_checks.pop()
 
+    def record_end(self) -> None:
+        """Records an exception of the program that leaves a function with checks: a thread or a task may drop it."""
+        error = sys.exc_info()[1]
+        if error is not None and (isinstance(error, ProgramStopped) or mirror.FIELD in vars(error)):
+            self._escaped.append(error)
+
+    def drop_escaped(self) -> None:
+        """Drops what has left functions, since a handler or a context manager of the test has caught it."""
+        self._escaped.clear()
+
     def record_escape(self) -> None:
         """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
         error = sys.exc_info()[1]
@@ -197,6 +236,7 @@ class Record:
         """Drops what a unittest method has recorded, since the test expects it to fail."""
         num_failures, num_failed_checks = self._before_unittest
         del self.failures[num_failures:], self._failed_checks[num_failed_checks:]
+        self._escaped.clear()
 
     # ------------------------------------------------------------------ blocks
 
