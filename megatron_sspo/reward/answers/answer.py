@@ -5,6 +5,7 @@ import re
 import unicodedata
 
 from megatron_sspo.reward.answers.chinese import respell_chinese
+from megatron_sspo.reward.answers.languages import drop_foreign_lead, without_accents
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
@@ -258,9 +259,12 @@ def clean(text: str) -> str:
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    text = respell_text(text)
+    if not text.isascii():
+        text = without_accents(text)
+    text = drop_foreign_lead(text.strip())
     if not text.isascii():
         text = respell_chinese(text)
-    text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):

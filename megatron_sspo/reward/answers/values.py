@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
+from megatron_sspo.reward.answers.languages import CHANGING
 from megatron_sspo.reward.answers.number import Number, read_number
 from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
 
@@ -32,7 +33,7 @@ _THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
 _MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _WORD_AFTER_NUMBER = re.compile(r"(?<=[0-9])\s*[A-Za-z]{2,}(?:\s*\^\s*\{?[0-9]\}?)?")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
-_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det)(?![A-Za-z])")
+_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det|[lr]floor|[lr]ceil)(?![A-Za-z])")
 _ARITHMETIC = re.compile(
     r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])|[0-9)}!]\s*\("
 )
@@ -52,19 +53,20 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    r"\b(?:not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
     r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
     r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
     r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
     r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
-    r"ignor(?:es?|ing)|reject(?:s|ing)?)\b"
+    r"ignor(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
+    r"equation|page|step)\b"
 )
 # Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
 _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
-    r"to the|of (?:the |a )?(?:number|integer|value))$"
+    r"to the|of (?:the |a )?(?:number|integer|value)|fast|[oeu])$"
 )
 _STATES_VALUE = re.compile(
     r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"

@@ -22,8 +22,8 @@ _LONGEST = 400  # characters of an answer for math-verify, unless the gold answe
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
-_COMMAND = re.compile(r"\\([A-Za-z]+)")
-# math-verify drops a command that it does not know, and would read \neg 5 as 5.
+_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+)")  # or a word of another script
+# math-verify drops a command that it does not know, and a word of another script: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
     *FUNCTIONS,
     *GREEK,
@@ -90,7 +90,7 @@ def _compare_values(gold: str, answer: str) -> bool | None:
 
 
 def _unknown(text: str) -> list[str]:
-    return sorted(name for name in _COMMAND.findall(text) if name not in _KNOWN_COMMANDS)
+    return sorted(name or word for name, word in _COMMAND.findall(text) if name not in _KNOWN_COMMANDS)
 
 
 def _is_readable(text: str) -> bool:
