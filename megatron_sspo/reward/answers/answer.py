@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 from megatron_sspo.reward.answers.chinese import respell_chinese
-from megatron_sspo.reward.answers.languages import drop_foreign_lead, without_accents
+from megatron_sspo.reward.answers.languages import drop_foreign_lead
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
@@ -66,6 +66,10 @@ _SIGNS = str.maketrans(
         "∠": r"\angle ",
         "△": r"\triangle ",
         "∪": r"\cup ",
+        "∖": r"\setminus ",
+        "∨": " or ",
+        "∧": " and ",
+        **{sign: rf"\{name} " for sign, name in zip("⌊⌋⌈⌉", ("lfloor", "rfloor", "lceil", "rceil"), strict=True)},
         "∴": r"\therefore ",
         "→": r"\to ",
         "⇒": r"\implies ",
@@ -153,7 +157,9 @@ _SPELLINGS = {  # of a command, in one spelling
     "colon": ":",
 }
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(
+    r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
+)
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
@@ -181,6 +187,9 @@ _SET_BUILDER = re.compile(
 # The set of x = pi/4 + k pi, where k is an integer.
 _SET_OF_EQUATION = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
+)
+_SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
+    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
@@ -260,8 +269,6 @@ def clean(text: str) -> str:
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
     text = respell_text(text)
-    if not text.isascii():
-        text = without_accents(text)
     text = drop_foreign_lead(text.strip())
     if not text.isascii():
         text = respell_chinese(text)
@@ -273,7 +280,8 @@ def clean(text: str) -> str:
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
-        text = _MEMBER_OF.sub("", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
+        text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
+        text = _MEMBER_OF.sub("", text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-# In every pattern, the letters of Latin scripts have no accents: `without_accents` has been applied.
+# In every pattern, words of Latin letters have no accents: `_without_accents` has been applied.
 _ARTICLE = r"(?:(?:la|el|le|les|l'|il|lo|a|o|die|das|der|het|de|det|az)\s*(?<=[\s']))?"
 _KIND = (
     r"(?:bonn?e?|finale?|final[ao]|corret[ao]|corrett[ao]|correct[aeo]?|definitiv[ao]|endgultige|richtige|juiste|akhir|nihai|"
@@ -36,7 +36,7 @@ CHANGING = (
     r"ongeveer|bijna|sekitar|kira-kira|hampir|khoang|yaklasik|okolo|prawie|ungefar|nastan|peut-etre|probablement|"
     r"vielleicht|wahrscheinlich|quizas?|tal vez|talvez|probabl?e?mente|posiblemente|forse|misschien|mungkin|"
     # less, more, between, at least
-    r"moins|weniger|mehr|menos|menor|meno|minder|meer|kurang|lebih|minstens|mindestens|hochstens|hoogstens|almeno|pelo|"
+    r"moins|weniger|mehr|menos|mas|menor|meno|minder|meer|kurang|lebih|minstens|mindestens|hochstens|hoogstens|almeno|pelo|"
     r"paling|entre|zwischen|tussen|tra|fra|antara|hasta|desde|bis|jusqu'a|fino|"
     # or, and, nor
     r"ou|oder|und|weder|noch|eller|atau|veya|lub|hoac|vagy|"
@@ -53,8 +53,8 @@ SCALES = (
 )
 
 
-def without_accents(text: str) -> str:
-    """Returns a text in which words have no accents, "reponse" for "réponse"; a lone letter keeps its own."""
+def _without_accents(text: str) -> str:
+    """Returns a text of the same length without accents, "reponse" for "réponse"; a lone letter keeps its own."""
     return _LATIN_WORD.sub(
         lambda m: m.group() if len(m.group()) == 1 else _MARK.sub("", unicodedata.normalize("NFD", m.group())), text
     )
@@ -62,5 +62,6 @@ def without_accents(text: str) -> str:
 
 def drop_foreign_lead(text: str) -> str:
     """Returns a text without the words of other languages that announce an answer, and without a counter after it."""
-    bare = _LEAD.sub("", text, count=1)
+    match = _LEAD.match(_without_accents(text))
+    bare = text[match.end() :] if match else text
     return bare if bare.isascii() else _COUNTED.sub("", _VERB_AT_END.sub("", bare.rstrip(" .")))

@@ -51,10 +51,13 @@ _PARAMETER = re.compile(
 )
 # for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
 _ANY_ARGUMENT = re.compile(
-    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
-    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
+    r"(?:\s*[,;(]?\s*(?:for\s+(?:all|any|every|each|some)|\\forall|where)\s+(?:real\s+)?(?:(?:number|constant)s?\s+)?"
+    r"|\s*[,;(]\s*(?=[a-z]\s*\\in))[a-z]"
+    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R)|\s+is\s+(?:an?|any|an\s+arbitrary)\s+(?:real\s+)?(?:number|constant))?\s*\)?$"
 )
-_ANY_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
+_ANY_INDEX = re.compile(
+    r"\s*(?:[,;(]|\bfor(?:\s+all)?\b)\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$"
+)
 _SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
 _FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 
@@ -176,6 +179,17 @@ def read_inequality(text: str) -> tuple[str, str] | None:
     return _in_one_spelling(name), interval
 
 
+def read_order(text: str) -> tuple[list[str], list[str]] | None:
+    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has three values."""
+    parts = [part.strip() for part in _RELATION.split(text)]
+    values, signs = parts[::2], parts[1::2]
+    if len(values) < 3 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
+        return None
+    if signs[0] in _GREATER:
+        return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
+    return values, signs
+
+
 def read_far(text: str) -> str | None:
     """Returns the union of the two intervals of `|x - 3| > 2`; None for any other text."""
     parts = [part.strip() for part in _RELATION.split(text)]
@@ -231,7 +245,7 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
-    if "=" in gold and "=" in answer:
+    if "=" in gold or "=" in answer:
         gold, answer = _ANY_ARGUMENT.sub("", gold), _ANY_ARGUMENT.sub("", answer)
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
@@ -247,6 +261,9 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     own = letters_of(bare_answer) - letters_of(bare_gold)
     if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
         letters[1] = min(own)
+    own = letters_of(bare_gold) - letters_of(bare_answer)
+    if letters[1] and not letters[0] and len(own) == 1 and own < set("klmn"):
+        letters[0] = min(own)
     if letters[0] and letters[1]:
         bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer

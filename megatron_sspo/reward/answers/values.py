@@ -10,6 +10,8 @@ from megatron_sspo.reward.answers.languages import CHANGING
 from megatron_sspo.reward.answers.number import Number, read_number
 from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
 
+_TOLERANCE = Fraction(1, 10**40)  # of the larger of two values, as for formulas
+
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -37,6 +39,8 @@ _CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det|[lr]floor|
 _ARITHMETIC = re.compile(
     r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])|[0-9)}!]\s*\("
 )
+_ELLIPSIS = r"\dots"
+_OPERATORS_AT_ENDS = re.compile(r"\s*([-+*/,]|\\(?:cdot|times)|)\s*(.*?)\s*([-+*/,]|\\(?:cdot|times)|)\s*", re.DOTALL)
 _FORMULA_SIGN = re.compile(r"[-+*/^_0-9]|\\(?:frac|sqrt|cdot|times)(?![A-Za-z])")
 # Words of up to four letters; other letters in a formula are products.
 _SHORT_WORDS = frozenset(
@@ -66,7 +70,7 @@ _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
-    r"to the|of (?:the |a )?(?:number|integer|value)|fast|[oeu])$"
+    r"to the|of (?:the |a )?(?:number|integer|value)|fast|minimo|maximo|[oeu])$"
 )
 _STATES_VALUE = re.compile(
     r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
@@ -111,6 +115,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     answer_number = read_number(answer) or (_stated_number(answer, gold_number.unit) if gold_number else None)
     if gold_number and answer_number:
         return gold_number.equals(answer_number)
+    if _ELLIPSIS in gold and _ELLIPSIS in answer:
+        return _compare_around_ellipses(gold, answer, formulas)
     if _BASE.search(gold) or _BASE.search(answer):
         return False  # 16_8 is neither 16 nor 16_7; its other spellings were compared before
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
@@ -135,8 +141,19 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if number and number.places and not number.percent:
             value = formulas.value_of(text)
             if value is not None:
-                return number.value == value or number.states(value)
+                return _is_equal(number.value, value) or number.states(value)
     return formulas.is_same(bare_gold, bare_answer)
+
+
+def _compare_around_ellipses(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
+    """Compares what stands before and after the ellipses of `1+2+\\dots+n`, which has no value by itself."""
+    parts, others = ([_OPERATORS_AT_ENDS.fullmatch(part) for part in text.split(_ELLIPSIS)] for text in (gold, answer))
+    if len(parts) != len(others):
+        return False
+    pairs = [(part.groups(), other.groups()) for part, other in zip(parts, others, strict=True) if part and other]
+    if any((part[0], part[2]) != (other[0], other[2]) or bool(part[1]) != bool(other[1]) for part, other in pairs):
+        return False
+    return all_of(compare_values(part[1], other[1], formulas) for part, other in pairs if part[1])
 
 
 def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdict:
@@ -154,7 +171,7 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     left, right = values
     if left is None or right is None:
         return formulas.is_same(gold, side) if formulas else None
-    if left == right:
+    if _is_equal(left, right):
         return True
     is_rounded = (numbers[0] and numbers[0].places and numbers[0].rounds(right)) or (
         numbers[1] and numbers[1].places and numbers[1].rounds(left)
@@ -162,6 +179,11 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     if is_rounded or (isinstance(left, Fraction) and all(numbers)):
         return bool(is_rounded)
     return formulas.is_same(gold, side) if formulas else False
+
+
+def _is_equal(left: Fraction, right: Fraction) -> bool:
+    """Returns whether two values are equal, to the digits of a value that was computed: \\cos 60^\\circ is 0.5."""
+    return abs(left - right) <= _TOLERANCE * max(abs(left), abs(right))
 
 
 def _in_radians(text: str, other: str) -> str:
