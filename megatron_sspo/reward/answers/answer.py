@@ -76,6 +76,7 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
+        "′": "'",
         "⁄": "/",
         "∕": "/",
     }
@@ -145,6 +146,8 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
     "imath": "i",
+    **{f"var{name}": rf"\{name}" for name in ("epsilon", "theta", "phi", "rho")},
+    "overrightarrow": r"\vec",
     "AA": " angstroms ",
     "varnothing": r"\emptyset ",
     "lt": "<",
@@ -156,6 +159,10 @@ _SPELLINGS = {  # of a command, in one spelling
     "rbrack": "]",
     "colon": ":",
 }
+_OF_LOGARITHM = r"\s*([0-9]+|[a-z]|\([^(){}]*\)|\{[^(){}]*\})"
+_RATIO_OF_LOGARITHMS = re.compile(  # the same for any base
+    rf"\\frac\{{\\log{_OF_LOGARITHM}\s*\}}\{{\\log{_OF_LOGARITHM}\s*\}}|\\log{_OF_LOGARITHM}\s*/\s*\\log{_OF_LOGARITHM}(?![0-9a-z(^])"
+)
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _THOUSANDS = re.compile(
     r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
@@ -301,7 +308,13 @@ def _in_plain_commands(text: str) -> str:
     text = _SPACES.sub(" ", text.replace("\\,", " "))
     text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
-    return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+    return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
+
+
+def _change_base(ratio: re.Match[str]) -> str:
+    top, bottom = (part.strip("(){}") for part in (ratio[1] or ratio[3], ratio[2] or ratio[4]))
+    return rf"\log_{{{bottom}}}({top})"
 
 
 def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:

@@ -60,7 +60,9 @@ _ALL_BUT = re.compile(
 _EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
 # The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
 _PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
-_AND_OTHER_THAN = re.compile(r"([^,]*?[<>lg][^,]*?)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
+_AND_OTHER_THAN = re.compile(
+    r"([(\[][^()\[\]]*[)\]]|[^,]*?[<>lg][^,]*?)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)"
+)
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
@@ -333,10 +335,10 @@ def _as_union(text: str) -> str:
     elif match := _PUNCTURED.fullmatch(text):
         interval, points = match.groups()
     elif match := _AND_OTHER_THAN.fullmatch(text):
-        found = read_inequality(match[1])
-        if found is None or found[0] != match[2]:
+        name, interval = read_inequality(match[1]) or (match[2], match[1])
+        if name != match[2]:
             return text
-        interval, points = found[1], match[3]
+        points = match[3]
     else:
         return text
     numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(points)]

@@ -52,7 +52,7 @@ _PARAMETER = re.compile(
 # for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
 _ANY_ARGUMENT = re.compile(
     r"(?:\s*[,;(]?\s*(?:for\s+(?:all|any|every|each|some)|\\forall|where)\s+(?:real\s+)?(?:(?:number|constant)s?\s+)?"
-    r"|\s*[,;(]\s*(?=[a-z]\s*\\in))[a-z]"
+    r"|\s*[,;(]\s*(?=[a-z]\s*\\in))([a-z])"
     r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R)|\s+is\s+(?:an?|any|an\s+arbitrary)\s+(?:real\s+)?(?:number|constant))?\s*\)?$"
 )
 _ANY_INDEX = re.compile(
@@ -232,7 +232,7 @@ def _respell_constants(gold: str, answer: str) -> str:
 
     The gold answer has to be a function with C, c, or these with an index.
     """
-    if not _OF_FUNCTION.match(gold) or not _OF_FUNCTION.match(answer):
+    if not _OF_FUNCTION.match(gold) or ("=" in answer and not _OF_FUNCTION.match(answer)):
         return answer
     constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
     if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
@@ -246,7 +246,7 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
     if "=" in gold or "=" in answer:
-        gold, answer = _ANY_ARGUMENT.sub("", gold), _ANY_ARGUMENT.sub("", answer)
+        gold, answer = _without_argument(gold), _without_argument(answer)
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
@@ -267,6 +267,12 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if letters[0] and letters[1]:
         bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
+
+
+def _without_argument(text: str) -> str:
+    """Returns a function or an equation without "for all real x", if x is one of its letters."""
+    match = _ANY_ARGUMENT.search(text)
+    return text[: match.start()] if match and match[1] in letters_of(text[: match.start()]) else text
 
 
 def _with_letter(text: str, letter: str, other: str) -> str:

@@ -76,6 +76,7 @@ _POINT_LABEL = re.compile(
     re.IGNORECASE,
 )
 _LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
+_OF_GAMES = re.compile(r"(?<=[A-Za-z])\s+(?:(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$")
 _ON_A_DAY = re.compile(
     r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
@@ -180,6 +181,7 @@ def drop_lead(text: str) -> str:
     if ":" in text:
         text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
+    text = _OF_GAMES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 
 

@@ -21,6 +21,9 @@ _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z]
 _OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
 _ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
 _PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
+_ANGLE = re.compile(r"\\angle\s*\{?\s*([A-Z]{3})(?![A-Za-z])")
+_CAPITALS = re.compile("[A-Z]{3,}")
+_SEGMENT = re.compile(r"(?<![A-Za-z\\])[A-Z]{2}(?![A-Za-z])")
 _BASE = re.compile(r"[0-9]\}?\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
@@ -98,6 +101,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return True
     if sorted(_PRIMED.findall(gold)) != sorted(_PRIMED.findall(answer)):  # f'(x) is not f(x)
         return False
+    if not _may_be_same_figures(gold, answer):
+        return False
     if ":" in gold or ":" in answer:
         ratios = _read_ratio(gold), _read_ratio(answer)
         if ratios[0] and ratios[1]:
@@ -143,6 +148,21 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             if value is not None:
                 return _is_equal(number.value, value) or number.states(value)
     return formulas.is_same(bare_gold, bare_answer)
+
+
+def _may_be_same_figures(gold: str, answer: str) -> bool:
+    """Returns whether two texts name the same angles and segments, in which letters are no factors.
+
+    The angle BAC is not ABC, AB times CD is not AC times BD, and SAS is not SSA.
+    """
+    if _CAPITALS.fullmatch(gold) and _CAPITALS.fullmatch(answer):
+        return False  # two texts that are the same were compared before
+    angles = [sorted(min(name, name[::-1]) for name in _ANGLE.findall(text)) for text in (gold, answer)]
+    if angles[0] != angles[1]:
+        return False
+    segments = [sorted(map(sorted, _SEGMENT.findall(text))) for text in (gold, answer)]
+    letters = [sorted(letter for pair in pairs for letter in pair) for pairs in segments]
+    return len(segments[0]) < 2 or letters[0] != letters[1] or segments[0] == segments[1]
 
 
 def _compare_around_ellipses(gold: str, answer: str, formulas: Formulas | None) -> Verdict:

@@ -23,6 +23,7 @@ _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
 _COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+)")  # or a word of another script
+_TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
 # math-verify drops a command that it does not know, and a word of another script: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
     *FUNCTIONS,
@@ -61,6 +62,8 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
+            if _tokens(gold) == _tokens(answer):
+                return True
             is_read = (
                 len(answer) <= max(_LONGEST, 2 * len(gold))
                 and _is_readable(gold)
@@ -87,6 +90,10 @@ def _compare_values(gold: str, answer: str) -> bool | None:
             )  # math-verify may compare right sides alone
         return verdict
     return None
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text)
 
 
 def _unknown(text: str) -> list[str]:
