@@ -347,6 +347,14 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         ("SAS", "SSA", False),
         ("1/6", "1 in 6", True),
         ("6", "1 in 6", False),
+        (r"\max(a,b)", r"\max\{a,b\}", True),
+        (r"\max(a,b)", "max(a,b)", True),
+        (r"\max(a,b)", "min(a,b)", False),
+        ("7", r"\max\{7,3\}", False),
+        (r"\frac{dy}{dx}=2x", "dy/dx=2x", True),
+        (r"\frac{dy}{dx}=2x", "dx/dy=2x", False),
+        ("7", "ends in 7", False),
+        ("7", "candidates: 7", False),
     ],
 )
 def test_verdicts(gold: str, answer: str, right: bool) -> None:

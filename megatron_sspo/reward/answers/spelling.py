@@ -52,6 +52,8 @@ _FUNCTION = re.compile(
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
 _HEADING = re.compile(r"^#+\s+")
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
+# max(a,b) and \max\{a,b\}
+_OF_SEVERAL = re.compile(r"(?<![A-Za-z])\\?(max|min|gcd|lcm)\s*(?:\(([^(){}]+)\)|\\?\{([^(){}]+?)\\?\})")
 _FLOOR = re.compile(r"(?<![A-Za-z\\])(floor|ceil)\(([^()]*)\)")
 _SIGN_IN_BRACES = re.compile(r"\{\s*([-+])\s*\}(?=[0-9.\\])")
 _PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-|\bplus or minus\b")
@@ -69,7 +71,7 @@ _IS_THE_ANSWER = re.compile(
 )
 _HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$", re.IGNORECASE)  # the end of Minerva's answers
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
@@ -158,6 +160,7 @@ def respell_text(text: str) -> str:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
     if "floor(" in text or "ceil(" in text:
         text = _FLOOR.sub(r"\\l\1 \2\\r\1 ", text)
+    text = _OF_SEVERAL.sub(lambda m: rf"\{m[1]}({m[2] or m[3]})", text)
     if "abs(" in text:
         text = _ABSOLUTE.sub(r"|\1|", text)
     if "mod" in text:
