@@ -5,6 +5,7 @@ import re
 import unicodedata
 
 from megatron_sspo.reward.answers.chinese import respell_chinese
+from megatron_sspo.reward.answers.languages import drop_foreign_lead
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
@@ -65,12 +66,17 @@ _SIGNS = str.maketrans(
         "∠": r"\angle ",
         "△": r"\triangle ",
         "∪": r"\cup ",
+        "∖": r"\setminus ",
+        "∨": " or ",
+        "∧": " and ",
+        **{sign: rf"\{name} " for sign, name in zip("⌊⌋⌈⌉", ("lfloor", "rfloor", "lceil", "rceil"), strict=True)},
         "∴": r"\therefore ",
         "→": r"\to ",
         "⇒": r"\implies ",
         **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
+        "′": "'",
         "⁄": "/",
         "∕": "/",
     }
@@ -140,6 +146,8 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
     "imath": "i",
+    **{f"var{name}": rf"\{name}" for name in ("epsilon", "theta", "phi", "rho")},
+    "overrightarrow": r"\vec",
     "AA": " angstroms ",
     "varnothing": r"\emptyset ",
     "lt": "<",
@@ -151,8 +159,14 @@ _SPELLINGS = {  # of a command, in one spelling
     "rbrack": "]",
     "colon": ":",
 }
+_OF_LOGARITHM = r"\s*([0-9]+|[a-z]|\([^(){}]*\)|\{[^(){}]*\})"
+_RATIO_OF_LOGARITHMS = re.compile(  # the same for any base
+    rf"\\frac\{{\\log{_OF_LOGARITHM}\s*\}}\{{\\log{_OF_LOGARITHM}\s*\}}|\\log{_OF_LOGARITHM}\s*/\s*\\log{_OF_LOGARITHM}(?![0-9a-z(^])"
+)
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(
+    r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
+)
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
@@ -180,6 +194,9 @@ _SET_BUILDER = re.compile(
 # The set of x = pi/4 + k pi, where k is an integer.
 _SET_OF_EQUATION = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
+)
+_SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
+    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
@@ -258,9 +275,10 @@ def clean(text: str) -> str:
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
+    text = respell_text(text)
+    text = drop_foreign_lead(text.strip())
     if not text.isascii():
         text = respell_chinese(text)
-    text = respell_text(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
@@ -269,7 +287,8 @@ def clean(text: str) -> str:
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
-        text = _MEMBER_OF.sub("", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
+        text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
+        text = _MEMBER_OF.sub("", text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
@@ -289,7 +308,13 @@ def _in_plain_commands(text: str) -> str:
     text = _SPACES.sub(" ", text.replace("\\,", " "))
     text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
-    return _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+    return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
+
+
+def _change_base(ratio: re.Match[str]) -> str:
+    top, bottom = (part.strip("(){}") for part in (ratio[1] or ratio[3], ratio[2] or ratio[4]))
+    return rf"\log_{{{bottom}}}({top})"
 
 
 def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ import re
 _HAN = "[\u4e00-\u9fff]"
 _LEAD = re.compile(
     r"^(?:【(?:答案|解答|最终答案)】|所以|因此|故|综上|从而|于是|则|即|[,\s])*"
-    r"(?:(?:最终|最后|正确)?(?:的)?(?:答案|结果|选项|答|解)(?:应?该?[是为选])?[:\s]*|(?:本题)?应?选择?[:\s]*|等于|"
+    r"(?:(?:最终|最后|正确)?(?:的)?(?:答案|结果|选项|答(?!え)|解)(?:应?该?[是为选])?[:\s]*|(?:本题)?应?选择?[:\s]*|等于|"
     r"(?:一?共)?有|一?共计?)?\s*"
 )
 # Words before "is" that change what follows, as "is not", "about", "more than" and "if" do in English.
@@ -52,7 +52,11 @@ _COUNTED = re.compile(
     r"(?<=[0-9)}])\s*(?!次[方幂])[个只条人本张件块名位棵辆台支枝头匹种次组页岁户层排行列颗粒朵瓶杯盒袋箱双对套间座艘架场篇首题]"
     rf"(?:不同|(?![不或半多少约余以倍之根十百千万亿]){_HAN}){{0,5}}$"
 )
-_SETS = {"无解": r"\emptyset", **dict.fromkeys(("全体实数", "一切实数", "任意实数", "实数集"), r"\mathbb{R}")}
+_DATE = re.compile(r"^([0-9]{4})年([0-9]{1,2})月([0-9]{1,2})[日号]$")
+_SETS = {
+    **dict.fromkeys(("无解", "无实数解", "空集"), r"\emptyset"),
+    **dict.fromkeys(("全体实数", "一切实数", "任意实数", "实数集"), r"\mathbb{R}"),
+}
 
 
 def respell_chinese(text: str) -> str:
@@ -62,6 +66,7 @@ def respell_chinese(text: str) -> str:
     text = _RATIO.sub(":", _AND.sub(" and ", _OR.sub(" or ", text)))
     text = _PART.sub(lambda m: rf"\frac{{{_in_digits(m[2])}}}{{{_in_digits(m[1])}}}", text)
     text = _NUMERALS.sub(lambda m: _in_digits(m.group()), text)
+    text = _DATE.sub(lambda m: f"{m[1]}-{m[2]:0>2}-{m[3]:0>2}", text)
     text = _SCALE.sub(lambda m: rf"{m[1]}\times 10^{{{4 if m[2] == '万' else 8}}}", text)
     return _SETS.get(text, _COUNTED.sub("", _QUANTITY.sub(_unit_of, text)))
 

@@ -15,11 +15,13 @@ from megatron_sspo.reward.answers.names import (
     read_far,
     read_inequality,
     read_names,
+    read_order,
     strip_name,
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
+from megatron_sspo.reward.answers.spelling import respell_choose
 from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
     RELATION,
@@ -36,24 +38,33 @@ from megatron_sspo.reward.answers.values import (
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides
 _LONGEST_CASES = 4  # all their orders are tried
+_LONGEST_SET = 300  # characters of a set with exceptions
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 # (x, y) = (1, 2)
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
+_LARGE_INTEGER = re.compile("-?[0-9]{6,}")
+_INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
 _REALS = r"(-\infty,\infty)"
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
+_WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
 _ALL_BUT = re.compile(
-    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\\{|"
-    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\\})?"
+    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
+    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\?\})?"
 )
+_EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
+# The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
+_PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
+_AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
     r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
@@ -86,6 +97,10 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if normalize(gold) == normalize(answer):
         return True
+    if "C" in answer and "C" not in gold and "," not in gold:
+        answer = respell_choose(answer)
+    if _LARGE_INTEGER.fullmatch(gold):
+        answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
     gold, answer = without_parameters(gold, answer)
     if (gold_number := read_number(gold)) and (number := read_number(answer)):
         return gold_number.equals(number)
@@ -101,7 +116,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         is_same = _compare_sums(*sums, gold, answer)
         if is_same is not None:
             return is_same
-    if ("\\cup" in gold) != ("\\cup" in answer) or ("|" in gold) != ("|" in answer):
+    exceptions = _EXCEPTION.search(gold), _EXCEPTION.search(answer)
+    are_names = all(found and found.group() == r"\ne" for found in exceptions)  # x \ne 3 is not y \ne 3
+    if (any(exceptions) and not are_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
         gold, answer = _as_union(gold), _as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
@@ -125,6 +142,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if gold.lower() in OPPOSITES and (tokens := tokens_of(answer)):
         if _NAMED_OPPOSITE.match(answer):
             return False
+        if gold.lower() in ("no", "false"):
+            answer = _ONLY_SOMETIMES.sub("", answer)
         return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
     choice = compare_choices(gold, answer)
     if isinstance(choice, bool):
@@ -144,6 +163,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if (inequalities[0] or _INTERVAL.match(gold)) and (inequalities[1] or _INTERVAL.match(answer)):
         gold, answer = (found[1] if found else text for found, text in zip(inequalities, (gold, answer), strict=True))
+    gold, answer = _as_points(gold), _as_points(answer)
     assignments = _read_coordinates(gold), _read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
@@ -279,6 +299,16 @@ def _read_coordinates(text: str) -> dict[str, str] | None:
     return dict(sorted(found.items())) if all(len(name) == 1 for name in found) else found
 
 
+def _as_points(text: str) -> str:
+    """Returns the points (1,2), (2,1) for `x = 1, y = 2 or x = 2, y = 1`; any other text as it is."""
+    if " or " not in text or "=" not in text:
+        return text
+    found = [_read_coordinates(_WHOLE_IN_BRACKETS.sub(r"\1", part)) for part in text.split(" or ")]
+    if not all(found) or len({tuple(named or ()) for named in found}) > 1:
+        return text
+    return ", ".join(f"({','.join(named.values())})" for named in found if named)
+
+
 def _are_roots(named: dict[str, str]) -> bool:
     """Returns whether all names are one letter with an index, as x_1 and x_2, whose order has no meaning."""
     return len({name.partition("_")[0] for name in named if "_" in name}) == 1 and all("_" in name for name in named)
@@ -299,13 +329,36 @@ def _as_union(text: str) -> str:
     """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
     if "|" in text:
         return read_far(text) or text
-    match = _ALL_BUT.fullmatch(text)
-    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(match[1])] if match else []
-    points = sorted({number.value for number in numbers if number is not None})
-    if not match or len(points) != len(numbers):
+    if len(text) > _LONGEST_SET:
         return text
-    ends = [r"-\infty", *map(str, points), r"\infty"]
-    return r" \cup ".join(f"({left},{right})" for left, right in itertools.pairwise(ends))
+    if match := _ALL_BUT.fullmatch(text):
+        interval, points = _REALS, match[1]
+    elif match := _PUNCTURED.fullmatch(text):
+        interval, points = match.groups()
+    elif match := _AND_OTHER_THAN.fullmatch(text):
+        name, interval = read_inequality(match[1]) or (match[2], match[1])
+        if name != match[2]:
+            return text
+        points = match[3]
+    else:
+        return text
+    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(points)]
+    values = sorted({number.value for number in numbers if number is not None})
+    ends = interval[1:-1].split(",")
+    if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):
+        return text
+    ends[1:1] = map(str, values)
+    return r" \cup ".join(
+        f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
+        for left, right in itertools.pairwise(ends)
+    )
+
+
+def _lie_between(ends: list[str], values: list[Fraction]) -> bool:
+    """Returns whether values lie inside of an interval; not if an end is no number and not infinite."""
+    if (lower := ends[0].strip()) != r"-\infty" and not ((low := read_number(lower)) and low.value < values[0]):
+        return False
+    return (upper := ends[1].strip()) == r"\infty" or bool((high := read_number(upper)) and high.value > values[-1])
 
 
 def _is_union(text: str) -> bool:
@@ -328,7 +381,8 @@ def _compare_sets(items: list[str], others: list[str], formulas: Formulas | None
     for item in items:
         verdicts: list[Verdict] = []
         for other in left:
-            verdicts.append(_compare_lists(item, other, formulas))
+            is_set = item.startswith("\\{"), other.startswith("\\{")  # {1, {2}} is not {1, 2}
+            verdicts.append(is_set[0] == is_set[1] and _compare_lists(item, other, formulas))
             if verdicts[-1]:
                 break
         if verdicts[-1]:
@@ -344,6 +398,12 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Compares single values, equations, and chains of equations."""
     if _OTHER_THAN.search(answer) and not _OTHER_THAN.search(gold):
         return False
+    orders = read_order(gold), read_order(answer)
+    if orders[0] and orders[1]:
+        (values, signs), (others, other_signs) = orders
+        if signs != other_signs:
+            return False
+        return all_of(compare_values(*pair, formulas) for pair in zip(values, others, strict=True))
     named_gold = read_names(gold)
     known = letters_of(" ".join(named_gold.values))
     named = read_names(answer, known)

@@ -24,6 +24,8 @@ _LARGEST_EXPONENT = 10_000  # of a real number
 _HOPELESS_EXPONENT = 50_000
 _LARGEST_LOGARITHM = 900  # of a real number
 _LARGEST_ANGLE = 1e10
+_SMALL_ANGLE = 10**-5
+_ROUNDED_ZERO = 10**-45  # what 60 digits make of \\cos\\frac{\\pi}{2}
 _LARGEST_EQUAL = 1e28  # above it, 40 digits do not show whether 1 was added
 _MOST_CANCELLED = 10**-15  # of a sum: what remains of 60 digits is enough
 _LARGEST_FACTORIAL = 1000
@@ -374,9 +376,16 @@ def _call(name: str, operand: Value) -> Value:
         _LARGEST_LOGARITHM if name in ("exp", "sinh", "cosh", "tanh") else _LARGEST_ANGLE
     ):
         raise UncertainError
-    return _FUNCTIONS[name](mpmath, operand)
+    value = _FUNCTIONS[name](mpmath, operand)
+    if name in _OF_ANGLES and abs(operand) > _SMALL_ANGLE:
+        if abs(value) < _ROUNDED_ZERO:
+            return Fraction(0)
+        if abs(value) * _ROUNDED_ZERO > 1:
+            raise ZeroDivisionError
+    return value
 
 
+_OF_ANGLES = ("sin", "cos", "tan", "cot", "sec", "csc")
 _FUNCTIONS: dict[str, Callable[[Any, Value], Value]] = {
     "sin": lambda m, x: m.sin(x),
     "cos": lambda m, x: m.cos(x),

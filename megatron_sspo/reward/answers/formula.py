@@ -247,9 +247,13 @@ class _Parser:
         tree = self._read_factor()
         while (token := self.next) and (token.isalpha() or token == "\\pi" or token.removeprefix("\\") in GREEK):
             tree = ("multiply", tree, self._read_factor(within_product=True))
-        if self.next in _OVER:
+        if self.next in _OVER and not self._is_function(self._position + 1):
             raise UnreadError("\\sin x/2 has two readings")
         return tree
+
+    def _is_function(self, position: int) -> bool:
+        name = self._tokens[position].removeprefix("\\") if position < len(self._tokens) else ""
+        return name == "log" or name in FUNCTIONS
 
     def _read_argument(self) -> Tree:
         """Returns the argument of a command: a group in braces, or one digit or letter."""

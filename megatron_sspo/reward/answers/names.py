@@ -20,7 +20,7 @@ _DECORATION = (
 _SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
 _LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
 _SYMBOL = re.compile(
-    r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|"
+    r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|d[A-Za-z]/d[A-Za-z]|"
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
@@ -51,10 +51,13 @@ _PARAMETER = re.compile(
 )
 # for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
 _ANY_ARGUMENT = re.compile(
-    r"\s*[,;(]?\s*(?:for\s+(?:all|any|every|each)|\\forall)\s+(?:real\s+(?:numbers?\s+)?)?[a-z]"
-    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R))?\s*\)?$"
+    r"(?:\s*[,;(]?\s*(?:for\s+(?:all|any|every|each|some)|\\forall|where)\s+(?:real\s+)?(?:(?:number|constant)s?\s+)?"
+    r"|\s*[,;(]\s*(?=[a-z]\s*\\in))([a-z])"
+    r"(?:\s*\\in\s*(?:\\mathbb\{R\}|R)|\s+is\s+(?:an?|any|an\s+arbitrary)\s+(?:real\s+)?(?:number|constant))?\s*\)?$"
 )
-_ANY_INDEX = re.compile(r"\s*[,;(]\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$")
+_ANY_INDEX = re.compile(
+    r"\s*(?:[,;(]|\bfor(?:\s+all)?\b)\s*n\s*(?:\\in\s*(?:\\mathbb\{[NZ]\}|[NZ])(?:[\^_]\{?[*+]\}?)?|\\ge\s*[01])\s*\)?$"
+)
 _SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
 _FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
 
@@ -176,6 +179,17 @@ def read_inequality(text: str) -> tuple[str, str] | None:
     return _in_one_spelling(name), interval
 
 
+def read_order(text: str) -> tuple[list[str], list[str]] | None:
+    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has three values."""
+    parts = [part.strip() for part in _RELATION.split(text)]
+    values, signs = parts[::2], parts[1::2]
+    if len(values) < 3 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
+        return None
+    if signs[0] in _GREATER:
+        return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
+    return values, signs
+
+
 def read_far(text: str) -> str | None:
     """Returns the union of the two intervals of `|x - 3| > 2`; None for any other text."""
     parts = [part.strip() for part in _RELATION.split(text)]
@@ -218,7 +232,7 @@ def _respell_constants(gold: str, answer: str) -> str:
 
     The gold answer has to be a function with C, c, or these with an index.
     """
-    if not _OF_FUNCTION.match(gold) or not _OF_FUNCTION.match(answer):
+    if not _OF_FUNCTION.match(gold) or ("=" in answer and not _OF_FUNCTION.match(answer)):
         return answer
     constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
     if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
@@ -231,8 +245,8 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
-    if "=" in gold and "=" in answer:
-        gold, answer = _ANY_ARGUMENT.sub("", gold), _ANY_ARGUMENT.sub("", answer)
+    if "=" in gold or "=" in answer:
+        gold, answer = _without_argument(gold), _without_argument(answer)
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
@@ -247,9 +261,18 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     own = letters_of(bare_answer) - letters_of(bare_gold)
     if letters[0] and not letters[1] and len(own) == 1 and own < set("klmn"):
         letters[1] = min(own)
+    own = letters_of(bare_gold) - letters_of(bare_answer)
+    if letters[1] and not letters[0] and len(own) == 1 and own < set("klmn"):
+        letters[0] = min(own)
     if letters[0] and letters[1]:
         bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
+
+
+def _without_argument(text: str) -> str:
+    """Returns a function or an equation without "for all real x", if x is one of its letters."""
+    match = _ANY_ARGUMENT.search(text)
+    return text[: match.start()] if match and match[1] in letters_of(text[: match.start()]) else text
 
 
 def _with_letter(text: str, letter: str, other: str) -> str:

@@ -163,5 +163,6 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
     (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(rf"({_DECIMAL})\s*(?:/|\bout of\b)\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
+    (re.compile(r"(1)\s+in\s+([0-9]+)"), lambda m: _divide(m[1], m[2])),
     (_PLAIN, lambda m: _decimal(m[1])),
 )

@@ -3,7 +3,7 @@
 import re
 
 _FORMATTING = re.compile(
-    r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}"
+    r"\\(?:text)?color(?:box)?\s*\{[^{}]*\}|\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}"
     r"|\\tag\*?\s*\{[^{}]*\}|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
 )
 _ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
@@ -17,12 +17,15 @@ _CASES_IN_ARRAY = re.compile(
 )
 _SYSTEM = re.compile(r"\\begin\s*\{cases\}((?:(?!\\begin).)*)\\end\s*\{cases\}", re.DOTALL)
 _BEFORE_RELATION = re.compile(r"\s*&\s*(?==)|(?<==)\s*&\s*")
-_UNIT_FRACTION = re.compile(
-    r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
-)
+_UPRIGHT = r"\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*((?:\^\s*(?:[0-9]|\{[0-9]\}))?)\s*"
+_UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{{_UPRIGHT}\}}\s*\{{{_UPRIGHT}\}}")
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
+_CHOOSE_WITH_LETTERS = re.compile(
+    r"(?<![A-Za-z\\])C(?:\(\s*([0-9A-Za-z]+)\s*,\s*([0-9A-Za-z]+)\s*\)|"
+    r"_(?:([0-9A-Za-z])|\{([^{}]*)\})\^(?:([0-9A-Za-z])|\{([^{}]*)\}))"
+)
 _CHOOSE_FROM = re.compile(
     r"(?:\{\})?\^\s*\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|(?<![0-9A-Za-z._^])([0-9]{1,3})C([0-9]{1,3})(?![0-9A-Za-z]|\s*_)"
 )
@@ -39,17 +42,21 @@ _SET_OF_NUMBERS = re.compile(
 
 _BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
 _DIGITS_IN_BRACKETS = re.compile(r"^[({]([0-9A-F]+)[)}]\s*(?=_)")
+_HEXADECIMAL = re.compile(r"(?<![A-Za-z0-9\\])(?=[a-f]*[0-9])[0-9a-f]+(?=\s*_(?:16|\{16\}))")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASE_IN_WORDS = re.compile(rf"_\s*(?:\{{\s*({'|'.join(_BASES)})\s*\}}|({'|'.join(_BASES)})(?![a-z]))")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
 _FUNCTION = re.compile(
-    r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{]|\s+[a-z](?![A-Za-z]))"
+    r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{|]|\s+[a-z](?![A-Za-z]))"
 )
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
 _HEADING = re.compile(r"^#+\s+")
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
+# max(a,b) and \max\{a,b\}
+_OF_SEVERAL = re.compile(r"(?<![A-Za-z])\\?(max|min|gcd|lcm)\s*(?:\(([^(){}]+)\)|\\?\{([^(){}]+?)\\?\})")
+_FLOOR = re.compile(r"(?<![A-Za-z\\])(floor|ceil)\(([^()]*)\)")
 _SIGN_IN_BRACES = re.compile(r"\{\s*([-+])\s*\}(?=[0-9.\\])")
-_PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-")
+_PLUS_OR_MINUS = re.compile(r"\+\s*/\s*-|\bplus or minus\b")
 _COMMA_BEFORE_WORD = re.compile(r",\s*(?=(?:and|or)(?![A-Za-z]))")
 _AMPERSAND = re.compile(r"\s*\\?&\s*")
 _CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]ightarrow|to)(?![A-Za-z]))\s*")
@@ -62,14 +69,16 @@ _OPTION = re.compile(
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
 )
+_HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$", re.IGNORECASE)  # the end of Minerva's answers
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
 _LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
+_OF_GAMES = re.compile(r"(?<=[A-Za-z])\s+(?:(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$")
 _ON_A_DAY = re.compile(
     r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
@@ -84,6 +93,9 @@ _ALL_REALS = re.compile(
     re.IGNORECASE,
 )
 _INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
+_INFINITELY_MANY = re.compile(
+    r"(?:there\s+(?:are|exist)\s+)?(?:infinitely\s+many(?:\s+solutions)?|infinite\s+solutions)", re.IGNORECASE
+)
 _MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE|(?:is\s+)?undefined)", re.IGNORECASE)
 _POSITIVE_REALS = re.compile(
     r"\\mathbb\{R\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+real(?:s|\s+numbers)",
@@ -95,7 +107,8 @@ _POSITIVE_INTEGERS = re.compile(
 )
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
 _EMPTY = re.compile(
-    r"\\?\{\s*\\?\}|(?:the\s+)?empty\s+set|none|(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?solutions?(?:\s+exists?)?",
+    r"\\?\{\s*\\?\}|(?:the\s+)?empty\s+set|none|"
+    r"(?:(?:there\s+(?:is|are)|(?:it|the\s+(?:equation|system|inequality))\s+has|has)\s+)?no\s+(?:real\s+)?(?:solution|root)s?(?:\s+exists?)?",
     re.IGNORECASE,
 )
 
@@ -109,7 +122,7 @@ def respell_commands(text: str) -> str:
         text = _SYSTEM.sub(_in_one_line, _CASES_IN_ARRAY.sub(r"\\begin{cases}\2\\end{cases}", text))
     if _ALIGNMENT.search(text):
         text = text.replace("&", "")
-    text = _UNIT_FRACTION.sub(r" \1/\2", _FORMATTING.sub(" ", _SIGN_OF_END.sub("", text)))
+    text = _UNIT_FRACTION.sub(r" \1\2/\3\4", _FORMATTING.sub(" ", _SIGN_OF_END.sub("", text)))
     text = _UNIT_VECTOR.sub(r" \1\2 ", _ACCENT.sub(r"\\\1{\2}", text))
     if "\\over" in text or "\\choose" in text:
         text = _INFIX.sub(
@@ -120,6 +133,13 @@ def respell_commands(text: str) -> str:
     if "\\dot" in text or "\\bar" in text or "\\overline" in text:
         text = _REPEATED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", _BETWEEN_DOTS.sub(r"\\overline{\1\2\3}", text))
     return _SET_OF_NUMBERS.sub(lambda m: rf"\mathbb{{{m[1] or m[2] or 'R'}}}", _OPERATOR.sub(r"\\\1 ", text))
+
+
+def respell_choose(text: str) -> str:
+    """Returns a text with `\\binom` for `C(10,3)` and `C_{2n}^{n}`, in which C may be no other thing."""
+    return _CHOOSE_WITH_LETTERS.sub(
+        lambda m: rf"\binom{{{m[1]}}}{{{m[2]}}}" if m[1] else rf"\binom{{{m[3] or m[4]}}}{{{m[5] or m[6]}}}", text
+    )
 
 
 def _in_one_line(system: re.Match[str]) -> str:
@@ -136,15 +156,18 @@ def respell_text(text: str) -> str:
     if "&" in text and "\\begin" not in text:
         text = _AMPERSAND.sub(" and ", text)
     text = _SIGN_IN_BRACES.sub(r"\1", text)
-    if "+" in text:
+    if "+" in text or "plus" in text:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
+    if "floor(" in text or "ceil(" in text:
+        text = _FLOOR.sub(r"\\l\1 \2\\r\1 ", text)
+    text = _OF_SEVERAL.sub(lambda m: rf"\{m[1]}({m[2] or m[3]})", text)
     if "abs(" in text:
         text = _ABSOLUTE.sub(r"|\1|", text)
     if "mod" in text:
         text = _MODULUS.sub(r"mod \1", text)
     if "_" in text:
         text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
-        text = _DIGITS_IN_BRACKETS.sub(r"\1", text)
+        text = _HEXADECIMAL.sub(lambda m: m.group().upper(), _DIGITS_IN_BRACKETS.sub(r"\1", text))
         text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     if "C" in text:
         text = _CHOOSE_FROM.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
@@ -157,10 +180,11 @@ def respell_text(text: str) -> str:
 
 def drop_lead(text: str) -> str:
     """Returns a text without signs, labels and words that only announce the answer, and with one spelling of pm."""
-    text = _CONSEQUENCE.sub("", text)
+    text = _CONSEQUENCE.sub("", _HOPE.sub("", text))
     if ":" in text:
         text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
+    text = _OF_GAMES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 
 
@@ -168,6 +192,8 @@ def respell_whole(text: str) -> str:
     """Returns the usual spelling of an answer that is a set with a name, or an interval such as `]1,2[`."""
     if _EMPTY.fullmatch(text):
         return r"\emptyset"
+    if _INFINITELY_MANY.fullmatch(text):
+        return "infinitely many"
     if _MISSING.fullmatch(text):
         return "DNE"
     if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
@@ -177,7 +203,7 @@ def respell_whole(text: str) -> str:
     if _POSITIVE_INTEGERS.fullmatch(text):
         return r"\mathbb{Z}^{+}"
     if match := _TRANSPOSED.fullmatch(text):
-        return match[1]
+        return f"({match[1][1:-1]})"
     if _INTEGERS.fullmatch(text):
         return r"\mathbb{Z}"
     if match := _ANGLES.fullmatch(text):

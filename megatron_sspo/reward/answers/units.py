@@ -4,6 +4,7 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.formula import FUNCTIONS
+from megatron_sspo.reward.answers.languages import CHANGING, SCALES
 from megatron_sspo.reward.answers.measures import ratio, unit_of
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
@@ -26,7 +27,8 @@ NUMERALS = (
 )
 # Words that make a number another number, or no answer at all, wherever they stand after it.
 _CHANGING = re.compile(
-    rf"\b(?:{NUMERALS}|hal(?:f|ves)|(?:four|fif|six|seven|eigh|nin|ten|twelf|hundred|thousand|million)ths?|thirds?|"
+    rf"\b(?:{NUMERALS}|{CHANGING}|{SCALES}|hal(?:f|ves)|"
+    r"(?:four|fif|six|seven|eigh|nin|ten|twelf|hundred|thousand|million)ths?|thirds?|"
     r"bn|mn|grand|mille|permille|ppm|ppb|bps?|basis points?|root|twice|thrice|raised|"
     r"and|n?or|not|no|none|nope|never|but|wrong|incorrect|false|except|excluding|unless|otherwise|else|if|when|where|"
     r"assuming|provided|depending|maybe|perhaps|approx|approximately|roughly|probably|possibly|ish|something|"
@@ -40,8 +42,8 @@ _CHANGING_FIRST = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_LAST = re.compile(
-    r"\b(?:in (?:base|hex)|max|octal|binary|hexadecimal|hex|prime|bar|overbar|repeating|recurring|complement|conjugate|"
-    r"transposed?|inverse|reversed|negative|doubled|halved|tripled|upwards?|onwards?)$",
+    r"\b(?:in (?:base|hex)|max(?:imum)?|min(?:imum)|octal|binary|hexadecimal|hex|prime|bar|overbar|"
+    r"repeating|recurring|complement|conjugate|transposed?|inverse|reversed|negative|doubled|halved|tripled|upwards?|onwards?)$",
     re.IGNORECASE,
 )
 _SINGLE_LETTER_UNITS = "msghLlVWNJKACFT"

@@ -6,8 +6,11 @@ from fractions import Fraction
 from typing import Protocol
 
 from megatron_sspo.reward.answers.evaluate import arithmetic_value
+from megatron_sspo.reward.answers.languages import CHANGING
 from megatron_sspo.reward.answers.number import Number, read_number
 from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
+
+_TOLERANCE = Fraction(1, 10**40)  # of the larger of two values, as for formulas
 
 Verdict = bool | None  # None: two formulas would have to be compared, and no `Formulas` was given
 
@@ -18,6 +21,9 @@ _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z]
 _OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
 _ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
 _PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
+_ANGLE = re.compile(r"\\angle\s*\{?\s*([A-Z]{3})(?![A-Za-z])")
+_CAPITALS = re.compile("[A-Z]{3,}")
+_SEGMENT = re.compile(r"(?<![A-Za-z\\])[A-Z]{2}(?![A-Za-z])")
 _BASE = re.compile(r"[0-9]\}?\s*_")
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname\*?)\s*\{[A-Za-z*]+\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
@@ -32,10 +38,12 @@ _THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
 _MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _WORD_AFTER_NUMBER = re.compile(r"(?<=[0-9])\s*[A-Za-z]{2,}(?:\s*\^\s*\{?[0-9]\}?)?")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
-_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det)(?![A-Za-z])")
+_CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det|[lr]floor|[lr]ceil)(?![A-Za-z])")
 _ARITHMETIC = re.compile(
     r"\+|[0-9A-Za-z)}!]\s*-|\\(?:times|cdot|div)(?![A-Za-z])|\*|(?<=[0-9])\s*x\s*(?=[0-9])|[0-9)}!]\s*\("
 )
+_ELLIPSIS = r"\dots"
+_OPERATORS_AT_ENDS = re.compile(r"\s*([-+*/,]|\\(?:cdot|times)|)\s*(.*?)\s*([-+*/,]|\\(?:cdot|times)|)\s*", re.DOTALL)
 _FORMULA_SIGN = re.compile(r"[-+*/^_0-9]|\\(?:frac|sqrt|cdot|times)(?![A-Za-z])")
 # Words of up to four letters; other letters in a formula are products.
 _SHORT_WORDS = frozenset(
@@ -52,19 +60,20 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    r"\b(?:not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
     r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
     r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
     r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
     r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
-    r"ignor(?:es?|ing)|reject(?:s|ing)?)\b"
+    r"ignor(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
+    r"equation|page|step)\b"
 )
 # Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
 _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
-    r"to the|of (?:the |a )?(?:number|integer|value))$"
+    r"to the|of (?:the |a )?(?:number|integer|value)|starts? with|ends? (?:in|with)|case|fast|minimo|maximo|[oeu])$"
 )
 _STATES_VALUE = re.compile(
     r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
@@ -92,6 +101,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return True
     if sorted(_PRIMED.findall(gold)) != sorted(_PRIMED.findall(answer)):  # f'(x) is not f(x)
         return False
+    if not _may_be_same_figures(gold, answer):
+        return False
     if ":" in gold or ":" in answer:
         ratios = _read_ratio(gold), _read_ratio(answer)
         if ratios[0] and ratios[1]:
@@ -109,6 +120,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     answer_number = read_number(answer) or (_stated_number(answer, gold_number.unit) if gold_number else None)
     if gold_number and answer_number:
         return gold_number.equals(answer_number)
+    if _ELLIPSIS in gold and _ELLIPSIS in answer:
+        return _compare_around_ellipses(gold, answer, formulas)
     if _BASE.search(gold) or _BASE.search(answer):
         return False  # 16_8 is neither 16 nor 16_7; its other spellings were compared before
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
@@ -133,8 +146,34 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if number and number.places and not number.percent:
             value = formulas.value_of(text)
             if value is not None:
-                return number.value == value or number.states(value)
+                return _is_equal(number.value, value) or number.states(value)
     return formulas.is_same(bare_gold, bare_answer)
+
+
+def _may_be_same_figures(gold: str, answer: str) -> bool:
+    """Returns whether two texts name the same angles and segments, in which letters are no factors.
+
+    The angle BAC is not ABC, AB times CD is not AC times BD, and SAS is not SSA.
+    """
+    if _CAPITALS.fullmatch(gold) and _CAPITALS.fullmatch(answer):
+        return False  # two texts that are the same were compared before
+    angles = [sorted(min(name, name[::-1]) for name in _ANGLE.findall(text)) for text in (gold, answer)]
+    if angles[0] != angles[1]:
+        return False
+    segments = [sorted(map(sorted, _SEGMENT.findall(text))) for text in (gold, answer)]
+    letters = [sorted(letter for pair in pairs for letter in pair) for pairs in segments]
+    return len(segments[0]) < 2 or letters[0] != letters[1] or segments[0] == segments[1]
+
+
+def _compare_around_ellipses(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
+    """Compares what stands before and after the ellipses of `1+2+\\dots+n`, which has no value by itself."""
+    parts, others = ([_OPERATORS_AT_ENDS.fullmatch(part) for part in text.split(_ELLIPSIS)] for text in (gold, answer))
+    if len(parts) != len(others):
+        return False
+    pairs = [(part.groups(), other.groups()) for part, other in zip(parts, others, strict=True) if part and other]
+    if any((part[0], part[2]) != (other[0], other[2]) or bool(part[1]) != bool(other[1]) for part, other in pairs):
+        return False
+    return all_of(compare_values(part[1], other[1], formulas) for part, other in pairs if part[1])
 
 
 def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdict:
@@ -152,7 +191,7 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     left, right = values
     if left is None or right is None:
         return formulas.is_same(gold, side) if formulas else None
-    if left == right:
+    if _is_equal(left, right):
         return True
     is_rounded = (numbers[0] and numbers[0].places and numbers[0].rounds(right)) or (
         numbers[1] and numbers[1].places and numbers[1].rounds(left)
@@ -160,6 +199,11 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     if is_rounded or (isinstance(left, Fraction) and all(numbers)):
         return bool(is_rounded)
     return formulas.is_same(gold, side) if formulas else False
+
+
+def _is_equal(left: Fraction, right: Fraction) -> bool:
+    """Returns whether two values are equal, to the digits of a value that was computed: \\cos 60^\\circ is 0.5."""
+    return abs(left - right) <= _TOLERANCE * max(abs(left), abs(right))
 
 
 def _in_radians(text: str, other: str) -> str:

@@ -22,8 +22,9 @@ _LONGEST = 400  # characters of an answer for math-verify, unless the gold answe
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
-_COMMAND = re.compile(r"\\([A-Za-z]+)")
-# math-verify drops a command that it does not know, and would read \neg 5 as 5.
+_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+)")  # or a word of another script
+_TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
+# math-verify drops a command that it does not know, and a word of another script: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
     *FUNCTIONS,
     *GREEK,
@@ -61,6 +62,8 @@ class Formulas:
         """Returns whether two formulas are the same mathematical object."""
         verdict = _compare_values(gold, answer)
         if verdict is None:
+            if _tokens(gold) == _tokens(answer):
+                return True
             is_read = (
                 len(answer) <= max(_LONGEST, 2 * len(gold))
                 and _is_readable(gold)
@@ -89,8 +92,12 @@ def _compare_values(gold: str, answer: str) -> bool | None:
     return None
 
 
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text)
+
+
 def _unknown(text: str) -> list[str]:
-    return sorted(name for name in _COMMAND.findall(text) if name not in _KNOWN_COMMANDS)
+    return sorted(name or word for name, word in _COMMAND.findall(text) if name not in _KNOWN_COMMANDS)
 
 
 def _is_readable(text: str) -> bool:
