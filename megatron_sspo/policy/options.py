@@ -8,12 +8,12 @@ import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
-from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
+from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive, Probability
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
@@ -95,12 +95,19 @@ _MUST_BE_OFF = {
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
     "moe_router_force_load_balancing": "it chooses experts at random, whatever the router says",
+    "hybrid_context_parallel": "its schedule takes microbatches of another form than the trainer's",
+    "test_mode": "it compares layers with Transformer Engine's in every forward pass, and trains nothing",
 }
+# values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
+_BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
     "attention_dropout": Decay,
     "init_method_std": Positive,
+    "embedding_init_method_std": Positive,
+    "moe_input_jitter_eps": Probability,
+    "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
     "moe_expert_capacity_factor": Positive,
     "num_layers_in_first_pipeline_stage": Count,
