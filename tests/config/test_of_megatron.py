@@ -51,6 +51,9 @@ REFUSED = {
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
     "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
     "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
+    "ddp={'num_distributed_optimizer_instances': 2}": "instances is 2, and must stay 1: the optimizer is sharded over",
+    "megatron={'moe_apply_probs_on_input': True}": "megatron.moe_apply_probs_on_input is True, and must stay off",
+    "megatron={'use_te_activation_func': True}": "use_te_activation_func is True: it needs CUDA and",
     # layouts that do not fit the model
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",

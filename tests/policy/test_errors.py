@@ -116,6 +116,12 @@ def test_a_field_with_which_megatron_cannot_build_the_model(folders, device, opt
         Policy(make_run(megatron=options), folders["moe"], device)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL registers buffers on a GPU")
+def test_a_field_with_which_megatron_cannot_wrap_the_model(folders, device):
+    with pytest.raises(UserError, match=r"Megatron cannot build the model with ddp=\{'nccl_ub': True\}: .*; change or"):
+        Policy(make_run(ddp={"nccl_ub": True}), folders["moe"], device)
+
+
 def test_processes_that_do_not_join(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))

@@ -17,7 +17,10 @@ OLDEST_TRANSFORMER_ENGINE = "2.9"
 # The oldest whose names megatron-core imports for norms of gradients: 0.17 to 0.19 fall back to loops, with a warning.
 OLDEST_WITH_NORMS = "2.14"
 # fields of TransformerConfig that need Transformer Engine, which its own checks do not say
-_FIELDS_WITH_KERNELS = ("cpu_offloading", "fused_single_qkv_rope", "gradient_accumulation_fusion", "moe_grouped_gemm")
+_FIELDS_WITH_KERNELS = (
+    *("cpu_offloading", "fused_single_qkv_rope", "gradient_accumulation_fusion", "moe_grouped_gemm"),
+    "use_te_activation_func",
+)
 _OLDEST_FOR_FLOAT32 = "2.11"  # before, its only attention for float32 refuses packed sequences
 
 
