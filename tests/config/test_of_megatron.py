@@ -52,6 +52,7 @@ REFUSED = {
     "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
     "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
     "ddp={'num_distributed_optimizer_instances': 2}": "instances is 2, and must stay 1: the optimizer is sharded over",
+    "ddp={'average_in_collective': True, 'reduce_scatter_with_fp32_accumulation': True}": "which can only sum: leave",
     "megatron={'moe_apply_probs_on_input': True}": "megatron.moe_apply_probs_on_input is True, and must stay off",
     "megatron={'use_te_activation_func': True}": "use_te_activation_func is True: it needs CUDA and",
     # layouts that do not fit the model
