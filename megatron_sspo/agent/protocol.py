@@ -1,10 +1,10 @@
 """The interface between a run and an agent."""
 
-import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
@@ -45,16 +45,13 @@ def reward_parts(found: Any) -> dict[str, float]:
     if found is None:
         return {}
     parts = found if isinstance(found, Mapping) else {"agent": found}
-    if not parts or not all(isinstance(name, str) and _is_finite(value) for name, value in parts.items()):
+    if not parts or not all(isinstance(name, str) and _is_number(value) for name, value in parts.items()):
         raise UserError(
-            f"an agent returned {describe_value(found)}: return a finite number, a dict of such numbers by name, or "
-            "None for the run's reward"
+            f"an agent returned {describe_value(found)}: return a finite number, none beyond ±{LARGEST}, "
+            "a dict of such numbers by name, or None for the run's reward"
         )
     return {name: float(value) for name, value in parts.items()}
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return isinstance(value, numbers.Real) and math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
-        return False
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and abs(value) <= LARGEST  # NaN is not

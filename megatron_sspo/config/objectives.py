@@ -15,6 +15,7 @@ from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
 
+_SCALAR = "Sums, whose loss is a finite scalar"
 _WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
 
 
@@ -38,16 +39,15 @@ def _check_objective(value: Any) -> Any:
         _reject(f"an objective that can be called with {names}, but {one_line(str(error))}")
     try:
         sums = value(*arguments, **inputs)
-        is_scalar = isinstance(sums, Sums) and sums.loss.shape == () and bool(sums.loss.isfinite())
+        fault = fault_of_sums(sums, segments)
+        is_finite = bool(fault) or bool(sums.loss.isfinite())
     except Exception as error:
         _reject(
             "an objective that takes log_probs, old_log_probs, advantages and segments; on three tokens it raised "
             f"{type(error).__name__}: {one_line(str(error))}"
         )
-    if not isinstance(sums, Sums) or not is_scalar:
-        _reject("an objective that returns Sums, whose loss is a finite scalar")
-    _check_values(sums.tokens, "tokens", segments.num_tokens)
-    _check_values(sums.sequences, "sequences", segments.num_sequences)
+    if fault or not is_finite:
+        _reject(f"an objective that returns {fault or _SCALAR}")
     _check_gradient(sums.loss, log_probs)
     try:
         divisor = average_of(value).divisor(2, 3)
@@ -61,15 +61,28 @@ def _check_objective(value: Any) -> Any:
     return value
 
 
-def _check_values(values: Any, kind: str, count: int) -> None:
-    what = f"an objective whose Sums have a dict of tensors as {kind}, each with one number for each of the {kind}"
+def fault_of_sums(sums: Any, segments: Segments) -> str:
+    """Returns what an objective's result must be, if it is not that: the end of "it must return ..."; otherwise ""."""
+    if not isinstance(sums, Sums) or not isinstance(sums.loss, torch.Tensor):
+        return _SCALAR
+    if sums.loss.shape != () or not sums.loss.is_floating_point():
+        return _SCALAR
+    counts = {"tokens": segments.num_tokens, "sequences": segments.num_sequences}
+    return next(
+        filter(None, (_fault_of_values(getattr(sums, kind), kind, count) for kind, count in counts.items())), ""
+    )
+
+
+def _fault_of_values(values: Any, kind: str, count: int) -> str:
+    what = f"Sums that have a dict of tensors as {kind}, each with one number for each of the {kind}"
     if not isinstance(values, Mapping):
-        _reject(f"{what}; it is {describe_value(values)}")
+        return f"{what}; it is {describe_value(values)}"
     for name, value in values.items():
         if not isinstance(value, torch.Tensor):
-            _reject(f"{what}; {describe_value(name)} is {describe_value(value)}")
+            return f"{what}; {describe_value(name)} is {describe_value(value)}"
         if value.shape != (count,):
-            _reject(f"{what}; {describe_value(name)} has the shape {tuple(value.shape)} for {count} {kind}")
+            return f"{what}; {describe_value(name)} has the shape {tuple(value.shape)} for {count} {kind}"
+    return ""
 
 
 def _check_gradient(loss: torch.Tensor, log_probs: torch.Tensor) -> None:

@@ -68,7 +68,8 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
         key = next((key for key in config if str(key) == name), name)  # a key may be a number
         if not name or (any(map(dataclasses.is_dataclass, config.values())) and key not in config):
             raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(map(str, config)))}")
-        return {**config, key: _replace(config.get(key, {}), rest, text, full_path) if rest else _literal(text)}
+        value = _replace(config.get(key, {}), rest, text, full_path) if rest else _literal(text, full_path)
+        return {**config, key: value}
     is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = [f.name for f in dataclasses.fields(config)] if is_group else []
     if name not in fields:
@@ -124,17 +125,17 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if origin is tuple:
         if text.lower() in ("none", "null"):
             return ()
-        value = _literal(text) if text.startswith(("[", "(")) else None
+        value = _literal(text, path) if text.startswith(("[", "(")) else None
         return tuple(value) if isinstance(value, (list, tuple)) else (text,) if text else ()
     if origin is not None and isinstance(current, Mapping):
         is_group = any(map(dataclasses.is_dataclass, current.values()))
-        return _select_parts(text, current, path) if is_group else _literal(text)
+        return _select_parts(text, current, path) if is_group else _literal(text, path)
     if _is_of_objective(hint, origin):
         return read_objective(text, path)
     if dataclasses.is_dataclass(hint):
         raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
     with contextlib.suppress(HintMismatch):  # a field of an objective of one's own
-        return convert_to_hint(_literal(text), hint)
+        return convert_to_hint(_literal(text, path), hint)
     raise UserError(f"{path} is {shorten(text)!r}: it must be {describe_hint(hint)}")
 
 
@@ -155,8 +156,17 @@ def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, A
     return {keys[name]: parts[keys[name]] for name in names}
 
 
-def _literal(text: str) -> Any:
-    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses."""
+def _literal(text: str, path: str) -> Any:
+    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses.
+
+    Raises:
+        UserError: an object has a name twice, of which one would be lost.
+    """
+    with contextlib.suppress(*UNREADABLE):
+        objects = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Dict)]
+        for names in ([ast.unparse(key) for key in node.keys if key] for node in objects):
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise UserError(f"{path}={shorten(text)} has {shorten(twice)} twice: leave one of them out")
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(*UNREADABLE):
             return read(text)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_origin
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.tree import describe_hint
-from megatron_sspo.config.user_code import syntax_user_error, torch_defaults_kept, user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, syntax_user_error, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
 
@@ -64,7 +64,7 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
         UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
     check_options(function, options, what, num_given=len(given))
-    with torch_defaults_kept(what), user_code_errors(what):
+    with surroundings_kept(what), user_code_errors(what):
         return function(*given, **options)
 
 
@@ -191,7 +191,7 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
     try:
-        with torch_defaults_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
+        with surroundings_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
             exec(code, module.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -216,7 +216,7 @@ def _import_by_path(module_name: str) -> Any:
         return load_file(Path(module_name))
     _add_to_path(Path.cwd())  # `python -m megatron_sspo` has it on the path, `megatron-sspo` does not
     try:
-        with user_code_errors(f"the module {module_name}"):
+        with surroundings_kept(f"the module {module_name}"), user_code_errors(f"the module {module_name}"):
             return importlib.import_module(module_name)
     except (ImportError, ValueError, TypeError) as error:  # ValueError: an empty name; TypeError: a relative one
         raise UserError(f"cannot import {module_name!r}: {error}; is it on the Python path?") from error

@@ -1,6 +1,7 @@
 """Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
 
 import linecache
+import os
 import sys
 import sysconfig
 import traceback
@@ -56,20 +57,35 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
 
 
 @contextmanager
-def torch_defaults_kept(what: str) -> Iterator[None]:
-    """A context manager for code that may be the user's and runs while nothing else does, such as a file's import.
+def surroundings_kept(what: str) -> Iterator[None]:
+    """A context manager for code that may be the user's and shares the process with the trainer.
 
     Raises:
-        UserError: torch's default dtype or device is another than before, with which the trainer would compute, too.
+        UserError: the working folder is another than before, where the run's relative paths would be other files; or
+            torch's default dtype or device, with which the trainer would compute, too. The folder is changed back.
     """
-    before = _torch_defaults()
+    folder, before = _working_folder(), _torch_defaults()
     yield
+    if folder and (now := _working_folder()) != folder:
+        os.chdir(folder)
+        raise UserError(
+            f"{what} has changed the working folder from {folder} to {now or 'a folder that is gone'}, for the trainer "
+            "too: let it use absolute paths, such as Path(__file__).parent / 'name', in place of os.chdir"
+        )
     for name, value in _torch_defaults().items():
         if value != (usual := before.get(name, _TORCH_DEFAULTS[name])):
             raise UserError(
                 f"{what} has changed torch's default {name} from {usual} to {value}, for the trainer too: let it call "
                 f"torch.set_default_{name} again with the former value at its end"
             )
+
+
+def _working_folder() -> str:
+    """Returns the working folder; "" if it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _torch_defaults() -> dict[str, str]:

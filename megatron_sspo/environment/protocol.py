@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from megatron_sspo.config.resolve import check_members
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.types import Prompt
 
 
@@ -66,7 +66,7 @@ def open_episode(environment: Environment, prompt: Prompt) -> Episode:
     Raises:
         UserError: the environment's own code raises or calls sys.exit, or returns something else than an episode.
     """
-    with user_code_errors("the environment"):
+    with surroundings_kept("the environment"), user_code_errors("the environment"):
         episode = environment.open(prompt)
     check_members(episode, Episode, "the environment's episode")
     return episode

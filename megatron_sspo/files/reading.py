@@ -117,7 +117,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: the text is not standard JSON, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_dict_without_duplicates)
+        return json.loads(text, parse_constant=_reject_constant, object_pairs_hook=dict_without_duplicates)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -126,7 +126,8 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"it has {name} as a number")
 
 
-def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of a JSON text. Raises ValueError if it has a name twice, of which one would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)

@@ -13,7 +13,10 @@ from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.objectives import fault_of_sums
 from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -140,7 +143,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
 
     Returns:
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its
-        second element is one more divisor, hence 1. It raises a UserError if an objective of the user's own raises.
+        second element is one more divisor, hence 1. It raises a UserError if an objective of the user's own raises, or
+        returns something else than `Sums` of the microbatch.
     """
     average, needs = average_of(objective), needs_of(objective)
 
@@ -152,6 +156,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         inputs = {name: _input(name, microbatch, entropy) for name in needs}
         with user_code_errors("the objective", unchanged=torch.OutOfMemoryError):
             sums = _evaluate(objective, corrected, old, microbatch, inputs)
+        if fault := fault_of_sums(sums, microbatch.segments):
+            raise UserError(f"the objective returned {describe_value(sums)} in a forward pass: it must return {fault}")
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
         advantage = microbatch.token_advantages
         if advantage is None:
@@ -181,6 +187,8 @@ def _evaluate(
         return objective(log_probs, old_log_probs, microbatch.token_advantages, segments, **inputs)
     # [T] advantages would be taken for [S]
     sums = objective(log_probs, old_log_probs, microbatch.token_advantages, segments.with_empty(), **inputs)
+    if fault_of_sums(sums, segments.with_empty()):
+        return sums
     return replace(sums, sequences={name: values[:-1] for name, values in sums.sequences.items()})
 
 

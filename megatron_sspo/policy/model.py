@@ -17,7 +17,7 @@ from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
-from megatron_sspo.policy.with_cuda.kernels import check_float32, has_transformer_engine
+from megatron_sspo.policy.with_cuda.kernels import check_float32, check_installed, has_transformer_engine
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -39,9 +39,11 @@ def transformer_config(
 
     Raises:
         UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, routing is to be replayed by
-            a fused router, or Transformer Engine is installed and does not work, or has no attention for the dtype.
+            a fused router, kernels that an option needs are not installed, or Transformer Engine is installed and does
+            not work, or has no attention for the dtype.
     """
     options = checked_fields(TransformerConfig, options, "megatron")
+    check_installed(options)
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)
     if dtype == torch.float32:

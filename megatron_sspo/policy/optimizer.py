@@ -21,7 +21,7 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
     On CUDA its collectives overlap with computation.
 
     Raises:
-        UserError: an option is wrong (see `checked_fields`), or needs others that are off.
+        UserError: an option is wrong (see `checked_fields`), needs others that are off, or excludes one that is on.
     """
     options = checked_fields(DistributedDataParallelConfig, options, "ddp")
     fields = {
@@ -33,6 +33,11 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
     if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
         raise UserError(
             "ddp.overlap_param_gather needs ddp.use_distributed_optimizer and ddp.overlap_grad_reduce: set them to true"
+        )
+    if config.average_in_collective and getattr(config, "reduce_scatter_with_fp32_accumulation", False):
+        raise UserError(
+            "ddp.average_in_collective is true with ddp.reduce_scatter_with_fp32_accumulation, which can only sum: "
+            "leave one of them out"
         )
     return config
 

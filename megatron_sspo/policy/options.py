@@ -8,12 +8,12 @@ import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
-from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
+from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive, Probability
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
@@ -88,19 +88,28 @@ _RESERVED = {
     **{name: f"{place}, so set that" for name, place in _LAYOUT.items()},
     **dict.fromkeys(_ARCHITECTURE, "the model's config.json, so leave it out"),
 }
-# fields that must stay off -> why
+# fields that must keep their defaults -> why
 _FSDP = "it shards parameters, which export and checkpoints here do not"
-_MUST_BE_OFF = {
+_MUST_STAY = {
     "calculate_per_token_loss": "it weights every sequence by its length, which is another objective",
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
     "moe_router_force_load_balancing": "it chooses experts at random, whatever the router says",
+    "hybrid_context_parallel": "its schedule takes microbatches of another form than the trainer's",
+    "moe_apply_probs_on_input": "it multiplies the input of an expert by its weight, and the engine the output",
+    "num_distributed_optimizer_instances": "the optimizer is sharded over all data-parallel ranks",
+    "test_mode": "it compares layers with Transformer Engine's in every forward pass, and trains nothing",
 }
+# values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
+_BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
     "attention_dropout": Decay,
     "init_method_std": Positive,
+    "embedding_init_method_std": Positive,
+    "moe_input_jitter_eps": Probability,
+    "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
     "moe_expert_capacity_factor": Positive,
     "num_layers_in_first_pipeline_stage": Count,
@@ -109,7 +118,6 @@ _RANGES: dict[str, Any] = {
     "microbatch_group_size_per_vp_stage": Count,
     "num_microbatches_with_partial_activation_checkpoints": Count,
     "bucket_size": Count,
-    "num_distributed_optimizer_instances": Count,
 }
 
 
@@ -134,8 +142,9 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             raise UserError(
                 f"{group}.{name} is {describe_value(value)}, which a recipe cannot set: it comes from {_RESERVED[name]}"
             )
-        if name in _MUST_BE_OFF and value is not False:
-            raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay off: {_MUST_BE_OFF[name]}")
+        if name in _MUST_STAY and value is not (usual := fields[name].default):
+            usual = "off" if usual is False else usual
+            raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay {usual}: {_MUST_STAY[name]}")
         try:
             if isinstance(value, float) and not math.isfinite(value):
                 raise HintMismatch
@@ -172,11 +181,12 @@ def construct(kind: Callable[..., T], fields: Mapping[str, Any], options: Mappin
 
 
 @contextmanager
-def model_errors(options: Mapping[str, Any]) -> Iterator[None]:
+def model_errors(options: Mapping[str, Any], group: str) -> Iterator[None]:
     """A context manager for the construction of the model, which finds errors that `construct` does not find.
 
     Args:
-        options: the user's own fields of TransformerConfig. Without any, an error is no user's, and is not changed.
+        options: the user's own fields. Without any, an error is no user's, and is not changed.
+        group: the field of `Run` that holds them, for the message.
 
     Raises:
         UserError: Megatron cannot build the model, for example because a field needs CUDA or Transformer Engine.
@@ -189,7 +199,7 @@ def model_errors(options: Mapping[str, Any]) -> Iterator[None]:
         if not options:
             raise
         raise UserError(
-            f"Megatron cannot build the model with megatron={describe_value(dict(options))}: {_reason(error)}; change "
+            f"Megatron cannot build the model with {group}={describe_value(dict(options))}: {_reason(error)}; change "
             "or leave out the field that this names"
         ) from error
 

@@ -68,7 +68,7 @@ class Policy:
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
-        with model_errors(run.megatron):
+        with model_errors(run.megatron, "megatron"):
             chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather_plan = make_gather_plan(chunks, self.rows)
@@ -77,7 +77,8 @@ class Policy:
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
-        self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
+        with model_errors(run.ddp, "ddp"):
+            self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
         self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
             share_prompts = False

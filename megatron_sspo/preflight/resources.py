@@ -18,6 +18,7 @@ from megatron_sspo.processes.ports import check_free
 from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Run
+from megatron_sspo.weights.formats.hf_folder import hub_snapshot
 
 _ANSWER_SECONDS = 10.0
 
@@ -32,6 +33,8 @@ def read_model_config(run: Run) -> dict[str, Any]:
     for path in (folder / "config.json", folder / "trainer" / "config.json"):
         if path.exists():
             return read_json(path)
+    if snapshot := hub_snapshot(folder):
+        raise UserError(f"{folder} is the hub's cache of a model: set model.path to its snapshot, {snapshot}")
     raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder")
 
 

@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -67,8 +68,8 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
             the message names the prompt.
     """
     what = f"{type(reward).__name__}.score"
-    with user_code_errors(what):
-        scores = reward.score(prompts, responses)
+    with surroundings_kept(what), user_code_errors(what):
+        scores = reward.score(list(prompts), list(responses))  # its own lists, which it may change
     if not isinstance(scores, (list, tuple)):
         if inspect.iscoroutine(scores):
             scores.close()  # otherwise Python warns that the coroutine was never awaited
@@ -93,9 +94,9 @@ def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:
             found[name] = math.nan if isinstance(value, (str, bytes)) else float(value)  # NumPy's and torch's too
         except (TypeError, ValueError, OverflowError, RuntimeError):
             found[name] = math.nan
-        if not math.isfinite(found[name]):
+        if not abs(found[name]) <= LARGEST:  # larger ones overflow in the sums of metrics
             raise UserError(
                 f"the reward part {name!r} of a response to prompt {prompt.id!r} is {describe_value(value)}: "
-                f"{what} must return finite numbers"
+                f"{what} must return finite numbers, none beyond ±{LARGEST}"
             )
     return found

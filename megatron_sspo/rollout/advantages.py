@@ -10,7 +10,7 @@ import torch
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import resolve
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
@@ -96,7 +96,8 @@ def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> l
 
 def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
     try:
-        with user_code_errors(getattr(function, "__name__", "it"), always=True):
+        name = getattr(function, "__name__", "it")
+        with surroundings_kept(name), user_code_errors(name, always=True):
             return function(values, **more)
     except UserError as error:
         raise UserError(

@@ -16,6 +16,9 @@ from megatron_sspo.sweep.jobs import uses_slurm
 from megatron_sspo.sweep.prepare import Prepared, prepare
 from megatron_sspo.sweep.progress import SweepProgress
 
+# fields that `prepare` has checked in every run, and nothing else reads before a run starts
+_FULLY_CHECKED = ("objective", "penalties", "correction", "optimizer", "num_updates", "updates_per_sync")
+
 
 def sweep(options: argparse.Namespace) -> int:
     """Runs or submits the sweep; returns exit code 0 if every run is finished or has been submitted to Slurm.
@@ -52,11 +55,26 @@ def _unfinished(prepared: Prepared) -> list[Cell]:
 
 
 def _check(prepared: Prepared, options: argparse.Namespace) -> None:
-    """Checks data, model and machine with the first new run, so that a problem is found before every run fails."""
-    cells = prepared.sweep.cells()
-    new = next((cell for cell in cells if status(prepared.folder / cell.name).state == "new"), None)
-    if new is not None:
-        preflight(prepared.runs[new.name], resume=None, elsewhere=uses_slurm(options))
+    """Checks data, model and machine before the first run starts, because the last one may start days later.
+
+    Each value of a varied field is checked with the first new run that has it.
+
+    Raises:
+        UserError: a run could not start; the message names it, unless it has the values of all others.
+    """
+    checked: set[tuple[str, str]] | None = None
+    for cell in prepared.sweep.cells():
+        values = {item for item in cell.labels.items() if item[0].partition(".")[0] not in _FULLY_CHECKED}
+        is_new = status(prepared.folder / cell.name).state == "new"
+        if not is_new or (checked is not None and values <= checked):
+            continue
+        try:
+            preflight(prepared.runs[cell.name], resume=None, elsewhere=uses_slurm(options))
+        except UserError as error:
+            if not values:
+                raise
+            raise UserError(f"the run {cell.name}: {error}") from error
+        checked = (checked or set()) | values
 
 
 def _run_here(prepared: Prepared, unfinished: list[Cell], at_once: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, flag, number, require, size
+from megatron_sspo.weights.family import DEQUANTIZE, EXPERTS, Config, ExpertNames, flag, number, require, size
 from megatron_sspo.weights.table import Group, ParameterMap, gate_up, qkv, replicated, row_parallel, vocab
 
 Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have if it is present
@@ -23,7 +23,6 @@ _PLAIN: Allowed = {
     "is_causal": (True,),
     "partial_rotary_factor": (1, None),
     "per_layer_config": (None, {}),
-    "quantization_config": (None,),
     "return_dict": (True,),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
@@ -72,6 +71,10 @@ def require_decoder(
     Raises:
         UserError: a setting is refused; the message names the field and its value.
     """
+    if (quantization := config.get("quantization_config")) is not None:
+        raise UserError(
+            f"config.json has quantization_config {short_repr(quantization)}, which is not supported: {DEQUANTIZE}"
+        )
     require(config, {**_PLAIN, **(also or {})})
     _require_layer_types(config)
     if windows is None:

@@ -14,6 +14,11 @@ _FOLDER = "weights/families"
 _MAX_SIZE = 2**53  # of a size; up to this value floating-point numbers represent integers exactly
 # The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it.
 EXPERTS = ("num_experts", "num_local_experts")
+# the remedy for quantized weights
+DEQUANTIZE = (
+    "get the model in bfloat16, or load it by its own config.json with Transformers, call the model's dequantize(), "
+    "and save it with save_pretrained"
+)
 
 Config = Mapping[str, Any]  # the content of config.json
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,15 @@ REFUSED = {
     "megatron={'window_size': [1, 2]}": f"megatron.window_size is [1, 2], {MINE} the model's config.json",
     "megatron={'moe_router_topk_scaling_factor': 2.0}": f"moe_router_topk_scaling_factor is 2.0, {MINE} the model's",
     "megatron={'moe_router_force_load_balancing': True}": "is True, and must stay off: it chooses experts at random",
+    "megatron={'hybrid_context_parallel': True}": "is True, and must stay off: its schedule takes microbatches of",
+    "megatron={'test_mode': True}": "megatron.test_mode is True, and must stay off",
+    "megatron={'embedding_init_method_std': -1.0}": "embedding_init_method_std is -1.0: it must be a finite number",
+    "megatron={'moe_input_jitter_eps': 0.0}": "megatron.moe_input_jitter_eps is 0.0: it must be a number above 0",
+    "megatron={'moe_router_load_balancing_type': 'sinkhorn'}": "is 'sinkhorn': it must be one of 'none', 'aux_loss'",
+    "megatron={'moe_router_load_balancing_type': ['aux']}": "is ['aux']: it must be one of 'none'",
+    "megatron={'moe_grouped_gemm': True}": "megatron.moe_grouped_gemm is True: it needs CUDA and Transformer Engine",
+    "megatron={'cpu_offloading': True, 'cpu_offloading_num_layers': 1}": "cpu_offloading is True: it needs CUDA and",
+    "megatron={'fused_single_qkv_rope': True}": "megatron.fused_single_qkv_rope is True: it needs CUDA and",
     "megatron={'fp8_margin': 2.0}": "megatron.fp8_margin is 2.0: it must be a whole number",
     "megatron={'deterministic_mode': 1}": "megatron.deterministic_mode is 1: it must be True or False",
     "megatron={'recompute_granularity': 'everything'}": "it must be one of 'full', 'selective' or None",
@@ -41,6 +51,10 @@ REFUSED = {
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
     "ddp={'use_megatron_fsdp': True}": "ddp.use_megatron_fsdp is True, and must stay off",
     "ddp={'overlap_param_gather': True}": "ddp.overlap_param_gather needs ddp.use_distributed_optimizer",
+    "ddp={'num_distributed_optimizer_instances': 2}": "instances is 2, and must stay 1: the optimizer is sharded over",
+    "ddp={'average_in_collective': True, 'reduce_scatter_with_fp32_accumulation': True}": "which can only sum: leave",
+    "megatron={'moe_apply_probs_on_input': True}": "megatron.moe_apply_probs_on_input is True, and must stay off",
+    "megatron={'use_te_activation_func': True}": "use_te_activation_func is True: it needs CUDA and",
     # layouts that do not fit the model
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
@@ -92,6 +106,10 @@ def test_another_machine_may_have_a_transformer_engine(tmp_path) -> None:
 
     run = load_recipe(str(write(tmp_path, "megatron={'apply_rope_fusion': True}")), [f"output={tmp_path / 'runs'}"])
     with pytest.raises(UserError, match=r"megatron.apply_rope_fusion is True, and Megatron refuses .* TE >= "):
+        preflight(run, resume=None)
+    preflight(run, resume=None, elsewhere=True)
+    run = replace(run, megatron={"moe_grouped_gemm": True})
+    with pytest.raises(UserError, match=r"megatron.moe_grouped_gemm is True: it needs CUDA and Transformer Engine"):
         preflight(run, resume=None)
     preflight(run, resume=None, elsewhere=True)
 

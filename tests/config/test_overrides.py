@@ -182,6 +182,8 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("objective.token_gate.tau_pos=-1", ["objective.token_gate.tau_pos=-1 is not valid", "from 1e-12 to 1e12"]),
         ("objective=sspo(SigLog(-1, 1))", ["cannot be read"]),
         ("objective=sspo(tau=1)", ["cannot be read", "tau"]),
+        ("options={'size': 1, 'size': 2}", ["options", "'size' twice"]),
+        ('options={"a": [{"size": 1, "size": true}]}', ["options", "'size' twice"]),
         ("objective=sspo(**{})", ["cannot be read"]),
         ("objective=sspo(", ["cannot be read ('(' was never closed): write", "or file.py:attribute"]),
         ("objective=sspo(" + "(" * 10_000 + ")" * 10_001, ["cannot be read"]),

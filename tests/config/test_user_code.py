@@ -1,6 +1,8 @@
 """Methods of plug-ins that a run calls besides their main one."""
 
 import math
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +11,12 @@ import torch
 from megatron_sspo.config.resolve import call_with_options, load_file, resolve
 from megatron_sspo.config.user_code import metrics_of
 from megatron_sspo.environment.open import open_environment
+from megatron_sspo.environment.protocol import open_episode
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.protocol import checked_score
+from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.run import Rollouts
+from megatron_sspo.types import Prompt
 
 
 def test_metrics_are_numbers_by_name():
@@ -71,3 +77,34 @@ def test_a_part_that_changes_torch_for_the_whole_process(tmp_path, place, change
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
+
+
+@pytest.mark.parametrize(
+    "place", ["import os\nos.chdir('/')\ndef reward(): ...", "import os\ndef reward(): os.chdir('/')"]
+)
+def test_a_part_that_changes_the_working_folder(tmp_path, monkeypatch, place):
+    (tmp_path / "mine.py").write_text(place, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=rf"mine.py.* has changed the working folder from {tmp_path} to /, for the .*: "
+    ):
+        call_with_options(resolve("reward", "mine.py:reward", "reward"), {}, "the reward 'mine.py'")
+    assert Path.cwd() == tmp_path
+
+
+def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
+    def leave(*_):
+        os.chdir("/")
+        return []
+
+    monkeypatch.chdir(tmp_path)
+    prompt = Prompt(id="a", tokens=(1,), answer="")
+    part = SimpleNamespace(score=leave, open=leave, observe=leave, close=lambda: None)
+    for call in (
+        lambda: checked_score(part, [], []),
+        lambda: open_episode(part, prompt),
+        lambda: Episodes(SimpleNamespace(open=lambda prompt: part), [prompt]).observe({0: ""}),
+    ):
+        with pytest.raises(UserError, match="has changed the working folder"):
+            call()
+        assert Path.cwd() == tmp_path

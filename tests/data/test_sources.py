@@ -53,6 +53,7 @@ MALFORMED = [
     ({"question": "1+1?", "answer": "\ud800"}, {}, "answer", "half of a surrogate pair"),
     (b"{", {}, None, "not JSON"),
     (b'{"question": "\xff"}', {}, None, "UTF-8"),
+    (b'{"question": "1+1?", "answer": "2", "answer": "3"}', {}, None, "it has 'answer' twice"),
     (["question", "answer"], {}, None, "of type list"),
     (b"null", {}, None, "null"),
     ({"answer": "2"}, {}, "question", "'answer'"),

@@ -109,11 +109,17 @@ def test_policy_checks_shards_before_it_builds_the_model(folders, device):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, Megatron may build these models")
 @pytest.mark.parametrize(
     "options",
-    [{"gradient_accumulation_fusion": True}, {"cpu_offloading": True, "cpu_offloading_num_layers": 1}],
+    [{"use_kitchen": True}, {"moe_token_dispatcher_type": "flex"}],
 )
 def test_a_field_with_which_megatron_cannot_build_the_model(folders, device, options):
     with pytest.raises(UserError, match=r"Megatron cannot build the model with megatron=\{.*: .*; change or leave out"):
         Policy(make_run(megatron=options), folders["moe"], device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL registers buffers on a GPU")
+def test_a_field_with_which_megatron_cannot_wrap_the_model(folders, device):
+    with pytest.raises(UserError, match=r"Megatron cannot build the model with ddp=\{'nccl_ub': True\}: .*; change or"):
+        Policy(make_run(ddp={"nccl_ub": True}), folders["moe"], device)
 
 
 def test_processes_that_do_not_join(monkeypatch):

@@ -57,6 +57,29 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
     assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            lambda sums: None,
+            "the objective returned None in a forward pass: it must return Sums, whose loss is a finite",
+        ),
+        (lambda sums: replace(sums, loss=1.0), "Sums, whose loss is a finite scalar"),
+        (lambda sums: replace(sums, loss=sums.loss.reshape(1)), "Sums, whose loss is a finite scalar"),
+        (lambda sums: replace(sums, loss=sums.loss.to(torch.complex64)), "Sums, whose loss is a finite scalar"),
+        (lambda sums: replace(sums, tokens={"w": torch.ones(3)}), r"tokens; 'w' has the shape \(3,\) for 2 tokens"),
+        (lambda sums: replace(sums, sequences=None), "each of the sequences; it is None"),
+    ],
+)
+@pytest.mark.parametrize("token_advantages", [None, (1.0, 0.5)])
+def test_an_objective_that_returns_something_else_for_a_real_batch(changed, message, token_advantages):
+    def objective(*given):
+        return changed(sspo()(*given))
+
+    with pytest.raises(UserError, match=message):
+        evaluate(objective, replace(ROLLOUT, token_advantages=token_advantages))
+
+
 def test_the_log_ratio_is_reported_for_every_objective():
     (_, _, metrics), _ = evaluate(Asking(), replace(ROLLOUT, old_log_probs=(-1, -2)))
     assert metrics["tokens"]["log_ratio"].tolist() == [0.5, 1.5]

@@ -253,7 +253,9 @@ class Fixed:
         pass
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1.0", b"1", [1.0], 10**400, torch.ones(2)])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, None, "1.0", b"1", [1.0], 10**400, 1e308, torch.ones(2)]
+)
 def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
     broken: Reward = Fixed({"answer": 1.0}, {"answer": 1.0, "style": value})
     with pytest.raises(UserError, match=r"'style'.*'b\.jsonl:7'.*Fixed"):
@@ -300,6 +302,14 @@ def test_numbers_of_other_libraries_become_floats() -> None:
     (found,) = checked_score(Fixed(parts), [prompt("1")], [""])
     assert found == {"answer": 0.5, "format": 1.0, "right": 1.0, "length": 3.0}
     assert {type(value) for value in found.values()} == {float}, "others cannot be written as JSON"
+
+
+def test_a_reward_may_change_the_lists_that_it_is_given() -> None:
+    class Emptying(Own):
+        def score(self, prompts, responses) -> Any:
+            return [{"answer": float(bool(prompts.pop() and responses.pop()))} for _ in range(len(prompts))]
+
+    assert checked_score(Emptying(list), [prompt("1")] * 2, ["a", "b"]) == [{"answer": 1.0}] * 2
 
 
 @pytest.mark.parametrize("build", ["lambda: None", "lambda: print", "lambda: type('R', (), {'score': 1})()"])

@@ -73,6 +73,26 @@ def quantized(folder):
     return "model.norm.weight of .* is torch.int8, which is not supported"
 
 
+def packed(folder):
+    """Stores a matrix as GPTQ does: by tensors of other names."""
+    module = "model.layers.0.self_attn.q_proj"
+    file = HFFolder(folder).index[f"{module}.weight"]
+    packed = {f"{module}.qweight": torch.zeros(2, 48, dtype=torch.int32), f"{module}.scales": torch.ones(1, 48)}
+    change(folder / file, **{f"{module}.weight": None}, **packed)
+
+    def edit(index):
+        del index["weight_map"][f"{module}.weight"]
+        index["weight_map"].update(dict.fromkeys(packed, file))
+
+    edit_json(folder / "model.safetensors.index.json", edit)
+    return r"q_proj.qweight of .* is torch.int32, .*: it is quantized, .*quantization_config.*dequantize\(\)"
+
+
+def quantized_by_config(folder):
+    edit_json(folder / "config.json", lambda config: config.update(quantization_config={"quant_method": "fp8"}))
+    return r"has quantization_config \{'quant_method': 'fp8'\}, which is not supported: get the model in bfloat16, or "
+
+
 def mixed_dtypes(folder):
     name = "model.layers.0.self_attn.q_proj.weight"
     file = HFFolder(folder).index[name]
@@ -93,6 +113,8 @@ def mixed_dtypes(folder):
         index_disagrees,
         unsupported,
         quantized,
+        packed,
+        quantized_by_config,
         mixed_dtypes,
     ],
 )

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.run import Model
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
 from megatron_sspo.weights.random import write_random_weights
+from tests.test_run_check import RUN
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 
@@ -53,6 +57,21 @@ def test_reads_what_transformers_wrote(sharded):
 def test_no_folder(tmp_path):
     with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
         HFFolder(tmp_path / "nowhere")
+
+
+def test_the_cache_of_the_hub(checkpoint, tmp_path):
+    """A snapshot is a folder of links. The folder above it is named by those who look for a model's name."""
+    cache = tmp_path / "models--owner--name"
+    snapshot = cache / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for file in checkpoint("qwen3_moe").iterdir():
+        (snapshot / file.name).symlink_to(file)
+    with HFFolder(snapshot) as folder:
+        assert folder.config["model_type"] == "qwen3_moe" and folder.stored
+    with pytest.raises(UserError, match=rf"name is the hub's cache of a model; .* of its snapshot, {snapshot}$"):
+        HFFolder(cache)
+    with pytest.raises(UserError, match=rf"set model.path to its snapshot, {snapshot}$"):
+        read_model_config(replace(RUN, model=Model(path=str(cache))))
 
 
 def test_no_such_tensor(sharded):

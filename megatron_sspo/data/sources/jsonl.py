@@ -6,6 +6,7 @@ from pathlib import Path
 
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import dict_without_duplicates
 
 
 def rows(
@@ -45,7 +46,8 @@ def records(path: str | Path) -> Iterator[Record]:
                 continue
             place = f"{path}, line {number}"
             try:
-                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # a BOM may come first
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")  # a byte order mark may come first
+                values = json.loads(text, object_pairs_hook=dict_without_duplicates)
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:

@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from packaging.version import Version
@@ -14,6 +16,11 @@ from megatron_sspo.run import Parallel
 OLDEST_TRANSFORMER_ENGINE = "2.9"
 # The oldest whose names megatron-core imports for norms of gradients: 0.17 to 0.19 fall back to loops, with a warning.
 OLDEST_WITH_NORMS = "2.14"
+# fields of TransformerConfig that need Transformer Engine, which its own checks do not say
+_FIELDS_WITH_KERNELS = (
+    *("cpu_offloading", "fused_single_qkv_rope", "gradient_accumulation_fusion", "moe_grouped_gemm"),
+    "use_te_activation_func",
+)
 _OLDEST_FOR_FLOAT32 = "2.11"  # before, its only attention for float32 refuses packed sequences
 
 
@@ -93,3 +100,24 @@ def has_fused_norms() -> bool:
 def has_apex_wgrad() -> bool:
     """Returns whether Apex's kernel is installed that adds a weight's gradient to its float32 sum."""
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
+
+
+def check_installed(options: Mapping[str, Any]) -> None:
+    """Checks that the kernels are installed which some fields of Megatron's TransformerConfig need.
+
+    Megatron itself checks only when it builds a layer, or in the first forward pass.
+
+    Args:
+        options: the user's own fields.
+
+    Raises:
+        UserError: a field is on, and its kernels are not installed.
+    """
+    if has_transformer_engine():
+        return
+    for name in _FIELDS_WITH_KERNELS:
+        if options.get(name) and not (name == "gradient_accumulation_fusion" and has_apex_wgrad()):
+            raise UserError(
+                f"megatron.{name} is {options[name]!r}: it needs CUDA and Transformer Engine, which this machine "
+                "does not have, so leave it out"
+            )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.environment.protocol import Environment, Episode, open_episode
 from megatron_sspo.types import Prompt
 
@@ -38,7 +38,7 @@ class Episodes:
         Raises:
             UserError: the environment is broken.
         """
-        with user_code_errors("the environment"):
+        with surroundings_kept("the environment"), user_code_errors("the environment"):
             for place in responses:
                 if place not in self._open:
                     self._open[place] = open_episode(self._environment, self._prompts[place])

@@ -84,6 +84,8 @@ class HFFolder(ModelFolder):
                 "save it as torch_dist"
             )
         if not os.path.lexists(self.path / "config.json"):
+            if snapshot := hub_snapshot(self.path):
+                raise UserError(f"{self.path} is the hub's cache of a model; give the path of its snapshot, {snapshot}")
             found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
             raise UserError(
                 f"{self.path} has {found}, and is no Hugging Face checkpoint; load the model with Transformers and "
@@ -122,6 +124,12 @@ class HFFolder(ModelFolder):
             if not (self.path / file_name).is_file():
                 raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
         return dict(weight_map)
+
+
+def hub_snapshot(path: Path) -> Path | None:
+    """Returns the newest snapshot in a folder of the hub's cache, models--OWNER--NAME; None if it is no such folder."""
+    found = [config.parent for config in path.glob("snapshots/*/config.json")]
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def write_folder(

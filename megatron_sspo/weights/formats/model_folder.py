@@ -1,6 +1,6 @@
 """The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.weights.family import DEQUANTIZE
 from megatron_sspo.weights.formats.stored import Files, StoredTensor
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
 
@@ -46,14 +47,21 @@ class ModelFolder:
         Raises:
             UserError: names or shapes differ, a tensor is quantized, or a tied copy has other values.
         """
+        self._check_not_quantized({name.rpartition(".")[0] for row in rows for name in row.hf})
         check_coverage(rows, self.shapes(), self.path)
-        for name, dtype in self.dtypes().items():
-            if not dtype.is_floating_point or dtype.itemsize < 2:
-                raise UserError(
-                    f"{name} of {self.path} is {dtype}, which is not supported: it is quantized; get the model in "
-                    "bfloat16, or dequantize it with Transformers and save it with save_pretrained"
-                )
         check_tied(rows, self.stored, self.read, self.path)
+
+    def _check_not_quantized(self, modules: Collection[str]) -> None:
+        """Checks the dtypes of the tensors of a weight table's modules, whatever a quantization calls them.
+
+        Their scales and packed weights have no row, which alone would not say what is wrong.
+        """
+        for name, dtype in self.dtypes().items():
+            if (not dtype.is_floating_point or dtype.itemsize < 2) and name.rpartition(".")[0] in modules:
+                raise UserError(
+                    f"{name} of {self.path} is {dtype}, which is not supported: it is quantized, and config.json does "
+                    f"not say how (quantization_config); {DEQUANTIZE}"
+                )
 
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
         """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor.
