@@ -1,4 +1,4 @@
-"""What a sweep checks before its first run starts."""
+"""Tests of what a sweep checks before its first run starts."""
 
 import pytest
 
