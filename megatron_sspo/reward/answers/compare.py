@@ -5,9 +5,7 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
-from megatron_sspo.reward.answers.cases import is_other_case, read_cases
 from megatron_sspo.reward.answers.choices import compare_choices
-from megatron_sspo.reward.answers.matrix import as_list, read_components, read_matrix
 from megatron_sspo.reward.answers.names import (
     letters_of,
     may_be_same,
@@ -20,6 +18,7 @@ from megatron_sspo.reward.answers.names import (
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.rows import as_list, is_other_case, read_cases, read_components, read_matrix
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
 from megatron_sspo.reward.answers.spelling import respell_choose
 from megatron_sspo.reward.answers.units import read_sum, total_of

@@ -1,4 +1,7 @@
-"""Reads a matrix in LaTeX, or as rows in brackets, such as `[[1,2],[3,4]]`."""
+"""Reads what LaTeX writes in rows: matrices, also in brackets as in `[[1,2],[3,4]]`, and functions of several cases.
+
+A function of several cases is such as `\\begin{cases} x & x > 0 \\\\ -x & x \\le 0 \\end{cases}`.
+"""
 
 import re
 
@@ -11,6 +14,13 @@ _END_OF_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
 
 _COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
 _COMPONENTS = re.compile(rf"({_COEFFICIENT})i((?:\+|(?=-)){_COEFFICIENT})j(?:((?:\+|(?=-)){_COEFFICIENT})k)?")
+
+_CASES = re.compile(
+    r"(?:(?P<name>[A-Za-z](?:_\{?[A-Za-z]\}?|\([a-z]\))?)\s*=\s*)?\\begin\s*\{cases\}(?P<rows>.*)\\end\s*\{cases\}",
+    re.DOTALL,
+)
+_OTHERWISE = re.compile(r"(?:otherwise|else|elsewhere)", re.IGNORECASE)
+_CONDITION = re.compile(r"^(?:if|when|for|where|as)\b\s*", re.IGNORECASE)
 
 
 def read_matrix(text: str) -> list[list[str]] | None:
@@ -44,3 +54,18 @@ def as_list(matrix: list[list[str]]) -> list[str]:
     if len(matrix) > 1 and len(matrix[0]) > 1:
         return []
     return [cell for row in matrix for cell in row]
+
+
+def read_cases(text: str) -> tuple[str, list[tuple[str, str]]] | None:
+    """Returns the function's name, empty if there is none, and each value with its condition; None for other texts."""
+    match = _CASES.fullmatch(text)
+    rows = [row.strip(" &\n").split("&") for row in match["rows"].split("\\\\") if row.strip()] if match else []
+    if match is None or any(len(row) != 2 for row in rows):
+        return None
+    pairs = [(row[0].strip(" ,;:\n"), _CONDITION.sub("", row[1].strip(" ,;.\n"))) for row in rows]
+    return match["name"] or "", pairs
+
+
+def is_other_case(condition: str) -> bool:
+    """Returns whether a condition is "otherwise", which stands for the case that the others leave."""
+    return _OTHERWISE.fullmatch(condition) is not None
