@@ -287,7 +287,9 @@ def clean(text: str) -> str:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
         text = text.replace("\n", ", ")
-    text = _REASON.sub("", " ".join(text.split()))
+    text = " ".join(text.split())
+    if "ecause" in text or "ince" in text:
+        text = _REASON.sub("", text)
     text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", text)))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
