@@ -29,6 +29,7 @@ KINDS = (
     "respelled",
     "afresh",
     "restated",
+    "unseen",
 )
 
 DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md

@@ -355,6 +355,14 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         (r"\frac{dy}{dx}=2x", "dx/dy=2x", False),
         ("7", "ends in 7", False),
         ("7", "candidates: 7", False),
+        ("7", "Answer is 7 because 3+4=7", True),
+        ("7", "Answer is 3 because 3+4=7", False),
+        ("7", "The answer is 3 and 3+4=7", False),
+        ("7", "The number is 3 so 3+4=7", False),
+        ("7", "7 because it is 8 or 9", False),
+        ("B", "B, since x = 3", True),
+        ("B", "A because B is false", False),
+        ("7", "The sum of the first 2 terms = 7", True),
     ],
 )
 def test_verdicts(gold: str, answer: str, right: bool) -> None:

@@ -188,6 +188,10 @@ _SENTENCE = re.compile(
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
+# "7, because 3 + 4 = 7"; a reason in which another answer may be is kept
+_REASON = re.compile(
+    r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
+)
 _SET_BUILDER = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
 )
@@ -283,7 +287,10 @@ def clean(text: str) -> str:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
         text = text.replace("\n", ", ")
-    text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", " ".join(text.split()))))
+    text = " ".join(text.split())
+    if "ecause" in text or "ince" in text:
+        text = _REASON.sub("", text)
+    text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", text)))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:

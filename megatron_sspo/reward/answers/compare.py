@@ -397,12 +397,10 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Compares single values, equations, and chains of equations."""
     if _OTHER_THAN.search(answer) and not _OTHER_THAN.search(gold):
         return False
-    orders = read_order(gold), read_order(answer)
-    if orders[0] and orders[1]:
-        (values, signs), (others, other_signs) = orders
-        if signs != other_signs:
-            return False
-        return all_of(compare_values(*pair, formulas) for pair in zip(values, others, strict=True))
+    order, other_order = read_order(gold), read_order(answer)
+    if order and other_order:
+        pairs = zip(order[0], other_order[0], strict=False)
+        return order[1] == other_order[1] and all_of(compare_values(*pair, formulas) for pair in pairs)
     named_gold = read_names(gold)
     known = letters_of(" ".join(named_gold.values))
     named = read_names(answer, known)

@@ -62,6 +62,6 @@ def _without_accents(text: str) -> str:
 
 def drop_foreign_lead(text: str) -> str:
     """Returns a text without the words of other languages that announce an answer, and without a counter after it."""
-    match = _LEAD.match(_without_accents(text))
-    bare = text[match.end() :] if match else text
-    return bare if bare.isascii() else _COUNTED.sub("", _VERB_AT_END.sub("", bare.rstrip(" .")))
+    if text[:1].isalpha() and (match := _LEAD.match(text if text.isascii() else _without_accents(text))):
+        text = text[match.end() :]
+    return text if text.isascii() else _COUNTED.sub("", _VERB_AT_END.sub("", text.rstrip(" .")))

@@ -24,6 +24,9 @@ _SYMBOL = re.compile(
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
+_STATES = re.compile(  # "It is 3 and 3 + 4" names no value
+    r"\b(?:is|are|equals?)\s+\\?\$?-?[0-9]|^\\?\$?-?[0-9.,]+\s+(?:so|and|but|or|since|because)\b"
+)
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
 # The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
@@ -109,7 +112,7 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
         if constants and all(_is_quantity(side) for side in values if side not in constants):
             values = constants
     else:
-        values = [side for side in values if _variables(side) <= known] or values[-1:]
+        values = [side for side in values if _variables(side) <= known or _STATES.search(side)] or values[-1:]
     names = [side for side in sides if side not in values]
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
     symbols = [side for side in names if side not in phrases]

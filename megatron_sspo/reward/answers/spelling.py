@@ -69,7 +69,7 @@ _OPTION = re.compile(
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
 )
-_HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$", re.IGNORECASE)  # the end of Minerva's answers
+_HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$")  # the end of Minerva's answers
 _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
@@ -160,7 +160,8 @@ def respell_text(text: str) -> str:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
     if "floor(" in text or "ceil(" in text:
         text = _FLOOR.sub(r"\\l\1 \2\\r\1 ", text)
-    text = _OF_SEVERAL.sub(lambda m: rf"\{m[1]}({m[2] or m[3]})", text)
+    if "m" in text or "gcd" in text:
+        text = _OF_SEVERAL.sub(lambda m: rf"\{m[1]}({m[2] or m[3]})", text)
     if "abs(" in text:
         text = _ABSOLUTE.sub(r"|\1|", text)
     if "mod" in text:
@@ -180,11 +181,14 @@ def respell_text(text: str) -> str:
 
 def drop_lead(text: str) -> str:
     """Returns a text without signs, labels and words that only announce the answer, and with one spelling of pm."""
-    text = _CONSEQUENCE.sub("", _HOPE.sub("", text))
+    text = _CONSEQUENCE.sub("", text)
+    if "I hope" in text:
+        text = _HOPE.sub("", text)
     if ":" in text:
         text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
-    text = _OF_GAMES.sub("", text)
+    if " win" in text or " has" in text:
+        text = _OF_GAMES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 
 
