@@ -44,7 +44,7 @@ def _checked_objective(value: Any) -> Any:
         names = ", ".join([*inspect.signature(Objective.__call__).parameters, *inputs][1:])
         _reject(f"an objective that can be called with {names}, but {one_line(str(error))}")
     try:
-        sums = value(*arguments, **inputs)
+        sums: Any = value(*arguments, **inputs)
         fault = fault_of_sums(sums, segments)
         is_finite = bool(fault) or bool(sums.loss.isfinite())
     except Exception as error:
