@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from megatron_sspo import objective
 from megatron_sspo.config.naming import describe_value, one_line
+from megatron_sspo.config.user_code import surroundings_kept
 from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -21,6 +22,11 @@ _WHAT = "an objective, such as sspo() or grpo(eps_high=0.28)"
 
 @torch.enable_grad()  # a file of the user's may have turned gradients off for the whole process
 def _check_objective(value: Any) -> Any:
+    with surroundings_kept("the objective"):
+        return _checked_objective(value)
+
+
+def _checked_objective(value: Any) -> Any:
     if isinstance(value, type) or not callable(value):
         _reject(_WHAT)
     segments = Segments.from_lengths([2, 1])
@@ -38,7 +44,7 @@ def _check_objective(value: Any) -> Any:
         names = ", ".join([*inspect.signature(Objective.__call__).parameters, *inputs][1:])
         _reject(f"an objective that can be called with {names}, but {one_line(str(error))}")
     try:
-        sums = value(*arguments, **inputs)
+        sums: Any = value(*arguments, **inputs)
         fault = fault_of_sums(sums, segments)
         is_finite = bool(fault) or bool(sums.loss.isfinite())
     except Exception as error:
@@ -89,7 +95,10 @@ def _check_gradient(loss: torch.Tensor, log_probs: torch.Tensor) -> None:
     what = "an objective whose loss has a finite gradient with respect to log_probs, also where they are old_log_probs"
     if not loss.requires_grad:
         _reject(f"{what}; it has none, because the loss is detached or computed from numbers")
-    (gradient,) = torch.autograd.grad(loss, log_probs, allow_unused=True)
+    try:
+        (gradient,) = torch.autograd.grad(loss, log_probs, allow_unused=True)
+    except RuntimeError as error:  # a tensor that the gradient needs was changed in place, for example
+        _reject(f"{what}; torch says {one_line(str(error))}")
     if gradient is None or not gradient.isfinite().all():
         _reject(f"{what}; it is {None if gradient is None else gradient.tolist()}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, resolve
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.errors import UserError
 
@@ -43,7 +43,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
         if inspect.iscoroutine(rows):
             rows.close()  # otherwise Python warns that the coroutine was never awaited
         raise UserError(f"{what} returned {describe_value(rows)}: let it return a list of rows, without async")
-    with user_code_errors(what):  # a generator runs only here
+    with surroundings_kept(what), user_code_errors(what):  # a generator runs only here
         found = list(rows)
     for row in found:
         check_row(row, what)

@@ -35,7 +35,7 @@ from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.metrics import UpdateRecord, update_metrics, weights_by_sequence
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.preflight.preflight import check_is_new
-from megatron_sspo.preflight.ranks import check_ranks
+from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.processes import agree, local
@@ -89,6 +89,8 @@ class Job:
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
             check_ranks(run, read_model_config(run), self.folder)
+            held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._sets.items()}
+            check_same_prompts({"prompts": self.prompts, **held_out})
             self.is_main = agree.is_main()
             stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
             self._profiler = Profiler(self._profiled, self.folder, dist.get_rank())

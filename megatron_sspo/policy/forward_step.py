@@ -15,7 +15,7 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.objectives import fault_of_sums
-from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
@@ -154,7 +154,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         inputs = {name: _input(name, microbatch, entropy) for name in needs}
-        with user_code_errors("the objective", unchanged=torch.OutOfMemoryError):
+        with surroundings_kept("the objective"), user_code_errors("the objective", unchanged=torch.OutOfMemoryError):
             sums = _evaluate(objective, corrected, old, microbatch, inputs)
         if fault := fault_of_sums(sums, microbatch.segments):
             raise UserError(f"the objective returned {describe_value(sums)} in a forward pass: it must return {fault}")

@@ -16,6 +16,7 @@ import torch
 from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
+from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.free_memory import free_memory
 from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
@@ -60,6 +61,26 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     except UserError as error:
         failed = error
     agree.raise_first(failed)
+
+
+def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:
+    """Checks that all ranks have read the same prompts. A collective: all ranks raise the same error.
+
+    Args:
+        streams: the run's streams of prompts, by the fields that describe them.
+
+    Raises:
+        UserError: a rank has others; the message names the field.
+    """
+    contents = {place: stream.state()["content"] for place, stream in streams.items()}
+    found = agree.all_gather_objects((socket.gethostname(), contents))
+    host, expected = found[0]
+    for rank, (other, content) in enumerate(found):
+        if differing := [place for place in expected if content[place] != expected[place]]:
+            raise UserError(
+                f"{differing[0]} has other rows on rank {rank} on {other} than on rank 0 on {host}: give both the "
+                "same file, and let a source of your own depend neither on time nor on chance"
+            )
 
 
 def versions() -> dict[str, str]:

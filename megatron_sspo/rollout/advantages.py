@@ -69,7 +69,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
                 f"{describe_value(given.tolist())}: it must be a tensor of as many finite numbers, also where all are "
                 "equal"
             )
-        pieces = iter(changed.double().split([len(value) for value in flat]))
+        pieces = iter(changed.detach().cpu().double().split([len(value) for value in flat]))
         found = [[next(pieces).reshape(value.shape) for value in values] for values in found]
     return [_of_rollouts(group, values) for group, values in zip(groups, found, strict=True)]
 
@@ -77,7 +77,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
 def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
     """Returns the advantage of each episode of a group, or the advantages of its tokens."""
     rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
-    more = {"rollouts": group.rollouts} if _takes_rollouts(function) else {}
+    more = {"rollouts": list(group.rollouts)} if _takes_rollouts(function) else {}
     found = _call(function, what, rewards, **more)
     lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
     may_be_per_token = bool(more) and isinstance(found, (list, tuple)) and len(found) == len(lengths)
@@ -91,7 +91,7 @@ def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> l
             f"{what} returned {describe_value(found)} for {len(rewards)} rewards, {describe_value(rewards.tolist())}: "
             "it must be a tensor of as many finite numbers, also where all rewards are equal"
         )
-    return [value.double() for value in found]
+    return [value.detach().cpu().double() for value in found]
 
 
 def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
@@ -108,7 +108,8 @@ def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more:
 def _is_finite(value: Any, shape: Sequence[int]) -> bool:
     """Returns whether a value is a tensor of finite real numbers of that shape."""
     is_real = isinstance(value, torch.Tensor) and not value.is_complex()
-    return is_real and value.shape == torch.Size(shape) and bool(value.isfinite().all())
+    has_values = is_real and value.layout is torch.strided and not value.is_meta
+    return has_values and value.shape == torch.Size(shape) and bool(value.isfinite().all())
 
 
 def _of_rollouts(group: RolloutGroup, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -119,6 +119,10 @@ VALUES = {
     "objective=lambda a, b: None": "be called with log_probs, old_log_probs, advantages, segments, but too many",
     "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
     "function needs 'q', and there are rollout_log_probs",
+    "objective=lambda a, b, c, d: (s := sspo()(a, b, c, d), b.zero_(), c.zero_())[0]": "finite gradient with respect "
+    "to log_probs, also where they are old_log_probs; torch says one of the variables needed for gradient computation",
+    "objective=lambda a, b, c, d: (__import__('os').chdir('/'), sspo()(a, b, c, d))[1]": "the objective has changed "
+    "the working folder from ",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
     "penalties=None": "penalties is None: it must be a Penalties",
     "penalties=Correction()": "penalties is Correction(",

@@ -8,15 +8,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.config.resolve import call_with_options, load_file, resolve
 from megatron_sspo.config.user_code import metrics_of
+from megatron_sspo.data.load import load_rows
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.environment.protocol import open_episode
 from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Correction, Penalties
+from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.reward.protocol import checked_score
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.run import Rollouts
-from megatron_sspo.types import Prompt
+from megatron_sspo.types import Prompt, Rollout
+
+ROLLOUT = Rollout(
+    tokens=(3,), rollout_log_probs=(-1.0,), text="", finish_reason="stop", policy_version=0, advantage=2.0
+)
+MICROBATCH = make_microbatch([((1,), ROLLOUT)])
 
 
 def test_metrics_are_numbers_by_name():
@@ -92,6 +101,11 @@ def test_a_part_that_changes_the_working_folder(tmp_path, monkeypatch, place):
     assert Path.cwd() == tmp_path
 
 
+def leaving_rows():
+    os.chdir("/")
+    yield from ()
+
+
 def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
     def leave(*_):
         os.chdir("/")
@@ -103,6 +117,8 @@ def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
     for call in (
         lambda: checked_score(part, [], []),
         lambda: open_episode(part, prompt),
+        lambda: load_rows(f"{__file__}:leaving_rows", {}),
+        lambda: policy_loss(leave, Penalties(), Correction(), scale=1.0)(MICROBATCH, *torch.zeros(2, 1)),
         lambda: Episodes(SimpleNamespace(open=lambda prompt: part), [prompt]).observe({0: ""}),
     ):
         with pytest.raises(UserError, match="has changed the working folder"):

@@ -7,15 +7,19 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from megatron_sspo.data.row import Row
+from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight.ranks import check_ranks
+from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Run
 from tests.policy.launcher import join
 from tests.weights.test_families import QWEN3_30B_A3B
@@ -35,6 +39,10 @@ def main(folder: Path) -> None:
     found = {"as it should be": said(run, tiny, folder / "run")}
     assert list((folder / "run").iterdir()) == []
 
+    for name, numbers in (("same prompts", "12"), ("prompts", f"1{2 + rank}")):
+        rows = [Row(id=number, question=number, answer="1") for number in numbers]
+        stream = PromptStream(rows, tokenize, template="{question}", max_tokens=9, seed=0)
+        found[name] = said_of(partial(check_same_prompts, {"evaluation.sets.a.prompts": stream}))
     found["values"] = said(replace(run, optimizer=Optimizer(lr=0.1 * rank)), tiny, folder / "run")
     found["memory"] = said(replace(run, tokens_per_microbatch=10**6), QWEN3_30B_A3B, folder / "large")
 
@@ -51,11 +59,20 @@ def main(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def tokenize(texts: list[str], **options: object) -> dict[str, list[list[int]]]:
+    """Stands for a tokenizer."""
+    return {"input_ids": [list(text.encode()) for text in texts]}
+
+
 def said(run: Run, config: dict, folder: Path) -> str:
-    """Returns the error's message; "" if all checks pass."""
+    return said_of(partial(check_ranks, run, config, folder))
+
+
+def said_of(check: Callable[[], None]) -> str:
+    """Returns the error's message; "" if the check passes."""
     with contextlib.suppress(SystemExit):
         try:
-            check_ranks(run, config, folder)
+            check()
         except UserError as error:
             return str(error)
     return ""

@@ -43,6 +43,10 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
     assert found["paths"].startswith(f"rank 1 on {host} does not see runs/relative of rank 0 on {host}: use folders")
     assert found["values"].startswith(f"the recipe gives other values on rank 1 on {host} than on rank 0 on {host}: ")
     assert "optimizer.lr is 0.1 there, and here 0.0: let it depend neither on time nor on chance" in found["values"]
+    assert found["same prompts"] == ""
+    assert found["prompts"].startswith(
+        f"evaluation.sets.a.prompts has other rows on rank 1 on {host} than on rank 0 on "
+    )
     mine = versions()["transformers"]
     assert found["versions"].startswith(
         f"rank 1 on {host} has transformers 4.0.0, but rank 0 on {host} has {mine}: start all ranks from one"

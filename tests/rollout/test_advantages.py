@@ -122,6 +122,23 @@ def complex_numbers(rewards):
     return rewards.to(torch.complex128)
 
 
+def on_no_device(rewards):
+    return rewards.to("meta")
+
+
+def sparse(rewards):
+    return rewards.to_sparse()
+
+
+def with_gradient(rewards, rollouts):
+    return [torch.ones(len(rollout.tokens), requires_grad=True) for rollout in rollouts]
+
+
+def emptying(rewards, rollouts):
+    rollouts.clear()
+    return rewards - rewards.mean()
+
+
 async def awaited(rewards):
     return rewards
 
@@ -146,6 +163,8 @@ step_raises = with_step(lambda values: values / no_such_name)  # noqa: F821
         ("list_of_floats", "must be a tensor of as many finite numbers"),
         ("of_tokens_without_rollouts", "must be a tensor of as many finite numbers"),
         ("complex_numbers", "must be a tensor of as many finite numbers"),
+        ("on_no_device", "returned tensor.*device='meta'.* must be a tensor of as many finite numbers"),
+        ("sparse", "must be a tensor of as many finite numbers"),
         ("awaited", "returned a coroutine .* must be a tensor of as many finite numbers"),
         ("step_cut", "the batch_step of the advantage .* must be a tensor of as many finite numbers"),
         ("step_divided", "the batch_step of the advantage .* returned tensor.*nan.* also where all are equal"),
@@ -166,8 +185,10 @@ def test_rewards_that_a_function_refuses_are_one_sentence():
 
 
 def test_what_a_function_must_return():
-    for function in (first_tokens, sampled_tokens, centered):
+    for function in (first_tokens, sampled_tokens, centered, with_gradient, emptying):
         check_advantage(name(function), 4)
+    (rollout, *_) = with_advantages(collected("a"), name(with_gradient))[0].rollouts
+    assert set(rollout.token_advantages.tolist()) <= {0.0, 1.0}
     check_advantage(name(sampled_tokens), 10**9)  # with a smaller group
     for function in (one_more, cut):
         with pytest.raises(UserError, match="it must be a tensor of as many finite numbers"):

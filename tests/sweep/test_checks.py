@@ -1,4 +1,4 @@
-"""Tests of what a sweep checks before its first run starts."""
+"""The checks of a sweep before its first run starts."""
 
 import pytest
 
