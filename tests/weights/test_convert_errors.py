@@ -177,7 +177,7 @@ def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
 )
 def test_an_index_names_no_other_classes_of_torchs_modules(pair, name):
     (pair[1] / ".metadata").write_bytes(f"ctorch.distributed.checkpoint.filesystem\n{name}\n.".encode())
-    with pytest.raises(UserError, match="it names torch.distributed.checkpoint.filesystem"):
+    with pytest.raises(UserError, match=r"it names torch\.distributed\.checkpoint\.filesystem"):
         read_index(pair[1])
 
 

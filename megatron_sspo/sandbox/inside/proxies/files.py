@@ -55,9 +55,10 @@ class OwnFiles:
     @contextlib.contextmanager
     def hide(self, passed: Any) -> Iterator[None]:
         """Removes the files while the program runs, except those whose path is among the passed values."""
-        if self._written:
-            texts = list(_texts(passed))
-            self._written -= {path for path in self._written if any(_mentions(text, path) for text in texts)}
+        texts = list(_texts(passed))
+        given = {path for path in self._read if any(_mentions(text, path) for text in texts)}
+        self._read -= given
+        self._written -= given
         contents: dict[str, bytes] = {}
         for path in self._written:
             with contextlib.suppress(OSError):
