@@ -82,9 +82,11 @@ class OwnFiles:
 
 
 def _signal_program(number: int) -> None:
-    """Sends a signal to all processes of the sandbox except this one."""
-    with contextlib.suppress(ProcessLookupError):  # the program has ended
+    """Sends a signal to all processes of the sandbox except this one; after SIGSTOP, waits for the program's stop."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the program has ended
         os.kill(-1, number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def _mentions(text: str, path: str) -> bool:
