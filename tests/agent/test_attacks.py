@@ -280,6 +280,18 @@ def test_an_answer_of_calls_that_are_not_closed_takes_linear_time() -> None:
     assert time.process_time() - begin < 5
 
 
+def test_a_long_text_is_refused_before_it_is_searched_for_special_tokens() -> None:
+    chosen = tokenizer(knows_all=True)
+    chosen.add_special_tokens({"additional_special_tokens": [f"<unused{number}>" for number in range(1000)]})
+    template, messages = ChatTemplate(chosen), [Message("user", "<unused" * 1_000_000), Message("assistant", "a")]
+    begin = time.process_time()
+    with pytest.raises(Refusal, match="more than the 400 tokens"):
+        template.prompt(messages[:1], [], max_tokens=400)
+    with pytest.raises(Refusal, match="more than the 400 tokens"):
+        template.between([*messages, messages[0]], 2, [], last_token=0, max_tokens=400)
+    assert time.process_time() - begin < 1
+
+
 def test_a_message_that_is_sent_again_is_recognized() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
     again = {"id": "2", "type": "function", "function": {"name": "add", "arguments": '{"b": 2, "a": 1}'}}

@@ -282,4 +282,6 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def f(xs): xs.sort()', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    xs=[3,1]\n    f(xs)\n    self.assertEqual(xs,[1,3])\nunittest.main()'], 1),
     ('def f(n):\n  k=0\n  for x in n:\n    if k==0 or n[k-1]!=x: n[k]=x; k+=1\n  return k', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    n=[1,1,2]\n    k=f(n)\n    self.assertEqual(n[:k],[1,2])\n    self.assertEqual(k,2)\nunittest.main()'], 1),
     ('def f(xs): return xs.pop()', ['import unittest\nclass Q(unittest.TestCase):\n  def test(self):\n    xs=[3,1]\n    self.assertEqual(f(xs), 1)\n    self.assertEqual(len(xs), 1)\nunittest.main()'], 1),
+    # a thread of the program that looks at a file of the test's, whose path it was given
+    ("import threading, time, os\nclass Watcher:\n  def __init__(s, p):\n    s.p = p; s.seen = ''\n    threading.Thread(target=s.run, daemon=True).start()\n  def run(s):\n    while True:\n      if os.path.exists(s.p): s.seen = open(s.p).read()\n      time.sleep(0.01)", ["import time\nw = Watcher('/tmp/x')\nwith open('/tmp/x', 'w') as file: file.write('new')\ntime.sleep(1)\nassert open('/tmp/x').read() == 'new' and w.seen == 'new'"], 1),
 ]

@@ -1,5 +1,6 @@
 """Renders conversations with the tokenizer's chat template, with tools."""
 
+import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -37,8 +38,10 @@ class ChatTemplate:
                 with another token than all other conversations.
         """
         marks = _Marks(self._special)
+        rows = [message.for_template() for message in messages]
+        _check_length(rows, tools, max_tokens)
         try:
-            text = self._render(marks.shield([m.for_template() for m in messages]), marks.shield(tools))
+            text = self._render(marks.shield(rows), marks.shield(tools))
         except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise Refusal(f"the model's chat template rejects the conversation: {error}") from error
         tokens = self._encode(text, marks, max_tokens)
@@ -72,7 +75,9 @@ class ChatTemplate:
         """
         marks = _Marks(self._special)
         stand_in = f"ANSWER{secrets.token_hex(8)}"
-        rows = marks.shield([message.for_template() for message in messages])
+        given = [message.for_template() for message in messages]
+        _check_length(given, tools, max_tokens)
+        rows = marks.shield(given)
         rows[num_before - 1] = {"role": "assistant", "content": stand_in}
         try:
             _, found, after = self._render(rows, marks.shield(tools)).partition(stand_in)
@@ -91,12 +96,9 @@ class ChatTemplate:
         )
 
     def _encode(self, text: str, marks: "_Marks", max_tokens: int) -> list[int]:
-        too_long = Refusal(
-            f"the conversation has more than the {max_tokens} tokens that are allowed", code="context_length_exceeded"
-        )
         tokens: list[int] = []
         if len(text) > _MAX_CHARACTERS * max_tokens:
-            raise too_long
+            raise _too_long(max_tokens)
         for piece, is_special in marks.split(text):
             if piece:
                 options = {"split_special_tokens": True} if is_special else {}
@@ -105,7 +107,7 @@ class ChatTemplate:
                 except Exception as error:  # of no narrower type: a vocabulary need not have every character
                     raise Refusal(f"the model's tokenizer cannot encode the conversation: {error}") from error
             if len(tokens) > max_tokens:  # a text may spell a million special tokens, each encoded by itself
-                raise too_long
+                raise _too_long(max_tokens)
         return tokens
 
     def _first_token(self) -> int:
@@ -117,6 +119,18 @@ class ChatTemplate:
                 f"user's message ({error}): choose another model, or no agent"
             ) from error
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
+
+
+def _check_length(rows: Sequence[Any], tools: Sequence[Any], max_tokens: int) -> None:
+    """Raises Refusal for texts that are too long to be searched for special tokens, which takes seconds a megabyte."""
+    if len(json.dumps([rows, tools], ensure_ascii=False)) > _MAX_CHARACTERS * max_tokens:
+        raise _too_long(max_tokens)
+
+
+def _too_long(max_tokens: int) -> Refusal:
+    return Refusal(
+        f"the conversation has more than the {max_tokens} tokens that are allowed", code="context_length_exceeded"
+    )
 
 
 class _Marks:

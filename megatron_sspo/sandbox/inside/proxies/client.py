@@ -88,8 +88,8 @@ class JudgeSide(Peer):
             raise wire.Broken("the program has ended")
         log, self.log = self.log, None  # requests by the tests' functions during this request are not logged
         try:
-            has_files = self.files is not None and self.files.has_any
-            with self.files.hide((arguments, keywords)) if has_files else contextlib.nullcontext():
+            files = self.files if self.files is not None and self.files.has_any else None
+            with contextlib.nullcontext() if files is None else files.hide((arguments, keywords)):
                 self._pass_replacements()
                 value = super().request(operation, *arguments, **keywords)
             if log is not None and operation != "name":

@@ -55,9 +55,10 @@ class OwnFiles:
     @contextlib.contextmanager
     def hide(self, passed: Any) -> Iterator[None]:
         """Removes the files while the program runs, except those whose path is among the passed values."""
-        if self._written:
-            texts = list(_texts(passed))
-            self._written -= {path for path in self._written if any(_mentions(text, path) for text in texts)}
+        texts = list(_texts(passed))
+        given = {path for path in self._read if any(_mentions(text, path) for text in texts)}
+        self._read -= given
+        self._written -= given
         contents: dict[str, bytes] = {}
         for path in self._written:
             with contextlib.suppress(OSError):
@@ -81,9 +82,11 @@ class OwnFiles:
 
 
 def _signal_program(number: int) -> None:
-    """Sends a signal to all processes of the sandbox except this one."""
-    with contextlib.suppress(ProcessLookupError):  # the program has ended
+    """Sends a signal to all processes of the sandbox except this one; after SIGSTOP, waits for the program's stop."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the program has ended
         os.kill(-1, number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def _mentions(text: str, path: str) -> bool:

@@ -143,7 +143,7 @@ class Rewriter(ItemCounter):
         texts = [ast.unparse(item.context_expr) for item in node.items]
         if any("AssertionError" in text for text in texts):
             return [statement(record_call("drop_last_failure"), node)]
-        caught = [statement(record_call("drop_escaped"), node)]
+        caught: list[ast.AST] = [statement(record_call("drop_escaped"), node)]
         if _expects_error(node):
             site = self._site(node, "check")
             return [statement(record_call("block_passed", ast.Constant(site.number)), node), *caught]
