@@ -1,5 +1,6 @@
 """The interface between a run and an agent."""
 
+import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -54,4 +55,5 @@ def reward_parts(found: Any) -> dict[str, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and abs(value) <= LARGEST  # NaN is not
+    size: Any = abs(value) if isinstance(value, numbers.Real) else math.nan
+    return bool(size <= LARGEST)  # NaN is not
