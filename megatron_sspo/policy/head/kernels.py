@@ -8,7 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-# The kernels have no annotations but `tl.constexpr`, because Triton would look up their names.
 _CHUNK = 4096  # columns that a program holds in registers at once
 _NUM_WARPS = 8
 
@@ -75,6 +74,7 @@ def write_gradient(
     )
 
 
+# The kernels have no annotations but `tl.constexpr`, because Triton would look up their names.
 @triton.jit
 def _add_block(
     values, logits, local, stride, num_rows, num_columns, temperature,

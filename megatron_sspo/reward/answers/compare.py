@@ -7,10 +7,12 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import compare_choices
 from megatron_sspo.reward.answers.names import (
+    EXCEPTION,
+    REALS,
+    as_union,
     letters_of,
     may_be_same,
     read_assignments,
-    read_far,
     read_inequality,
     read_names,
     read_order,
@@ -37,7 +39,6 @@ from megatron_sspo.reward.answers.values import (
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides
 _LONGEST_CASES = 4  # all their orders are tried
-_LONGEST_SET = 300  # characters of a set with exceptions
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 # (x, y) = (1, 2)
@@ -45,7 +46,6 @@ _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
 _LARGE_INTEGER = re.compile("-?[0-9]{6,}")
 _INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
-_REALS = r"(-\infty,\infty)"
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
@@ -53,15 +53,6 @@ _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
 _WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
-_ALL_BUT = re.compile(
-    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
-    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\?\})?"
-)
-_EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
-# The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
-_PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
-_AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
-_BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
@@ -108,17 +99,17 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
-    if {gold, answer} == {_REALS, "R"}:
+    if {gold, answer} == {REALS, "R"}:
         return True
     sums = read_sum(gold), read_sum(answer)
     if sums[0] or sums[1]:
         is_same = _compare_sums(*sums, gold, answer)
         if is_same is not None:
             return is_same
-    exceptions = _EXCEPTION.search(gold), _EXCEPTION.search(answer)
+    exceptions = EXCEPTION.search(gold), EXCEPTION.search(answer)
     are_names = all(found and found.group() == r"\ne" for found in exceptions)  # x \ne 3 is not y \ne 3
     if (any(exceptions) and not are_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
-        gold, answer = _as_union(gold), _as_union(answer)
+        gold, answer = as_union(gold), as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     return _compare_lists(gold, answer, formulas)
@@ -322,42 +313,6 @@ def _read_counts(items: list[str]) -> dict[str, Fraction]:
             return {}
         found[noun[1].lower()] = number.value
     return found if len(found) == len(items) > 1 else {}
-
-
-def _as_union(text: str) -> str:
-    """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
-    if "|" in text:
-        return read_far(text) or text
-    if len(text) > _LONGEST_SET:
-        return text
-    if match := _ALL_BUT.fullmatch(text):
-        interval, points = _REALS, match[1]
-    elif match := _PUNCTURED.fullmatch(text):
-        interval, points = match.groups()
-    elif match := _AND_OTHER_THAN.fullmatch(text):
-        name, interval = read_inequality(match[1]) or (match[2], match[1])
-        if name != match[2]:
-            return text
-        points = match[3]
-    else:
-        return text
-    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(points)]
-    values = sorted({number.value for number in numbers if number is not None})
-    ends = interval[1:-1].split(",")
-    if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):
-        return text
-    ends[1:1] = map(str, values)
-    return r" \cup ".join(
-        f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
-        for left, right in itertools.pairwise(ends)
-    )
-
-
-def _lie_between(ends: list[str], values: list[Fraction]) -> bool:
-    """Returns whether values lie inside of an interval; not if an end is no number and not infinite."""
-    if (lower := ends[0].strip()) != r"-\infty" and not ((low := read_number(lower)) and low.value < values[0]):
-        return False
-    return (upper := ends[1].strip()) == r"\infty" or bool((high := read_number(upper)) and high.value > values[-1])
 
 
 def _is_union(text: str) -> bool:

@@ -1,10 +1,13 @@
 """Reads names before values: `x = 3`, `P = (1, 2)`, `\\angle ABC = 60`, `NO : BO = 1 : \\sqrt{6}`, "Area = 12".
 
 Parameters are names, too: `x = \\pi + 2k\\pi, k \\in \\mathbb{Z}` is the same with n.
+Sets of numbers are read by the inequality that names them, and with their exceptions: `x \\ne 3` is a union.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.formula import FUNCTIONS
@@ -63,6 +66,17 @@ _ANY_INDEX = re.compile(
 )
 _SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
 _FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
+_LONGEST_SET = 300  # characters of a set with exceptions
+REALS = r"(-\infty,\infty)"
+_ALL_BUT = re.compile(
+    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
+    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\?\})?"
+)
+EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
+# The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
+_PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
+_AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
+_BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,3 +343,39 @@ def _in_one_spelling(name: str) -> str:
     if re.fullmatch("[A-Z]{2,3}", name):  # the segment BA is AB, the angle CBA is ABC
         return min(name, name[::-1])
     return "+".join(sorted(name.split("+")))
+
+
+def as_union(text: str) -> str:
+    """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
+    if "|" in text:
+        return read_far(text) or text
+    if len(text) > _LONGEST_SET:
+        return text
+    if match := _ALL_BUT.fullmatch(text):
+        interval, points = REALS, match[1]
+    elif match := _PUNCTURED.fullmatch(text):
+        interval, points = match.groups()
+    elif match := _AND_OTHER_THAN.fullmatch(text):
+        name, interval = read_inequality(match[1]) or (match[2], match[1])
+        if name != match[2]:
+            return text
+        points = match[3]
+    else:
+        return text
+    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(points)]
+    values = sorted({number.value for number in numbers if number is not None})
+    ends = interval[1:-1].split(",")
+    if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):
+        return text
+    ends[1:1] = map(str, values)
+    return r" \cup ".join(
+        f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
+        for left, right in itertools.pairwise(ends)
+    )
+
+
+def _lie_between(ends: list[str], values: list[Fraction]) -> bool:
+    """Returns whether values lie inside of an interval; not if an end is no number and not infinite."""
+    if (lower := ends[0].strip()) != r"-\infty" and not ((low := read_number(lower)) and low.value < values[0]):
+        return False
+    return (upper := ends[1].strip()) == r"\infty" or bool((high := read_number(upper)) and high.value > values[-1])
