@@ -8,8 +8,8 @@ in one pass, or with --microbatch in passes of so many sequences or as many toke
 clipping and AdamW. TRL pads to the longest response of the batch, as its trainer does. Generation is eight responses
 to each of the four prompts, sampled at temperature 1 until 64 tokens: by our engine on Transformers, after copying the
 weights into it, and by the trainer's call of Transformers; its time is divided by the tokens. Each side runs in its own
-process, in turn; times are CPU seconds, and the ratios are medians over rounds. Memory is the largest resident size of
-a process up to the end of the updates, libraries included.
+process, in turn; times are CPU seconds, and the ratios are medians over rounds, each of which is printed to stderr.
+Memory is the largest resident size of a process up to the end of the updates, libraries included.
 
 With --profile there is no comparison: it prints which of torch's operators take most of our update's CPU time, and the
 rate of the matrix products beside that of one large product.
@@ -289,9 +289,10 @@ def main() -> None:
             if options.profile:
                 print(f"{name}\n\n{_run('ours', folder, options.microbatch, '--profile')}", flush=True)
                 continue
-            rounds = [
-                {side: run_side(side, folder, options.microbatch) for side in PYTHONS} for _ in range(options.rounds)
-            ]
+            rounds = []
+            for number in range(options.rounds):
+                rounds.append({side: run_side(side, folder, options.microbatch) for side in PYTHONS})
+                print(f"{name}, round {number + 1}: {json.dumps(rounds[-1])}", file=sys.stderr, flush=True)
 
         def ratio(part: str, rounds: list[dict[str, dict[str, float]]] = rounds) -> str:
             values = sorted(one["ours"][part] / one["trl"][part] for one in rounds)
