@@ -251,7 +251,7 @@ def _run(side: str, folder: Path, microbatch: int, *more: str) -> str:
     command += ["--microbatch", str(microbatch), *more]
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
-        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
+        raise SystemExit(f"{side} failed with exit status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout
 
 
