@@ -13,9 +13,8 @@ import numpy as np
 
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
-from megatron_sspo.types import Rollout, RolloutGroup, rollouts_of
+from megatron_sspo.types import Batch, Rollout, RolloutGroup, rollouts_of
 
-Batch = Sequence[RolloutGroup]
 Assignment = Sequence[Sequence[Sequence[int]]]
 """[data-parallel rank][microbatch] -> indices of sequences, as `pack` returns it."""
 
@@ -41,7 +40,7 @@ class Holders:
             [places.index((wanted, True)) for wanted in range(count)],
         )
 
-    def share(self, batch: Batch, assignment: Assignment) -> list[RolloutGroup]:
+    def scatter(self, batch: Batch, assignment: Assignment) -> list[RolloutGroup]:
         """Sends from rank 0 the rollouts that each rank computes, without their texts. A collective."""
         rollouts = rollouts_of(batch)
 

@@ -14,7 +14,7 @@ from megatron_sspo.batching.context import round_up
 from megatron_sspo.batching.pack import fill, pack
 from megatron_sspo.batching.routes import RouterShape
 from megatron_sspo.batching.work import Work, causal_pairs, masked_pairs
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import Batch
 
 Part = tuple[int, ...]
 """The indices in the batch of the sequences that share a prompt in a row; one sequence by itself is a part too."""
@@ -37,7 +37,7 @@ class SharingCandidates:
     indices: Sequence[int]
 
 
-def sharing_candidates(batch: Sequence[RolloutGroup]) -> list[SharingCandidates]:
+def sharing_candidates(batch: Batch) -> list[SharingCandidates]:
     """Returns which sequences of a batch may share their prompts."""
     found, first = [], 0
     for group in batch:
@@ -56,7 +56,7 @@ def sharing_candidates(batch: Sequence[RolloutGroup]) -> list[SharingCandidates]
     return found
 
 
-def prompt_variants(batch: Sequence[RolloutGroup], router: RouterShape) -> list[int]:
+def prompt_variants(batch: Batch, router: RouterShape) -> list[int]:
     """Returns a number for each rollout; within a group, equal routes of the shared tokens have equal numbers.
 
     An engine that computes a prompt several times at once may round differently, and so choose other experts.

@@ -15,9 +15,7 @@ import numpy as np
 from megatron_sspo.arrays.convert import freeze
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import read_arrays, write_arrays
-from megatron_sspo.types import TOKEN_VALUES, Prompt, Rollout, RolloutGroup
-
-Batches = Sequence[Sequence[RolloutGroup]]
+from megatron_sspo.types import TOKEN_VALUES, Batch, Prompt, Rollout, RolloutGroup
 
 _OF_ROLLOUT = (
     "finish_reason",
@@ -44,7 +42,7 @@ def prompt_from_row(row: dict[str, Any]) -> Prompt:
     return Prompt(**_tupled(row))
 
 
-def write_batches(path: Path, batches: Batches) -> None:
+def write_batches(path: Path, batches: Sequence[Batch]) -> None:
     """Writes batches, atomically; every number keeps every bit."""
     rollouts = [rollout for batch in batches for group in batch for rollout in group.rollouts]
     rows = [[_group_row(group) for group in batch] for batch in batches]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatron_sspo.batching.holders import Batch, outline
+from megatron_sspo.batching.holders import outline
 from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
@@ -53,7 +53,7 @@ from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
-from megatron_sspo.types import rollouts_of
+from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.random import write_random_weights
 
 
@@ -180,7 +180,7 @@ class Job:
             (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
-        self.state.batches = self.policy.share(self.state.batches)
+        self.state.batches = self.policy.scatter(self.state.batches)
         self.checkpoints.newest = self.state.update
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:

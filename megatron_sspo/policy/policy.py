@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megatron_sspo.batching.holders import Batch, with_field
+from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
@@ -28,7 +28,7 @@ from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import Batch, RolloutGroup
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
@@ -97,13 +97,13 @@ class Policy:
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
 
-    def share(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+    def scatter(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with the contents of the sequences that this rank computes, sent by rank 0.
 
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        return [self._schedule.share(batch) for batch in batches]
+        return [self._schedule.scatter(batch) for batch in batches]
 
     @torch.no_grad()
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
