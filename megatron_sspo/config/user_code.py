@@ -100,12 +100,13 @@ def call_user_code(function: Callable[[], Any], what: str) -> Any:
         return function()
 
 
-def metrics_of(part: Any, what: str) -> dict[str, float]:
+def metrics_of(part: Any, what: str, *, prefix: str = "") -> dict[str, float]:
     """Returns the numbers of a plug-in's `metrics`; none if it has no such method.
 
     Args:
         part: the plug-in's object.
         what: its kind, for the message: "the reward".
+        prefix: the beginning of the names that are returned.
 
     Raises:
         UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
@@ -117,7 +118,7 @@ def metrics_of(part: Any, what: str) -> dict[str, float]:
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise UserError(f"{what}'s metrics returned {describe_value(found)}: it must return a dict of numbers by name")
     try:
-        return {name: value if isinstance(value, int | float) else float(value) for name, value in found.items()}
+        return {f"{prefix}{name}": n if isinstance(n, int | float) else float(n) for name, n in found.items()}
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UserError(f"{what}'s metrics returned {describe_value(found)}: {one_line(str(error))}") from error
 

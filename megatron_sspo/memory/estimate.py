@@ -135,7 +135,7 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
-def server_memory(run: Run, config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
+def server_memory(config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache in two bytes per element."""
     family = load_family(config)
     return ServerMemory(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)

@@ -1,5 +1,6 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -174,20 +175,19 @@ class Policy:
                 checkpoint is unchanged.
         """
         record = self.gradient(batch, objective)
-        if not torch.isfinite(torch.tensor(record.loss)):
+        if not math.isfinite(record.loss):
             raise UserError(
                 f"the loss is {record.loss}: no step was taken; check the batch's rewards and log-probs, and resume "
                 "from the last checkpoint with a lower learning rate"
             )
         self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
-        _, grad_norm, _ = self.optimizer.step()
-        if not torch.isfinite(torch.as_tensor(grad_norm)):
+        grad_norm = float(self.optimizer.step()[1])
+        if not math.isfinite(grad_norm):
             raise UserError(
                 f"the gradient norm is {grad_norm}: the weights in memory are invalid; resume from the last checkpoint "
                 "with a lower learning rate"
             )
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        return replace(record, grad_norm=float(grad_norm), learning_rate=float(learning_rate))
+        return replace(record, grad_norm=grad_norm, learning_rate=float(self.optimizer.param_groups[0]["lr"]))
 
     # ------------------------------------------------------------------ weights out, state out and in
 

@@ -185,7 +185,8 @@ class Schedule:
             The routes, and the number of choices of every sequence of the batch.
         """
         assert self._routing is not None
-        lengths, shape = _lengths(rank_batch.sequences), self._routing.shape
+        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]
+        shape = self._routing.shape
         found = self._routing.gather_routes(rank_batch.members, rank_batch.microbatches, lengths, self._holders)
         return found, [length * shape.num_layers * shape.topk for length in lengths]
 
@@ -198,10 +199,6 @@ class Schedule:
 def _indices(plan: Plan) -> list[list[list[int]]]:
     """Returns the indices of the sequences in each microbatch of each data-parallel rank."""
     return [[[i for part in parts for i in part] for parts in of_rank] for of_rank in plan]
-
-
-def _lengths(sequences: Sequences) -> list[int]:
-    return [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
 
 
 def _by_index(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> dict[int, np.ndarray]:
