@@ -17,7 +17,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import read_arrays, write_arrays
 from megatron_sspo.types import TOKEN_VALUES, Batch, Prompt, Rollout, RolloutGroup
 
-_OF_ROLLOUT = (
+_JSON_FIELDS = (
     "finish_reason",
     "policy_version",
     "version_spans",
@@ -25,7 +25,7 @@ _OF_ROLLOUT = (
     "advantage",
     "observed",
     "branches",
-)  # as JSON
+)
 _TEXTS = ("text", "transcript")
 _ARRAYS = {"tokens": ("int32",), **dict.fromkeys(TOKEN_VALUES, ("float32",)), "routes": ("uint8", "uint16")}
 _FLAT = {**_ARRAYS, **dict.fromkeys(_TEXTS, ("uint8",))}  # the possible types of each field
@@ -77,7 +77,7 @@ def read_batches(path: Path) -> list[list[RolloutGroup]]:
 
 
 def _group_row(group: RolloutGroup) -> dict[str, Any]:
-    rollouts = [{name: getattr(rollout, name) for name in _OF_ROLLOUT} for rollout in group.rollouts]
+    rollouts = [{name: getattr(rollout, name) for name in _JSON_FIELDS} for rollout in group.rollouts]
     return {"prompt": asdict(group.prompt), "rollouts": rollouts}
 
 

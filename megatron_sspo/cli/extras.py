@@ -24,7 +24,7 @@ MODULES = {
     },
     "hub": {"datasets"},
 }
-_OF_SOME_RUNS = {
+_OPTIONAL_MODULES = {
     "pyarrow",
     "math_verify",
     "mpmath",
@@ -40,7 +40,7 @@ def check_installed(command: str, extra: str) -> None:
     Raises:
         UserError: a module is missing; the message has the command of pip that installs it.
     """
-    missing = [name for name in sorted(MODULES[extra] - _OF_SOME_RUNS) if not _is_installed(name)]
+    missing = [name for name in sorted(MODULES[extra] - _OPTIONAL_MODULES) if not _is_installed(name)]
     if missing:
         raise _missing(f"megatron-sspo {command}", missing[0], extra)
 

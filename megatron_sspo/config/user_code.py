@@ -49,7 +49,7 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
             raise syntax_user_error(error) from error
         places = _user_lines(error)
-        if not places and _is_of_the_call(error):
+        if not places and _is_call_error(error):
             raise UserError(f"{what} cannot be called as it has to be: {one_line(str(error))}") from error
         if not places and (not always or isinstance(error, UserError)):
             raise
@@ -148,7 +148,7 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _is_of_the_call(error: BaseException) -> bool:
+def _is_call_error(error: BaseException) -> bool:
     """Returns whether the call in the body of `user_code_errors` failed, because the function has other parameters."""
     body = error.__traceback__.tb_next if error.__traceback__ else None  # after the frame of `user_code_errors`
     return isinstance(error, TypeError) and body is not None and body.tb_next is None

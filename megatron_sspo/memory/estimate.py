@@ -127,7 +127,7 @@ def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
     itemsize = ITEMSIZE[run.model.dtype]
     counts = count_per_stage(load_family(config), config, run.parallel, run.megatron)
     of_reference = itemsize if run.needs_reference else 0
-    return max((itemsize + 12) * _of_optimizer(run, count) + of_reference * count.total for count in counts)
+    return max((itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts)
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
@@ -179,10 +179,10 @@ def _gradient_bytes(run: Run, itemsize: int) -> int:
 
 def _optimizer_bytes(run: Run, count: ParameterCount, itemsize: int) -> int:
     """Returns the size of two moments, and of main weights for a 16-bit model."""
-    return (8 if itemsize == 4 else 12) * _of_optimizer(run, count)
+    return (8 if itemsize == 4 else 12) * _num_optimizer_parameters(run, count)
 
 
-def _of_optimizer(run: Run, count: ParameterCount) -> int:
+def _num_optimizer_parameters(run: Run, count: ParameterCount) -> int:
     """Returns the number of a stage's parameters whose optimizer state one rank holds, and writes."""
     parallel = run.parallel
     if not run.ddp.get("use_distributed_optimizer", True):

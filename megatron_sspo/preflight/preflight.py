@@ -171,7 +171,7 @@ def check_is_new(folder: Path) -> None:
                 "--set name=..."
             )
         return
-    if _is_of_a_model(config):
+    if _is_model_config(config):
         raise UserError(f"{folder} already contains a model: choose another folder with --set name=...")
     raise UserError(
         f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
@@ -184,14 +184,14 @@ def _check_is_a_run(folder: Path) -> None:
     config = folder / "config.json"
     if not config.exists():
         configs = (parent / "config.json" for parent in folder.parents)  # above a checkpoint is its run
-        run = next((found.parent for found in configs if found.exists() and not _is_of_a_model(found)), None)
+        run = next((found.parent for found in configs if found.exists() and not _is_model_config(found)), None)
         remedy = f"did you mean {run}?" if run is not None else "name the folder that a run has written, OUTPUT/NAME"
         raise UserError(f"{folder} is not the folder of a run, because it has no config.json: {remedy}")
-    if _is_of_a_model(config):
+    if _is_model_config(config):
         raise UserError(f"{folder} is the folder of a model: name the folder of a run, which has metrics.jsonl")
 
 
-def _is_of_a_model(config: Path) -> bool:
+def _is_model_config(config: Path) -> bool:
     """Returns whether a config.json is a model's. A run's may be damaged, because no checkpoint depends on it."""
     try:
         return "model_type" in read_json(config)

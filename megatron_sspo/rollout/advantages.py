@@ -54,7 +54,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
         UserError: the function or its step raises, or does not return a finite number for each reward or token; the
             message names `what`, the function.
     """
-    found = [_of_group(function, group, what) for group in groups]
+    found = [_group_advantages(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
     if step is not None and found:
         flat = [value.reshape(-1) for values in found for value in values]
@@ -76,7 +76,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
     ]
 
 
-def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
+def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
     """Returns the advantage of each episode of a group, or the advantages of its tokens."""
     rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
     more = {"rollouts": list(group.rollouts)} if _takes_rollouts(function) else {}

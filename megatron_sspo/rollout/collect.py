@@ -153,5 +153,5 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
 
 
 def _rank_and_world_size() -> tuple[int, int]:
-    """Returns (rank, world size)."""
+    """Returns (rank, world size); a process without a process group is the only rank."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
