@@ -24,6 +24,7 @@ MODULES = {
     },
     "hub": {"datasets"},
 }
+# modules that only some runs need: those with one source, reward or table
 _OPTIONAL_MODULES = {
     "pyarrow",
     "math_verify",
@@ -31,7 +32,7 @@ _OPTIONAL_MODULES = {
     "antlr4",
     "reasoning_gym",
     "scipy",
-}  # of a source, a reward, a table
+}
 
 
 def check_installed(command: str, extra: str) -> None:
