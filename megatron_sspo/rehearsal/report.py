@@ -145,8 +145,8 @@ def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
         f"{predicted.slowest.unfused:.1f} s more",
         f"{name}: {on.flops / 1e12:.0f} TFLOP/s of which {FLOPS_UTILIZATION:.0%} are reached, "
         f"{on.memory / 1e9:.0f} GB at {on.memory_rate / 1e9:.0f} GB/s, "
-        f"links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} "
-        f"and {on.between / 1e9:.0f} GB/s between nodes, of which {BANDWIDTH_UTILIZATION:.0%} are reached ({on.source})",
+        f"links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} and "
+        f"{on.between / 1e9:.0f} GB/s between nodes, of which {BANDWIDTH_UTILIZATION:.0%} are reached ({on.source})",
     ]
 
 
