@@ -45,8 +45,7 @@ from megatron_sspo.reward.protocol import open_reward
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
-from megatron_sspo.rollout.servers.environment import agree_on_nccl
-from megatron_sspo.rollout.stopping import transformers_errors_as_user_errors
+from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
@@ -54,6 +53,7 @@ from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, h
 from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
 class Job:

@@ -23,12 +23,13 @@ from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
-from megatron_sspo.rollout.stopping import end_tokens, read_config
+from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files, trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
 _RESULTS = (*_RESULT_FILES, "model", "curves.png")
