@@ -9,7 +9,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.evaluation.sets import sampling_of
-from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.evaluation.table import before_and_after, format_metrics
 from megatron_sspo.files.writing import write_rows
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.stop import Stop
@@ -155,8 +155,7 @@ class Evaluations:
             numbers = of_set.compute_metrics(send_again)
             row |= {f"{name}/{number}": value for number, value in numbers.items()}
             answers += [{"set": name, **answer.to_row()} for answer in of_set.store.by_id("greedy").values()]
-            shown = [f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))]
-            self._display.log(f"{title}  {name}: {'  '.join(shown)}")
+            self._display.log(f"{title}  {name}: {format_metrics(numbers)}")
         self._rows.append(row)
         if self._writer is not None:
             self._writer.write(metrics_files.EVALUATIONS, row)
