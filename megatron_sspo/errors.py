@@ -32,9 +32,7 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
     except OSError as error:
         remedy = "; make room, or write to another disk" if error.errno in _MACHINE_ERRORS else ""
         file = error.filename
-        if (
-            error.errno in _DISK_FULL and error.filename2 is not None
-        ):  # a copy: its source is not what could not be written
+        if error.errno in _DISK_FULL and error.filename2 is not None:  # of a copy, whose target could not be written
             file = error.filename2
         if file is not None:
             raise UserError(f"cannot use {os.fsdecode(file)}: {error.strerror}{remedy}") from error

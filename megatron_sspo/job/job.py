@@ -356,9 +356,7 @@ class Job:
         destination = self.folder / "initial_model"
 
         def write() -> None:
-            if (
-                self._resumed_from is None
-            ):  # an attempt that ended before its first checkpoint may have used another seed
+            if self._resumed_from is None:  # an attempt without a checkpoint may have used another seed
                 shutil.rmtree(destination, ignore_errors=True)
             config = model_path / "config.json"
             with transformers_errors_as_user_errors(config), os_errors_as_user_errors(destination):
