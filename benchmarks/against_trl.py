@@ -101,7 +101,7 @@ def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Part
         groups.setdefault(tuple(one["prompt"]), []).append(rollout)
     prompts = [Prompt(id=str(number), tokens=tokens, answer="") for number, tokens in enumerate(groups)]
     batch = [RolloutGroup(prompt=p, rollouts=rollouts) for p, rollouts in zip(prompts, groups.values(), strict=True)]
-    (batch,) = policy.share([batch])
+    (batch,) = policy.scatter([batch])
 
     # the engine is built at its first use, after memory was read
     engine = functools.cache(lambda: embedded.engine(folder))

@@ -254,7 +254,7 @@ def of_rank(rank: int, world_size: int, form: str, sequences: int, length: int, 
         outlines = agree.broadcast_from_rank_0(outline(groups))
         lengths = [len(g.prompt.tokens) + len(r.tokens) for g in outlines for r in g.rollouts]
         plan = pack(lengths, num_ranks=world_size, max_tokens=16_384)
-        held = Holders.agree(rank, rank, is_source=True).share(groups or outlines, plan)
+        held = Holders.agree(rank, rank, is_source=True).scatter(groups or outlines, plan)
     results[rank] = (resident() - before) / (sequences * length) if held else 0.0
     agree.barrier()
     dist.destroy_process_group()

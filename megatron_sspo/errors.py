@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 _MAX_SHOWN = 80  # characters of a value
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_OF_THE_MACHINE = (*_FULL, errno.EIO)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MACHINE_ERRORS = (*_DISK_FULL, errno.EIO)
 
 
 class UserError(Exception):
@@ -30,13 +30,13 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "; make room, or write to another disk" if error.errno in _OF_THE_MACHINE else ""
+        remedy = "; make room, or write to another disk" if error.errno in _MACHINE_ERRORS else ""
         file = error.filename
-        if error.errno in _FULL and error.filename2 is not None:  # a copy: its source is not what could not be written
+        if error.errno in _DISK_FULL and error.filename2 is not None:  # of a copy, whose target could not be written
             file = error.filename2
         if file is not None:
             raise UserError(f"cannot use {os.fsdecode(file)}: {error.strerror}{remedy}") from error
-        if place is not None or error.errno in _OF_THE_MACHINE:
+        if place is not None or error.errno in _MACHINE_ERRORS:
             where = f" into {place}" if place is not None else ""
             raise UserError(f"cannot write{where}: {error.strerror or error}{remedy}") from error
         raise

@@ -1,11 +1,14 @@
 """`train(run)`: the algorithm, on one page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_sspo.batching.holders import with_engine_as_old
 from megatron_sspo.job.job import Job
+from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.run import Run
+from megatron_sspo.types import RolloutGroup
 
 
 def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) -> int:
@@ -37,16 +40,7 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) ->
                 with job.phase("rollout"):
                     groups = job.cycles.next(state.update)
                 with job.phase("old_log_probs"):
-                    batches = split(with_advantages(groups, run.advantage), run.updates_per_sync)
-                    batches = policy.share(batches)  # each rank gets the tokens that it learns from
-                    if run.needs_reference:
-                        batches = policy.reference_log_probs(batches)
-                    if run.old_policy == "rollout":
-                        state.batches = [*map(with_engine_as_old, batches)]
-                    else:
-                        first, *later = batches
-                        # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
-                        state.batches = [first, *map(policy.old_log_probs, later)]
+                    state.batches = batches_of(groups, policy, run)
 
             batch = state.batches.pop(0)
             with job.phase("update"):
@@ -56,6 +50,14 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) ->
     return job.stop.exit_code
 
 
-def split(groups: list, parts: int) -> list[list]:
-    """Splits a cycle's groups into one batch per update."""
-    return [groups[i::parts] for i in range(parts)]
+def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[list[RolloutGroup]]:
+    """Splits a cycle's groups into one batch per update, with advantages and the log-probs of π_old and π_ref."""
+    groups = with_advantages(groups, run.advantage)
+    batches = policy.scatter([groups[i :: run.updates_per_sync] for i in range(run.updates_per_sync)])
+    if run.needs_reference:
+        batches = policy.reference_log_probs(batches)
+    if run.old_policy == "rollout":
+        return [*map(with_engine_as_old, batches)]
+    first, *later = batches
+    # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
+    return [first, *map(policy.old_log_probs, later)]

@@ -58,7 +58,7 @@ class Rollout(EqualByArrays):
     # [first, beyond) of the tokens that an environment wrote: observations, and the chat template's text around them
     observed: tuple[tuple[int, int], ...] = ()
     # rollouts of a group whose prompt took different routes have different numbers, and cannot share the prompt in a
-    # row; `Policy.share` sets the numbers
+    # row; `Policy.scatter` sets the numbers
     prompt_variant: int = 0
     transcript: str = ""  # all turns and observations decoded, if there was more than one turn
     branches: int = 1  # number of rollouts of its episode, which are next to each other: see `RolloutGroup.episodes`
@@ -132,33 +132,6 @@ class Rollout(EqualByArrays):
         return sum(self.reward_parts.values())
 
 
-def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns spans (policy version, number of tokens) with neighbours of the same version joined."""
-    found: list[tuple[int, int]] = []
-    for version, count in spans:
-        if found and found[-1][0] == version:
-            count += found.pop()[1]
-        found.append((version, count))
-    return found
-
-
-_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
-
-
-def _stand_in(name: str, length: int) -> np.ndarray:
-    """Returns a read-only array that repeats one number in memory."""
-    return np.broadcast_to(_STAND_INS[name], length)
-
-
-def _unpickle(values: dict[str, Any]) -> Rollout:
-    for name in _STAND_INS:
-        if isinstance(value := values[name], np.ndarray):
-            freeze(value)
-        elif value is not None:
-            values[name] = _stand_in(name, value)
-    return Rollout(**values)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutGroup:
     """The G responses to one prompt, or the G episodes of an agent."""
@@ -182,18 +155,31 @@ class RolloutGroup:
         return len({rollout.reward for rollout in self.rollouts}) <= 1
 
 
+Batch = Sequence[RolloutGroup]
+"""The groups of one optimizer step."""
+
+
 def rollouts_of(groups: Iterable[RolloutGroup]) -> list[Rollout]:
     """Returns the rollouts of all groups, in order."""
     return [rollout for group in groups for rollout in group.rollouts]
+
+
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns spans (policy version, number of tokens) with neighbours of the same version joined."""
+    found: list[tuple[int, int]] = []
+    for version, count in spans:
+        if found and found[-1][0] == version:
+            count += found.pop()[1]
+        found.append((version, count))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """Sampling parameters. `temperature` 0 is greedy decoding."""
 
-    max_tokens: Count = (
-        512  # the largest number of tokens of a response: of all turns and the observations between them
-    )
+    # the largest number of tokens of a response: of all turns and the observations between them
+    max_tokens: Count = 512
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
     stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
@@ -215,3 +201,20 @@ class Endpoint:
     # what happens to requests that prescribe the form of their answer: refused, or answered and not learned from
     forced_turns: Literal["refuse", "observe"] = "refuse"
     failure_reward: Finite = 0.0  # of an episode that is cancelled, or whose agent raises
+
+
+_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
+
+
+def _stand_in(name: str, length: int) -> np.ndarray:
+    """Returns a read-only array that repeats one number in memory."""
+    return np.broadcast_to(_STAND_INS[name], length)
+
+
+def _unpickle(values: dict[str, Any]) -> Rollout:
+    for name in _STAND_INS:
+        if isinstance(value := values[name], np.ndarray):
+            freeze(value)
+        elif value is not None:
+            values[name] = _stand_in(name, value)
+    return Rollout(**values)

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class EqualByArrays:
-    """A base of dataclasses (`eq=False`) that are equal if all fields are; arrays are, with the same type and values.
+    """A base of dataclasses (`eq=False`): equal objects have equal fields, and equal arrays the same type and values.
 
     Such an object has no hash.
     """

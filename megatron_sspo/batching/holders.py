@@ -13,9 +13,8 @@ import numpy as np
 
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
-from megatron_sspo.types import Rollout, RolloutGroup, rollouts_of
+from megatron_sspo.types import Batch, Rollout, RolloutGroup, rollouts_of
 
-Batch = Sequence[RolloutGroup]
 Assignment = Sequence[Sequence[Sequence[int]]]
 """[data-parallel rank][microbatch] -> indices of sequences, as `pack` returns it."""
 
@@ -41,7 +40,7 @@ class Holders:
             [places.index((wanted, True)) for wanted in range(count)],
         )
 
-    def share(self, batch: Batch, assignment: Assignment) -> list[RolloutGroup]:
+    def scatter(self, batch: Batch, assignment: Assignment) -> list[RolloutGroup]:
         """Sends from rank 0 the rollouts that each rank computes, without their texts. A collective."""
         rollouts = rollouts_of(batch)
 
@@ -59,7 +58,7 @@ class Holders:
         return with_rollouts(batch, [mine.get(index, rollout) for index, rollout in enumerate(rollouts)])
 
     def spread(self, mine: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Returns values by the indices of sequences: those that this rank computes, and on rank 0 all. A collective.
+        """Returns the values of the sequences that this rank computes, by index; on rank 0 of all. A collective.
 
         Args:
             mine: this rank's values, of which only the source's are used, so that ranks that compute the same sequences
@@ -73,7 +72,7 @@ class Holders:
         return {index: values for part in parts for index, values in part.items()}
 
     def collect(self, mine: Any) -> list[Any]:
-        """Returns the values of the source of each data-parallel rank on rank 0, and none elsewhere. A collective."""
+        """Returns on rank 0 the value of each data-parallel rank's source, and nothing elsewhere. A collective."""
         is_source = self.rank == self.sources[self.data_rank]
         outgoing = [([0], mine)] if self.rank and is_source else []
         incoming = [] if self.rank else [rank for rank in self.sources if rank]
@@ -81,9 +80,9 @@ class Holders:
         return [] if self.rank else [received[rank] if rank else mine for rank in self.sources]
 
     def gather(self, mine: Any) -> list[Any]:
-        """Returns the values of all ranks that compute the same sequences as this one, on rank 0 of all. A collective.
+        """Returns the values of all ranks that compute the same sequences as this one; on rank 0 those of all ranks.
 
-        The order is the same everywhere: that of ranks.
+        A collective. The values are in the order of ranks.
         """
         senders = sorted(n for of in self.ranks for n in of) if self.rank == 0 else self.ranks[self.data_rank]
         others = [rank for rank in senders if rank != self.rank]

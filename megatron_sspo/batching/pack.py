@@ -78,6 +78,7 @@ def _pack(lengths: Sequence[int], costs: Sequence[int], num_bins: int, max_token
 def _fill_by_work(
     lengths: Sequence[int], costs: Sequence[int], num_bins: int, max_tokens: int
 ) -> list[list[int]] | None:
+    """Distributes sequences over bins, the most work first into the bin with the least; None if they do not fit so."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
     work, room = np.zeros(num_bins, np.int64), np.full(num_bins, max_tokens, np.int64)
     full = np.iinfo(np.int64).max

@@ -14,7 +14,7 @@ from megatron_sspo.batching.context import round_up
 from megatron_sspo.batching.pack import fill, pack
 from megatron_sspo.batching.routes import RouterShape
 from megatron_sspo.batching.work import Work, causal_pairs, masked_pairs
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import Batch
 
 Part = tuple[int, ...]
 """The indices in the batch of the sequences that share a prompt in a row; one sequence by itself is a part too."""
@@ -37,7 +37,7 @@ class SharingCandidates:
     indices: Sequence[int]
 
 
-def sharing_candidates(batch: Sequence[RolloutGroup]) -> list[SharingCandidates]:
+def sharing_candidates(batch: Batch) -> list[SharingCandidates]:
     """Returns which sequences of a batch may share their prompts."""
     found, first = [], 0
     for group in batch:
@@ -56,7 +56,7 @@ def sharing_candidates(batch: Sequence[RolloutGroup]) -> list[SharingCandidates]
     return found
 
 
-def prompt_variants(batch: Sequence[RolloutGroup], router: RouterShape) -> list[int]:
+def prompt_variants(batch: Batch, router: RouterShape) -> list[int]:
     """Returns a number for each rollout; within a group, equal routes of the shared tokens have equal numbers.
 
     An engine that computes a prompt several times at once may round differently, and so choose other experts.
@@ -105,12 +105,12 @@ class Packing:
         while sizes[-1] < largest:
             sizes.append(min(2 * sizes[-1], largest))
 
-        def seconds(found: tuple[int, Plan]) -> float:
-            time, plan = found
+        def cost(found: tuple[int, Plan]) -> float:
+            work, plan = found
             is_shared = any(len(part) > 1 for of_rank in plan for parts in of_rank for part in parts)
-            return time * self.sharing_cost if is_shared else time
+            return work * self.sharing_cost if is_shared else work
 
-        return min((self._plan(groups, max_sequences) for max_sequences in sizes), key=seconds)[1]
+        return min((self._plan(groups, max_sequences) for max_sequences in sizes), key=cost)[1]
 
     def part_tokens(self, prompt: int, responses: Sequence[int]) -> int:
         """Returns the tokens of a part in a row, with padding."""
@@ -129,23 +129,23 @@ class Packing:
         return self.work.of(tokens, causal_pairs(shared) + pairs)
 
     def _plan(self, groups: Sequence[SharingCandidates], max_sequences: int) -> tuple[int, Plan]:
-        """Returns a plan with parts of at most `max_sequences` sequences, and its time as work.
+        """Returns the time of a plan, as work, and the plan, whose parts have at most `max_sequences` sequences.
 
         Ranks wait for each other in every microbatch where they exchange tokens for experts, so a microbatch takes the
         time of the rank that has the most work.
         """
         items = sorted(item for group in groups for item in self._parts(group, max_sequences))
-        parts, lengths, work = (
-            [part for part, _, _ in items],
-            [tokens for _, tokens, _ in items],
-            [cost for _, _, cost in items],
-        )
+        work = [cost for _, _, cost in items]
         plan = pack(
-            lengths, num_ranks=self.num_ranks, max_tokens=self.max_tokens, multiple_of=self.multiple_of, work=work
+            [tokens for _, tokens, _ in items],
+            num_ranks=self.num_ranks,
+            max_tokens=self.max_tokens,
+            multiple_of=self.multiple_of,
+            work=work,
         )
         loads = [[sum(work[i] for i in members) for members in of_rank] for of_rank in plan]
-        time = sum(max(at_once) for at_once in zip(*loads, strict=True))
-        return time, [[[parts[i] for i in members] for members in of_rank] for of_rank in plan]
+        slowest = sum(max(at_once) for at_once in zip(*loads, strict=True))
+        return slowest, [[[items[i][0] for i in members] for members in of_rank] for of_rank in plan]
 
     def _parts(self, group: SharingCandidates, max_sequences: int) -> list[tuple[Part, int, int]]:
         """Cuts a group into as few similar parts as possible that fit into a microbatch.

@@ -15,11 +15,9 @@ import numpy as np
 from megatron_sspo.arrays.convert import freeze
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import read_arrays, write_arrays
-from megatron_sspo.types import TOKEN_VALUES, Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import TOKEN_VALUES, Batch, Prompt, Rollout, RolloutGroup
 
-Batches = Sequence[Sequence[RolloutGroup]]
-
-_OF_ROLLOUT = (
+_JSON_FIELDS = (
     "finish_reason",
     "policy_version",
     "version_spans",
@@ -27,7 +25,7 @@ _OF_ROLLOUT = (
     "advantage",
     "observed",
     "branches",
-)  # as JSON
+)
 _TEXTS = ("text", "transcript")
 _ARRAYS = {"tokens": ("int32",), **dict.fromkeys(TOKEN_VALUES, ("float32",)), "routes": ("uint8", "uint16")}
 _FLAT = {**_ARRAYS, **dict.fromkeys(_TEXTS, ("uint8",))}  # the possible types of each field
@@ -44,7 +42,7 @@ def prompt_from_row(row: dict[str, Any]) -> Prompt:
     return Prompt(**_tupled(row))
 
 
-def write_batches(path: Path, batches: Batches) -> None:
+def write_batches(path: Path, batches: Sequence[Batch]) -> None:
     """Writes batches, atomically; every number keeps every bit."""
     rollouts = [rollout for batch in batches for group in batch for rollout in group.rollouts]
     rows = [[_group_row(group) for group in batch] for batch in batches]
@@ -79,7 +77,7 @@ def read_batches(path: Path) -> list[list[RolloutGroup]]:
 
 
 def _group_row(group: RolloutGroup) -> dict[str, Any]:
-    rollouts = [{name: getattr(rollout, name) for name in _OF_ROLLOUT} for rollout in group.rollouts]
+    rollouts = [{name: getattr(rollout, name) for name in _JSON_FIELDS} for rollout in group.rollouts]
     return {"prompt": asdict(group.prompt), "rollouts": rollouts}
 
 

@@ -16,7 +16,7 @@ from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
-_FORMAT = 3  # of state.json and batches.npz; format 2 had fewer arrays, and in format 1 batches were JSON
+_FORMAT = 3  # of state.json and batches.npz
 LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 
 

@@ -24,14 +24,15 @@ MODULES = {
     },
     "hub": {"datasets"},
 }
-_OF_SOME_RUNS = {
+# modules that only some runs need: those with one source, reward or table
+_OPTIONAL_MODULES = {
     "pyarrow",
     "math_verify",
     "mpmath",
     "antlr4",
     "reasoning_gym",
     "scipy",
-}  # of a source, a reward, a table
+}
 
 
 def check_installed(command: str, extra: str) -> None:
@@ -40,7 +41,7 @@ def check_installed(command: str, extra: str) -> None:
     Raises:
         UserError: a module is missing; the message has the command of pip that installs it.
     """
-    missing = [name for name in sorted(MODULES[extra] - _OF_SOME_RUNS) if not _is_installed(name)]
+    missing = [name for name in sorted(MODULES[extra] - _OPTIONAL_MODULES) if not _is_installed(name)]
     if missing:
         raise _missing(f"megatron-sspo {command}", missing[0], extra)
 

@@ -130,7 +130,7 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     if origin is not None and isinstance(current, Mapping):
         is_group = any(map(dataclasses.is_dataclass, current.values()))
         return _select_parts(text, current, path) if is_group else _literal(text, path)
-    if _is_of_objective(hint, origin):
+    if _belongs_to_objective(hint, origin):
         return read_objective(text, path)
     if dataclasses.is_dataclass(hint):
         raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
@@ -139,7 +139,7 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
     raise UserError(f"{path} is {shorten(text)!r}: it must be {describe_hint(hint)}")
 
 
-def _is_of_objective(hint: Any, origin: Any) -> bool:
+def _belongs_to_objective(hint: Any, origin: Any) -> bool:
     """Returns whether a field is part of the objective: an object of that package, or a pooling function."""
     return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
 

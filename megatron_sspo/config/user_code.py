@@ -49,7 +49,7 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
             raise syntax_user_error(error) from error
         places = _user_lines(error)
-        if not places and _is_of_the_call(error):
+        if not places and _is_call_error(error):
             raise UserError(f"{what} cannot be called as it has to be: {one_line(str(error))}") from error
         if not places and (not always or isinstance(error, UserError)):
             raise
@@ -100,12 +100,13 @@ def call_user_code(function: Callable[[], Any], what: str) -> Any:
         return function()
 
 
-def metrics_of(part: Any, what: str) -> dict[str, float]:
+def metrics_of(part: Any, what: str, *, prefix: str = "") -> dict[str, float]:
     """Returns the numbers of a plug-in's `metrics`; none if it has no such method.
 
     Args:
         part: the plug-in's object.
         what: its kind, for the message: "the reward".
+        prefix: the beginning of the names that are returned.
 
     Raises:
         UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
@@ -117,7 +118,7 @@ def metrics_of(part: Any, what: str) -> dict[str, float]:
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise UserError(f"{what}'s metrics returned {describe_value(found)}: it must return a dict of numbers by name")
     try:
-        return {name: value if isinstance(value, int | float) else float(value) for name, value in found.items()}
+        return {f"{prefix}{name}": n if isinstance(n, int | float) else float(n) for name, n in found.items()}
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UserError(f"{what}'s metrics returned {describe_value(found)}: {one_line(str(error))}") from error
 
@@ -147,7 +148,7 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _is_of_the_call(error: BaseException) -> bool:
+def _is_call_error(error: BaseException) -> bool:
     """Returns whether the call in the body of `user_code_errors` failed, because the function has other parameters."""
     body = error.__traceback__.tb_next if error.__traceback__ else None  # after the frame of `user_code_errors`
     return isinstance(error, TypeError) and body is not None and body.tb_next is None

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from megatron_sspo.data.decontamination import decontaminate
 from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
@@ -39,4 +39,4 @@ def _rows(prompts: Prompts) -> list[Row | Dropped]:
         raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")
     if not prompts.without:
         return rows
-    return remove_overlap(rows, [row for other in prompts.without for row in _rows(other)])
+    return decontaminate(rows, [row for other in prompts.without for row in _rows(other)])

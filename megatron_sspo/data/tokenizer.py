@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.config.naming import one_line
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.companions import check_tokenizer_files
+from megatron_sspo.weights.transformers_config import read_config
 
 
 @os_errors_as_user_errors()
@@ -27,22 +27,10 @@ def load_tokenizer(model_path: Path) -> Any:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Rust library is not an Exception
-        _check_config(model_path)  # Transformers reads config.json first
+        read_config(model_path)  # Transformers reads config.json first
         raise UserError(
             f"{model_path} has no tokenizer that can be read ({first_line(error)}): copy tokenizer.json there"
         ) from error
     if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
         raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
     return found
-
-
-def _check_config(model_path: Path) -> None:
-    """Checks that Transformers can read config.json."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise UserError(
-            f"{model_path / 'config.json'} cannot be read by Transformers: {one_line(str(error))}"
-        ) from error

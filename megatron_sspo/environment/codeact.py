@@ -19,6 +19,7 @@ _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)```\s*", re.DOTALL)
 _POLL_SECONDS = 0.1
+_RETRY_PAUSES = (0.1, 1.0)  # seconds between attempts at a start, which may fail on a busy machine
 _NO_OUTPUT = "[nothing was printed]"
 _NO_ACTION_MESSAGE = (
     "Your message has neither code nor a solution. To run code, write <execute> code </execute>. To end, write "
@@ -121,24 +122,17 @@ class CodeAct:
         Raises:
             UserError: the sandbox is broken.
         """
-        for pause in (0.1, 1.0, None):  # retries, since the start may fail on a busy machine
+        pauses = iter(_RETRY_PAUSES)
+        while True:
             with self._slot(is_needed) as has_slot:
                 if not has_slot:
                     return None
                 try:
-                    session = self._runner.session()
-                    try:
-                        session.execute("")
-                    except BaseException:
-                        session.close()
-                        raise
-                    self.count("sessions")
-                    return session
+                    return self._new_session()
                 except SandboxBroken as error:
-                    if pause is None:
+                    if (pause := next(pauses, None)) is None:
                         raise UserError(f"no interpreter can be started for a rollout: {error}") from error
             time.sleep(pause)
-        raise AssertionError
 
     def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
         """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free.
@@ -178,6 +172,16 @@ class CodeAct:
     def close(self) -> None:
         """Closes the sandbox."""
         self._runner.close()
+
+    def _new_session(self) -> Session:
+        session = self._runner.session()
+        try:
+            session.execute("")
+        except BaseException:
+            session.close()
+            raise
+        self.count("sessions")
+        return session
 
     @contextlib.contextmanager
     def _slot(self, is_needed: Callable[[], bool]) -> Iterator[bool]:

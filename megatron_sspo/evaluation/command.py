@@ -24,7 +24,7 @@ from megatron_sspo.evaluation.sets import (
     sets_of,
     settings_of,
 )
-from megatron_sspo.evaluation.table import Result, markdown, paper_table
+from megatron_sspo.evaluation.table import Result, format_metrics, markdown, paper_table
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.paper import HELD_OUT
 from megatron_sspo.processes.console import Display
@@ -171,10 +171,7 @@ def _generate_answers(
             metrics = of_set.compute_metrics(sync)
             answers.sort(prompts[name])
             record.finish_set(name, held_out.title or name, metrics)
-            shown = "  ".join(
-                f"{key} {value:.3f}" for key, value in metrics.items() if not key.endswith(("low", "high"))
-            )
-            display.log(f"{name}: {shown}  ({time.monotonic() - started:.0f} s)")
+            display.log(f"{name}: {format_metrics(metrics)}  ({time.monotonic() - started:.0f} s)")
 
 
 def _folder_names(path: Path) -> list[str]:

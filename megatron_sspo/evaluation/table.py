@@ -48,6 +48,11 @@ def _escaped(cell: str) -> str:
     return " ".join(cell.replace("|", r"\|").split())
 
 
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Returns the metrics of a set on one line, without the ends of their intervals."""
+    return "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if not name.endswith(("/low", "/high")))
+
+
 def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name: str) -> list[tuple[str, str, str]]:
     """Returns rows for one set: each metric in the first and in the last evaluation of a run, with its interval."""
 

@@ -1,6 +1,5 @@
 """Reads and writes files of named NumPy arrays (npz), without pickled objects."""
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -9,17 +8,17 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from megatron_sspo.files.writing import flush_to_disk, replacing
+
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays of numbers to a temporary file beside `path` and renames it."""
-    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
-    with temporary.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    """Writes arrays of numbers, atomically, and flushes them to disk."""
+    with replacing(path) as temporary:
+        with temporary.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+        flush_to_disk(temporary)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

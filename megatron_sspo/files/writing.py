@@ -10,14 +10,24 @@ from typing import Any
 from megatron_sspo.errors import UserError
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields the path of a temporary file beside `path`, which takes its place at the end, unless an error is raised.
+
+    The name is fixed, so that the next write replaces what a kill has left. It keeps the suffix, from which torch's
+    profiler tells whether to compress.
+    """
+    temporary = path.with_name(f".new-{path.name}")
+    yield temporary
+    temporary.rename(path)
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a temporary file beside `path` and renames it, so that a reader finds the old content or the new."""
-    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
-    with temporary.open("w", encoding="utf-8") as file:
+    """Writes a text and flushes it to disk, so that a reader finds the old content or the new."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(path)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -6,8 +6,8 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.checks import takes
 from megatron_sspo.objective.inputs import needs_of
-from megatron_sspo.objective.numbers import takes
 
 
 def check_objective(objective: Objective) -> None:
@@ -51,11 +51,11 @@ def padded_sums(
     """
     mask = mask.bool()
     if advantages.ndim == 2:
-        advantages = _of_rows(advantages, mask)
+        advantages = _row_advantages(advantages, mask)
     return objective(log_probs[mask], old_log_probs[mask], advantages.to(log_probs.dtype), segments)
 
 
-def _of_rows(advantages: Tensor, mask: Tensor) -> Tensor:
+def _row_advantages(advantages: Tensor, mask: Tensor) -> Tensor:
     """Returns the one advantage of each row: [B, L] -> [B], 0 for a row without tokens."""
     low = advantages.masked_fill(~mask, torch.inf).amin(dim=1)
     high = advantages.masked_fill(~mask, -torch.inf).amax(dim=1)

@@ -37,7 +37,7 @@ _REPLACED = (
     "entropy_coef",
     "use_adaptive_entropy",
 )
-_OF_IMAGES = (
+_IMAGE_INPUTS = (
     "pixel_values",
     "image_grid_thw",
     "num_images",
@@ -152,7 +152,7 @@ class SSPOTrainer(GRPOTrainer):
             inputs["completion_ids"].size(1),
             compute_entropy=True,
             compute_aux_loss=self.aux_loss_enabled,
-            **{name: inputs.get(name) for name in _OF_IMAGES},
+            **{name: inputs.get(name) for name in _IMAGE_INPUTS},
         )
         return log_probs, entropy, aux_loss
 

@@ -96,8 +96,8 @@ def policy_loss(
 
     info = config.global_batch_info  # numbers of the whole batch; None if the batch was not split
     processes = info.get("dp_size") or 1
-    num_sequences = _of_batch(info, "global_batch_size", segments.num_sequences, processes)
-    num_tokens = _of_batch(info, "batch_num_tokens", segments.num_tokens, processes)
+    num_sequences = _number_of_batch(info, "global_batch_size", segments.num_sequences, processes)
+    num_tokens = _number_of_batch(info, "batch_num_tokens", segments.num_tokens, processes)
     # gradients are averaged over data-parallel processes, and added up over microbatches
     loss = sums.loss * processes / average_of(objective).divisor(num_sequences, max(num_tokens, 1))
 
@@ -112,7 +112,7 @@ def policy_loss(
     return loss, metrics
 
 
-def _of_batch(info: Any, name: str, local: int, processes: int) -> float:
+def _number_of_batch(info: Any, name: str, local: int, processes: int) -> float:
     """Returns a number of the whole batch."""
     value = info.get(name)
     if value is not None:

@@ -7,8 +7,9 @@ from typing import Any
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.evaluation.in_progress import EvaluationInProgress, WeightsLost
-from megatron_sspo.evaluation.table import before_and_after
+from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
+from megatron_sspo.evaluation.sets import sampling_of
+from megatron_sspo.evaluation.table import before_and_after, format_metrics
 from megatron_sspo.files.writing import write_rows
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.stop import Stop
@@ -19,8 +20,15 @@ from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Prompt
 
 
+class WeightsLost(Exception):
+    """Raised if the servers lost the evaluated weights, and the trainer no longer has them."""
+
+
 class Evaluations:
-    """The evaluations of a run. Every rank calls `begin` and `finish` at the same places.
+    """The evaluations of a run, which servers may answer while the trainer goes on.
+
+    Every rank calls `begin` and `finish` at the same places. No other weights may be loaded into the engine in between,
+    so that all answers are of one policy.
 
     Args:
         held_out, rewards, environments: the prompts, the reward and the environment of each set, by its name.
@@ -29,6 +37,9 @@ class Evaluations:
         stop: the requests to stop the run.
         writer: the writer of the rows on rank 0; None on the other ranks.
         rows: on rank 0, the rows of the evaluations before a resumption.
+
+    Attributes:
+        in_progress: the update whose weights are being evaluated; None if no evaluation is in progress.
     """
 
     def __init__(
@@ -51,13 +62,9 @@ class Evaluations:
         self._held_out, self._rewards, self._environments = held_out, rewards, environments
         self._tokenizer, self._sync, self._stop, self._display = tokenizer, sync, stop, display
         self._writer = writer
-        self._current: EvaluationInProgress | None = None
+        self.in_progress: int | None = None
+        self._sets: dict[str, SetEvaluation] = {}  # those of the evaluation in progress
         self._rows = [*rows]
-
-    @property
-    def in_progress(self) -> int | None:
-        """The update whose weights are being evaluated; None if no evaluation is in progress."""
-        return None if self._current is None else self._current.update
 
     @property
     def newest(self) -> float | None:
@@ -71,12 +78,26 @@ class Evaluations:
             update: the update that made the weights.
             may_wait: whether to wait for the answers if the engine cannot give them while the trainer goes on.
         """
-        if self._run.evaluation is None:
+        evaluation = self._run.evaluation
+        if evaluation is None:
             return
         self._sync()
-        self._current = EvaluationInProgress.begin(
-            self._run, update, self._engine, self._held_out, self._rewards, self._environments, self._tokenizer
-        )
+        self.in_progress = update
+        self._sets = {
+            name: SetEvaluation(
+                self._engine,
+                self._rewards[name],
+                self._held_out[name],
+                sampling_of(self._run, held_out),
+                store=AnswerStore(self._tokenizer),
+                samples=evaluation.samples,
+                seed=self._run.seed,
+                environment=self._environments[name],
+            )
+            for name, held_out in evaluation.sets.items()
+        }
+        for of_set in self._sets.values():
+            of_set.begin()
         if self._writer is not None:
             self._writer.hold()
         if may_wait and (self._engine.replicated or self._run.rollouts.options.get("release_memory")):
@@ -92,22 +113,23 @@ class Evaluations:
         Returns:
             False if a stop request ended it early, between two of its sets.
         """
-        if (current := self._current) is None:
+        if self.in_progress is None:
             return True
-        title = "evaluation" if current.update == update else f"evaluation of update {current.update}"
+        title = "evaluation" if self.in_progress == update else f"evaluation of update {self.in_progress}"
 
         def send_again() -> None:
-            if current.update != update:
+            if self.in_progress != update:
                 raise WeightsLost
             self._sync()
 
         try:
-            is_complete = self._finish_sets(current, title, send_again, may_stop)
+            is_complete = self._finish_sets(self.in_progress, title, send_again, may_stop)
         except WeightsLost:
             self._display.log(f"{title} is left out: neither a server nor the trainer has its weights any more")
             is_complete = True
-        current.cancel()
-        self._current = None
+        for of_set in self._sets.values():
+            of_set.cancel()
+        self.in_progress, self._sets = None, {}
         self._engine.release_memory()
         if self._writer is not None:
             self._writer.release()
@@ -123,20 +145,17 @@ class Evaluations:
             title = f"{self._run.name}: {len(prompts)} held-out prompts of {name}"
             self._display.table(title, columns, before_and_after(first, last, name))
 
-    def _finish_sets(
-        self, current: EvaluationInProgress, title: str, send_again: Callable[[], None], may_stop: bool
-    ) -> bool:
+    def _finish_sets(self, update: int, title: str, send_again: Callable[[], None], may_stop: bool) -> bool:
         """Waits for the answers of each set. Returns False, and writes nothing, if a stop request ended it early."""
-        row: dict[str, float] = {"update": current.update}
+        row: dict[str, float] = {"update": update}
         answers: list[dict[str, Any]] = []
-        for name in current.sets:
+        for name, of_set in self._sets.items():
             if may_stop and self._stop.is_requested():
                 return False
-            numbers, of_set = current.finish_set(name, send_again)
+            numbers = of_set.compute_metrics(send_again)
             row |= {f"{name}/{number}": value for number, value in numbers.items()}
-            answers += of_set
-            shown = [f"{key} {value:.3f}" for key, value in numbers.items() if not key.endswith(("/low", "/high"))]
-            self._display.log(f"{title}  {name}: {'  '.join(shown)}")
+            answers += [{"set": name, **answer.to_row()} for answer in of_set.store.by_id("greedy").values()]
+            self._display.log(f"{title}  {name}: {format_metrics(numbers)}")
         self._rows.append(row)
         if self._writer is not None:
             self._writer.write(metrics_files.EVALUATIONS, row)

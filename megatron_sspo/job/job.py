@@ -6,29 +6,28 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from megatron_sspo.batching.holders import Batch, outline
+from megatron_sspo.batching.holders import outline
 from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.config.user_code import call_user_code, metrics_of
 from megatron_sspo.data.open import prompt_stream
-from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards
-from megatron_sspo.files.writing import write_atomically, write_rows
+from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
 from megatron_sspo.job.profile import Profiler, check_updates
+from megatron_sspo.job.prompts import report_prompts
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
@@ -46,15 +45,15 @@ from megatron_sspo.reward.protocol import open_reward
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
-from megatron_sspo.rollout.servers.environment import agree_on_nccl
-from megatron_sspo.rollout.stopping import transformers_errors_as_user_errors
+from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
 from megatron_sspo.run_folder.rollouts import write_examples
-from megatron_sspo.types import rollouts_of
+from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
 class Job:
@@ -74,8 +73,7 @@ class Job:
         model_path = Path(run.model.path)
         self.tokenizer = load_tokenizer(model_path)
         self.prompts = self._prompt_stream(run.prompts)
-        self._sets = held_out_streams(run, self.tokenizer)
-        self.held_out = {name: stream.prompts for name, stream in self._sets.items()}
+        self._held_out = held_out_streams(run, self.tokenizer)
 
         self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
         self.state = State()
@@ -89,7 +87,7 @@ class Job:
             log = self.folder / "log.txt"
             self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
             check_ranks(run, read_model_config(run), self.folder)
-            held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._sets.items()}
+            held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
             check_same_prompts({"prompts": self.prompts, **held_out})
             self.is_main = agree.is_main()
             stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
@@ -97,9 +95,9 @@ class Job:
             stack.callback(self._profiler.close)
             agree.run_on_rank_0(lambda: self._lock(stack, is_new=resume is None))
             found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
-            self._newest = found[-1] if found else None
-            if self._newest is not None and local.is_launched() and not local.is_child():
-                check_files(self._newest, rank=dist.get_rank(), num_ranks=dist.get_world_size())
+            self._resumed_from = found[-1] if found else None
+            if self._resumed_from is not None and local.is_launched() and not local.is_child():
+                check_files(self._resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
             self.policy = Policy(run, self._initial_weights(model_path), self._device)
             self.stop = Stop(self.folder)
             stack.callback(self.stop.close)
@@ -114,14 +112,64 @@ class Job:
             stack.callback(self.checkpoints.close)
             self._open = stack.pop_all()
 
-    # ------------------------------------------------------------------ start and end
-
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
         with self._open.pop_all() as stack:  # closes everything already opened if the start fails
             self._start(stack)
             self._open = stack.pop_all()
         return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:  # no collectives here: the other ranks may be inside a different one
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._open:
+            self._stop_early() if self.stop.exit_code else self._finish()
+
+    # ------------------------------------------------------------------ methods that the loop calls
+
+    def sync(self) -> None:
+        """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""
+        if self._evaluations.in_progress is None:  # `after_update` has finished an evaluation of earlier weights
+            self._load_weights()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside to `seconds/<name>` of the next metrics row."""
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def after_update(self, batch: Batch, record: UpdateRecord) -> None:
+        """Writes the update's row of metrics, and evaluates and saves if that is due."""
+        for line in self._profiler.after(self.state.update):
+            self.display.log(line)
+        version = self.state.update - 1  # the version of the weights before this optimizer step
+        row = {
+            "update": self.state.update,
+            **reward_metrics(batch, policy_version=version),
+            **(update_metrics(record) if self.is_main else {}),
+            **self.cycles.metrics(),
+            **self._plugin_metrics(),
+            **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
+        }
+        self._seconds = {}
+        if self._metrics_writer is not None:
+            self._metrics_writer.write(metrics_files.METRICS, row)
+            self._write_rollouts(batch, record)
+        self.display.advance(f"reward {row['reward/mean']:.2f}")
+        if self.is_main and not self.state.batches:
+            self.display.log(format_update(row))
+        self.checkpoints.poll()
+        if not self.state.batches or self._is_evaluation_due():  # new weights are about to be loaded
+            self._evaluations.finish(self.state.update)
+        if self._is_evaluation_due():
+            self._evaluations.begin(self.state.update)
+        if self._is_due(self.run.checkpoint_every):
+            self._save()
+        self._profiler.before(self.state.update + 1)
+
+    # ------------------------------------------------------------------ start
 
     def _start(self, stack: ExitStack) -> None:
         run = self.run
@@ -137,15 +185,15 @@ class Job:
         self.cycles = RolloutCycles(
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )
-        if self._newest is not None:
-            self._restore(self._newest)
+        if self._resumed_from is not None:
+            self._restore(self._resumed_from)
         check_updates(self._profiled, self.state.update, run.num_updates)
         agree.run_on_rank_0(lambda: self._open_records(stack))
         self._evaluations = Evaluations(
             run,
             self.folder,
             self.engine,
-            self.held_out,
+            {name: stream.prompts for name, stream in self._held_out.items()},
             rewards,
             environments,
             self.tokenizer,
@@ -157,16 +205,16 @@ class Job:
         )
         self.display.log(
             f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
-            f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._newest else "")
+            f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._resumed_from else "")
         )
         if self.policy.kernels:
             self.display.log(self.policy.kernels)
         for line in unread_settings(run):
             self.display.log(line)
-        self._report_prompts()
-        if self._newest is None:
+        report_prompts(self.display, self.folder, self.prompts, self._held_out)
+        if self._resumed_from is None:
             self._warm_start()
-        if self._newest is None or agree.run_on_rank_0(self._lacks_evaluation):
+        if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
@@ -180,7 +228,7 @@ class Job:
             (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
-        self.state.batches = self.policy.share(self.state.batches)
+        self.state.batches = self.policy.scatter(self.state.batches)
         self.checkpoints.newest = self.state.update
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
@@ -195,13 +243,6 @@ class Job:
             self.state = outlined
         return extra
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is not None:  # no collectives here: the other ranks may be inside a different one
-            self._open.__exit__(kind, error, trace)
-            return
-        with self._open:
-            self._stop_early() if self.stop.exit_code else self._finish()
-
     def _lock(self, stack: ExitStack, *, is_new: bool) -> None:
         """Locks the run's folder against other runs; one that has begun and ended since the checks is not replaced."""
         stack.enter_context(RunLock(self.folder))
@@ -214,19 +255,21 @@ class Job:
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.display.log_to(self.folder / "log.txt")
-            if self._newest is not None:
-                for line in changes_of_resumed(read_manifest(self._newest).run, config_to_json(run)):
+            if self._resumed_from is not None:
+                for line in changes_of_resumed(read_manifest(self._resumed_from).run, config_to_json(run)):
                     self.display.log(f"resumed with another configuration: {line}")
             write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
             for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
-                metrics_files.truncate_after(self.folder / name, self.state.update if self._newest else -1)
-            first = self.state.update + 1 if self._newest else 0
+                metrics_files.truncate_after(self.folder / name, self.state.update if self._resumed_from else -1)
+            first = self.state.update + 1 if self._resumed_from else 0
             self._metrics_writer = metrics_files.MetricsWriter(
                 self.folder, run.tracking, run.name, config_to_json(run), first_step=first
             )
             stack.callback(self._metrics_writer.close)
             if (self.folder / metrics_files.EVALUATIONS).exists():
                 self._evaluated = metrics_files.read(self.folder / metrics_files.EVALUATIONS)
+
+    # ------------------------------------------------------------------ end
 
     def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
@@ -273,50 +316,16 @@ class Job:
         """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""
         return self.state.update < self.run.num_updates and self._is_evaluation_due() and not self._is_evaluated()
 
-    # ------------------------------------------------------------------ methods that the loop calls
+    # ------------------------------------------------------------------ parts
 
-    def sync(self) -> None:
-        """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""
-        if self._evaluations.in_progress is None:  # `after_update` has finished an evaluation of earlier weights
-            self._load_weights()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside to `seconds/<name>` of the next metrics row."""
-        started = time.perf_counter()
-        yield
-        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
-
-    def after_update(self, batch: Batch, record: UpdateRecord) -> None:
-        """Writes the update's row of metrics, and evaluates and saves if that is due."""
-        for line in self._profiler.after(self.state.update):
-            self.display.log(line)
-        version = self.state.update - 1  # the version of the weights before this optimizer step
-        row = {
-            "update": self.state.update,
-            **reward_metrics(batch, policy_version=version),
-            **(update_metrics(record) if self.is_main else {}),
-            **self.cycles.metrics(),
+    def _plugin_metrics(self) -> dict[str, float]:
+        """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
+        kind = "agent" if self.run.rollouts.agent else "environment"
+        return {
             **metrics_of(self.engine, "the engine"),
-            **self._reward_metrics(),
-            **self._environment_metrics(),
-            **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
+            **metrics_of(self.reward, "the reward", prefix="reward/"),
+            **metrics_of(self.environment, f"the {kind}", prefix=f"{kind}/"),
         }
-        self._seconds = {}
-        if self._metrics_writer is not None:
-            self._metrics_writer.write(metrics_files.METRICS, row)
-            self._write_rollouts(batch, record)
-        self.display.advance(f"reward {row['reward/mean']:.2f}")
-        if self.is_main and not self.state.batches:
-            self.display.log(format_update(row))
-        self.checkpoints.poll()
-        if not self.state.batches or self._is_evaluation_due():  # new weights are about to be loaded
-            self._evaluations.finish(self.state.update)
-        if self._is_evaluation_due():
-            self._evaluations.begin(self.state.update)
-        if self._is_due(self.run.checkpoint_every):
-            self._save()
-        self._profiler.before(self.state.update + 1)
 
     def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
         lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
@@ -330,44 +339,12 @@ class Job:
     def _is_evaluation_due(self) -> bool:
         return self._is_due(self.run.evaluation.every if self.run.evaluation else 0)
 
-    # ------------------------------------------------------------------ parts
-
     def _load_weights(self) -> None:
         self.engine.load_weights(self.policy.weights(), self.state.update)
 
     def _load_evaluated_weights(self) -> None:
         with self.phase("sync"):
             self._load_weights()
-
-    def _reward_metrics(self) -> dict[str, float]:
-        """Returns the reward's own metrics, such as why programs failed, for this rank's share of the rollouts."""
-        return {f"reward/{name}": value for name, value in metrics_of(self.reward, "the reward").items()}
-
-    def _environment_metrics(self) -> dict[str, float]:
-        """Returns the environment's or the agent's own metrics for this rank's share of the rollouts."""
-        kind = "agent" if self.run.rollouts.agent else "environment"
-        return {f"{kind}/{name}": value for name, value in metrics_of(self.environment, f"the {kind}").items()}
-
-    def _report_prompts(self) -> None:
-        """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated."""
-        prompts, dropped = self.prompts.prompts, self.prompts.dropped
-        if dropped:
-            self.display.log(f"{len(prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
-            if self.is_main:
-                with os_errors_as_user_errors(self.folder):
-                    write_rows(self.folder / "dropped_prompts.jsonl", map(asdict, dropped))
-        for name, stream in self._sets.items():
-            if stream.dropped:
-                self.display.log(
-                    f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
-                )
-        trained = {prompt.tokens for prompt in prompts}
-        for name, held_out in self.held_out.items():
-            if shared := sum(prompt.tokens in trained for prompt in held_out):
-                self.display.log(
-                    f"{shared:,} of the {len(held_out):,} prompts of the evaluation set {name} are also trained on: "
-                    "prompts.without leaves them out"
-                )
 
     def _prompt_stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
@@ -379,7 +356,7 @@ class Job:
         destination = self.folder / "initial_model"
 
         def write() -> None:
-            if self._newest is None:  # an attempt that ended before its first checkpoint may have used another seed
+            if self._resumed_from is None:  # an attempt without a checkpoint may have used another seed
                 shutil.rmtree(destination, ignore_errors=True)
             config = model_path / "config.json"
             with transformers_errors_as_user_errors(config), os_errors_as_user_errors(destination):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from megatron_sspo.files.writing import replacing
+
 FOLDER = "memory"  # in the run's folder
 _EVENTS = 100_000  # the newest allocations and releases that are kept
 
@@ -31,9 +33,8 @@ def snapshot_on_out_of_memory(device: torch.device, folder: Path, rank: int) -> 
         path = folder / FOLDER / f"rank-{rank}.pickle"
         with contextlib.suppress(OSError):  # a full disk must not hide the error
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.new")
-            torch.cuda.memory._dump_snapshot(str(temporary))
-            temporary.rename(path)
+            with replacing(path) as temporary:
+                torch.cuda.memory._dump_snapshot(str(temporary))
             error.add_note(f"a snapshot of the memory is in {path}: https://docs.pytorch.org/memory_viz shows it")
         raise
     finally:

@@ -6,6 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.writing import replacing
 
 FOLDER = "profile"  # in the run's folder
 _SHOWN = 10
@@ -70,9 +71,8 @@ class Profiler:
         path = self._folder / f"updates-{self._updates[0]}-{update}-rank-{self._rank}.json.gz"
         with os_errors_as_user_errors(path):
             self._folder.mkdir(exist_ok=True)
-            temporary = path.with_name(f".new-{path.name}")  # torch compresses what ends with .gz
-            running.export_chrome_trace(str(temporary))
-            temporary.rename(path)
+            with replacing(path) as temporary:
+                running.export_chrome_trace(str(temporary))
         return [f"trace: {path}", *largest(running)]
 
 

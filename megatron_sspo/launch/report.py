@@ -21,7 +21,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     ]
     if run.rollouts.engine == "sglang":
         tp_size = int((run.rollouts.options.get("server") or {}).get("tp_size", 1))
-        of_server = server_memory(run, config, tp_size=tp_size)
+        of_server = server_memory(config, tp_size=tp_size)
         lines.append(
             f"a server's GPU holds {_gb(of_server.weights)} GB of weights at tp_size {tp_size}, and "
             f"{of_server.cache_per_token / 1024:.0f} KiB of key-value cache a token"

@@ -14,8 +14,8 @@ from megatron_sspo.processes.console import Display, pluralize
 from megatron_sspo.processes.ports import check_free
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.servers import server_program
+from megatron_sspo.rollout.servers.build import build_servers
 from megatron_sspo.rollout.servers.options import Options
-from megatron_sspo.rollout.servers.own import build_servers
 from megatron_sspo.rollout.servers.pool import ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.run import Run

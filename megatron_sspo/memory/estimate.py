@@ -75,6 +75,8 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     counts = count_per_stage(family, config, parallel, run.megatron)
     layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
+    gradient_itemsize = 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
+    state_itemsize = 8 if itemsize == 4 else 12  # two moments, and main weights for a 16-bit model
     # Transformer Engine has no masks, and copies of keys are made again for the backward pass
     shares = not on_cuda and run.share_prompts is not False
     sizes = activations.sizes(
@@ -97,8 +99,8 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
         found.append(
             MemoryEstimate(
                 weights=itemsize * count.total,
-                gradients=_gradient_bytes(run, itemsize) * count.total,
-                optimizer=_optimizer_bytes(run, count, itemsize),
+                gradients=gradient_itemsize * count.total,
+                optimizer=state_itemsize * _num_optimizer_parameters(run, count),
                 activations=kept,
                 layer=working,
                 logits=logits,
@@ -127,7 +129,7 @@ def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
     itemsize = ITEMSIZE[run.model.dtype]
     counts = count_per_stage(load_family(config), config, run.parallel, run.megatron)
     of_reference = itemsize if run.needs_reference else 0
-    return max((itemsize + 12) * _of_optimizer(run, count) + of_reference * count.total for count in counts)
+    return max((itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts)
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
@@ -135,7 +137,7 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
-def server_memory(run: Run, config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
+def server_memory(config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache in two bytes per element."""
     family = load_family(config)
     return ServerMemory(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
@@ -173,16 +175,7 @@ def _layers_in_flight(parallel: Parallel, num_layers: int, stage: int) -> float:
     return num_layers / virtual * (2 * ahead + (virtual - 1) * parallel.pipeline + 1)
 
 
-def _gradient_bytes(run: Run, itemsize: int) -> int:
-    return 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
-
-
-def _optimizer_bytes(run: Run, count: ParameterCount, itemsize: int) -> int:
-    """Returns the size of two moments, and of main weights for a 16-bit model."""
-    return (8 if itemsize == 4 else 12) * _of_optimizer(run, count)
-
-
-def _of_optimizer(run: Run, count: ParameterCount) -> int:
+def _num_optimizer_parameters(run: Run, count: ParameterCount) -> int:
     """Returns the number of a stage's parameters whose optimizer state one rank holds, and writes."""
     parallel = run.parallel
     if not run.ddp.get("use_distributed_optimizer", True):

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatron_sspo.objective.numbers import check_number
+from megatron_sspo.objective.checks import check_number
 from megatron_sspo.objective.segments import Segments
 
 

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.divergence import binary_kl
-from megatron_sspo.objective.numbers import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
 Mode = Literal["none", "truncated", "masked", "binary_kl"]

@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatron_sspo.objective.numbers import check_number
+from megatron_sspo.objective.checks import check_number
 
 # Above this value every gate that computes ρ is constant to the last bit of fp64. From 88.8 on, exp overflows fp32, and
 # its backward is inf · 0. Clamping gives the true limit instead: the gate's bound, and a gradient of 0.

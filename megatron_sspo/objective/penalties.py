@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.objective.average import Average, OverSequences
-from megatron_sspo.objective.numbers import check_name, check_number
+from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
 KlEstimator = Literal["k1", "k2", "k3"]

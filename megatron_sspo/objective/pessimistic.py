@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.checks import check_gate, check_number
 from megatron_sspo.objective.gates import Gate
-from megatron_sspo.objective.numbers import check_gate, check_number
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.objective.average import Average, OverSequences
+from megatron_sspo.objective.checks import check_gate, describe_value, takes
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
 from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
-from megatron_sspo.objective.numbers import check_gate, describe_value, takes
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums

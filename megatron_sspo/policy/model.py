@@ -152,7 +152,7 @@ def build_chunks(
         elif share_prompts:
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
     _mark_expert_parameters(chunks, transformer)
-    _forget_probabilities(chunks)
+    _release_probabilities(chunks)
     return chunks
 
 
@@ -195,14 +195,14 @@ def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConf
                 parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _forget_probabilities(chunks: list[GPTModel]) -> None:
-    """Makes token dispatchers forget a microbatch's probabilities when the layer's forward pass is over.
+def _release_probabilities(chunks: list[GPTModel]) -> None:
+    """Makes token dispatchers release a microbatch's probabilities when the layer's forward pass is over.
 
     A dispatcher keeps them until its next microbatch, and with them the autograd graph behind them: two hidden states
     of every layer that is recomputed stay in memory after the backward pass (megatron-core 0.16 to 0.19).
     """
 
-    def forget(layer: Any, *_: Any) -> None:
+    def release(layer: Any, *_: Any) -> None:
         for name in ("probs", "local_probs"):  # of the dispatchers by all-to-all and by all-gather
             if hasattr(layer.token_dispatcher, name):
                 setattr(layer.token_dispatcher, name, None)
@@ -210,4 +210,4 @@ def _forget_probabilities(chunks: list[GPTModel]) -> None:
     for chunk in chunks:
         for module in chunk.modules():
             if isinstance(module, MoELayer):
-                module.register_forward_hook(forget)
+                module.register_forward_hook(release)

@@ -23,12 +23,9 @@ def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Pa
     """
     for chunk in chunks:
         layer_numbers = [layer.layer_number - 1 for layer in chunk.decoder.layers]
+        tied = chunk.share_embeddings_and_output_weights
         for name, parameter in chunk.named_parameters():
-            yield _logical_name(name, layer_numbers, chunk.config.num_moe_experts, tied=_is_tied(chunk)), parameter
-
-
-def _is_tied(chunk: Any) -> bool:
-    return chunk.share_embeddings_and_output_weights
+            yield _logical_name(name, layer_numbers, chunk.config.num_moe_experts, tied=tied), parameter
 
 
 def _logical_name(name: str, layer_numbers: list[int], num_experts: int | None, *, tied: bool) -> str:

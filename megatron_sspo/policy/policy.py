@@ -1,5 +1,6 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megatron_sspo.batching.holders import Batch, with_field
+from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
@@ -28,7 +29,7 @@ from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import Batch, RolloutGroup
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
@@ -97,13 +98,13 @@ class Policy:
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
 
-    def share(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+    def scatter(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with the contents of the sequences that this rank computes, sent by rank 0.
 
         Raises:
             UserError: a sequence does not fit into a microbatch.
         """
-        return [self._schedule.share(batch) for batch in batches]
+        return [self._schedule.scatter(batch) for batch in batches]
 
     @torch.no_grad()
     def old_log_probs(self, batch: Batch) -> list[RolloutGroup]:
@@ -174,20 +175,19 @@ class Policy:
                 checkpoint is unchanged.
         """
         record = self.gradient(batch, objective)
-        if not torch.isfinite(torch.tensor(record.loss)):
+        if not math.isfinite(record.loss):
             raise UserError(
                 f"the loss is {record.loss}: no step was taken; check the batch's rewards and log-probs, and resume "
                 "from the last checkpoint with a lower learning rate"
             )
         self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
-        _, grad_norm, _ = self.optimizer.step()
-        if not torch.isfinite(torch.as_tensor(grad_norm)):
+        grad_norm = float(self.optimizer.step()[1])
+        if not math.isfinite(grad_norm):
             raise UserError(
                 f"the gradient norm is {grad_norm}: the weights in memory are invalid; resume from the last checkpoint "
                 "with a lower learning rate"
             )
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        return replace(record, grad_norm=float(grad_norm), learning_rate=float(learning_rate))
+        return replace(record, grad_norm=grad_norm, learning_rate=float(self.optimizer.param_groups[0]["lr"]))
 
     # ------------------------------------------------------------------ weights out, state out and in
 

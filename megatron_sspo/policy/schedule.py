@@ -1,4 +1,4 @@
-"""Runs batches through Megatron's pipeline schedule: a batch is shared out and packed, and its results are gathered."""
+"""Runs batches through Megatron's pipeline schedule: a batch is scattered and packed, and its results are gathered."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.types import RolloutGroup, rollouts_of
+from megatron_sspo.types import Batch, RolloutGroup, rollouts_of
 
 Report = dict[str, Any]
 
@@ -89,7 +89,7 @@ class Schedule:
             is_source=is_first and parallel_state.is_pipeline_last_stage(ignore_virtual=True),
         )
 
-    def share(self, batch: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    def scatter(self, batch: Batch) -> list[RolloutGroup]:
         """Returns the batch with the contents that this rank computes, sent by rank 0. A collective.
 
         Raises:
@@ -101,12 +101,12 @@ class Schedule:
             rollouts = rollouts_of(batch)
             variants = zip(rollouts, agree.broadcast_from_rank_0(found), strict=True)
             batch = with_rollouts(batch, [replace(rollout, prompt_variant=variant) for rollout, variant in variants])
-        return self._holders.share(batch, _indices(self._plan(batch)))
+        return self._holders.scatter(batch, _indices(self._plan(batch)))
 
-    def _plan(self, batch: Sequence[RolloutGroup]) -> Plan:
+    def _plan(self, batch: Batch) -> Plan:
         return self._packing.plan(sharing_candidates(batch), share_prompts=self.share_prompts)
 
-    def rank_batch(self, batch: Sequence[RolloutGroup], *, replay: bool = True) -> RankBatch:
+    def rank_batch(self, batch: Batch, *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
 
         Args:
@@ -185,7 +185,8 @@ class Schedule:
             The routes, and the number of choices of every sequence of the batch.
         """
         assert self._routing is not None
-        lengths, shape = _lengths(rank_batch.sequences), self._routing.shape
+        lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]
+        shape = self._routing.shape
         found = self._routing.gather_routes(rank_batch.members, rank_batch.microbatches, lengths, self._holders)
         return found, [length * shape.num_layers * shape.topk for length in lengths]
 
@@ -198,10 +199,6 @@ class Schedule:
 def _indices(plan: Plan) -> list[list[list[int]]]:
     """Returns the indices of the sequences in each microbatch of each data-parallel rank."""
     return [[[i for part in parts for i in part] for parts in of_rank] for of_rank in plan]
-
-
-def _lengths(sequences: Sequences) -> list[int]:
-    return [len(prompt) + len(rollout.tokens) for prompt, rollout in sequences]
 
 
 def _by_index(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> dict[int, np.ndarray]:

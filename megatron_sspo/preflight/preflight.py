@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.config.resolve import check_options, resolve
@@ -22,12 +23,13 @@ from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
-from megatron_sspo.rollout.stopping import end_tokens, read_config
+from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files, trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
 _RESULTS = (*_RESULT_FILES, "model", "curves.png")
@@ -52,6 +54,20 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     """
     check(run)
     config = resources.read_model_config(run)
+    _check_layouts(run, config, elsewhere=elsewhere)
+    checkpoint = check_folder(run, resume)
+    trackers.check(run.tracking)
+    _check_plugins(run)
+    tokenizer = load_tokenizer(Path(run.model.path))
+    _check_model(run, config, tokenizer)
+    _check_data(run, config, tokenizer, checkpoint)
+    if os.environ.get("RANK", "0") == "0":
+        _check_machine(run, config, resume or Path(run.output) / run.name, elsewhere=elsewhere)
+    return checkpoint.differences if checkpoint is not None else []
+
+
+def _check_layouts(run: Run, config: Mapping[str, Any], *, elsewhere: bool) -> None:
+    """Checks Megatron's configuration in each of the run's layouts."""
     with warnings.catch_warnings():  # megatron-core warns of optional packages when it is imported
         warnings.simplefilter("ignore")
         from megatron_sspo.policy.check import check_policy
@@ -63,27 +79,35 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
                 if in_layout is run:
                     raise
                 raise UserError(f"{place} does not fit: {error}") from error
-    checkpoint = check_folder(run, resume)
-    trackers.check(run.tracking)
+
+
+def _check_plugins(run: Run) -> None:
+    """Checks the names and options of the advantage, the rewards and the engine."""
     may_branch = bool(run.rollouts.agent) and run.rollouts.endpoint.max_branches > 1
     check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch)
-    build_reward = resolve("reward", run.reward, "reward")
-    check_options(build_reward, run.reward_options, f"the reward {run.reward!r}")
+    check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
     check_rewards(run)
     check_engine(run)
+
+
+def _check_model(run: Run, config: Mapping[str, Any], tokenizer: Any) -> None:
+    """Checks the files of the model's folder, and that its chat template fits the environment."""
     model_path = Path(run.model.path)
-    tokenizer = load_tokenizer(model_path)
     end_tokens(model_path, read_config(model_path), tokenizer)
     check_environment(run.rollouts, tokenizer)
-    if run.model.init == "pretrained":
-        with open_folder(model_path) as folder:
-            family = load_family(folder.config)
-            folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
-    else:
+    if run.model.init == "random":
         load_family(config)
+        return
+    with open_folder(model_path) as folder:
+        family = load_family(folder.config)
+        folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
+
+
+def _check_data(run: Run, config: Mapping[str, Any], tokenizer: Any, checkpoint: Resumable | None) -> None:
+    """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start."""
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     check_prompts_fit(stream.prompts, config)
-    check_prompts(build_reward, stream.prompts)
+    check_prompts(resolve("reward", run.reward, "reward"), stream.prompts)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
     held_out = held_out_streams(run, tokenizer)
@@ -98,18 +122,21 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
                 check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
         except UserError as error:
             raise UserError(f"warm_start: {error}") from error
-    if os.environ.get("RANK", "0") == "0":
-        resources.check_disk(run, config, resume or Path(run.output) / run.name)
-        resources.check_port()
-        check_open_files()
-        if run.rollouts.engine == "sglang" and not elsewhere:
-            check_address(run.rollouts.options.get("address", "127.0.0.1"))
-            if not run.rollouts.options.get("urls") or run.rollouts.options.get("router") is not None:
-                find_python(run.rollouts.options.get("python"))
-        server = run.rollouts.options.get("server")
-        tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
-        resources.check_servers(run.rollouts.options.get("urls", ()), tp_size)
-    return checkpoint.differences if checkpoint is not None else []
+
+
+def _check_machine(run: Run, config: Mapping[str, Any], folder: Path, *, elsewhere: bool) -> None:
+    """Checks the disk, the ports, the limit on open files, and the servers."""
+    options = run.rollouts.options
+    resources.check_disk(run, config, folder)
+    resources.check_port()
+    check_open_files()
+    if run.rollouts.engine == "sglang" and not elsewhere:
+        check_address(options.get("address", "127.0.0.1"))
+        if not options.get("urls") or options.get("router") is not None:
+            find_python(options.get("python"))
+    server = options.get("server")
+    tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
+    resources.check_servers(options.get("urls", ()), tp_size)
 
 
 def check_folder(run: Run, resume: Path | None) -> Resumable | None:
@@ -145,7 +172,7 @@ def check_is_new(folder: Path) -> None:
                 "--set name=..."
             )
         return
-    if _is_of_a_model(config):
+    if _is_model_config(config):
         raise UserError(f"{folder} already contains a model: choose another folder with --set name=...")
     raise UserError(
         f"{folder} already contains a run: continue it with --resume {folder}, or choose another folder with "
@@ -158,14 +185,14 @@ def _check_is_a_run(folder: Path) -> None:
     config = folder / "config.json"
     if not config.exists():
         configs = (parent / "config.json" for parent in folder.parents)  # above a checkpoint is its run
-        run = next((found.parent for found in configs if found.exists() and not _is_of_a_model(found)), None)
+        run = next((found.parent for found in configs if found.exists() and not _is_model_config(found)), None)
         remedy = f"did you mean {run}?" if run is not None else "name the folder that a run has written, OUTPUT/NAME"
         raise UserError(f"{folder} is not the folder of a run, because it has no config.json: {remedy}")
-    if _is_of_a_model(config):
+    if _is_model_config(config):
         raise UserError(f"{folder} is the folder of a model: name the folder of a run, which has metrics.jsonl")
 
 
-def _is_of_a_model(config: Path) -> bool:
+def _is_model_config(config: Path) -> bool:
     """Returns whether a config.json is a model's. A run's may be damaged, because no checkpoint depends on it."""
     try:
         return "model_type" in read_json(config)

@@ -53,14 +53,10 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     host, on_cuda = socket.gethostname(), torch.cuda.is_available()
     num_local_ranks = Counter(hosts)[host]
     available, what = memory_of_rank(num_local_ranks)
-    failed: UserError | None = None
-    try:
+    with agree.same_error_on_all_ranks():
         check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
         if on_cuda:  # without GPUs, all that a rank holds is in the same memory
             check_host_memory(run, config, free_memory(), num_local_ranks, host)
-    except UserError as error:
-        failed = error
-    agree.raise_first(failed)
 
 
 def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:

@@ -30,9 +30,9 @@ def unread_settings(run: Run) -> list[str]:
 def _unread(run: Run) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
     """Yields the fields of a group that nothing reads, and the setting that is the reason."""
     rollouts, correction = run.rollouts, run.correction
-    yield from _of_schedule("optimizer", run.optimizer)
+    yield from _unread_of_schedule("optimizer", run.optimizer)
     if run.warm_start:
-        yield from _of_schedule("warm_start.optimizer", run.warm_start.optimizer)
+        yield from _unread_of_schedule("warm_start.optimizer", run.warm_start.optimizer)
     if not rollouts.overlong_buffer:
         yield "rollouts", rollouts, ("overlong_penalty",), "rollouts.overlong_buffer is 0"
     if not rollouts.agent:
@@ -45,6 +45,6 @@ def _unread(run: Run) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
     yield "correction", correction, names, f"correction.mode is {correction.mode!r}"
 
 
-def _of_schedule(place: str, optimizer: Optimizer) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
+def _unread_of_schedule(place: str, optimizer: Optimizer) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
     if optimizer.schedule == "constant":
         yield place, optimizer, ("min_lr",), f"{place}.schedule is 'constant'"

@@ -1,6 +1,7 @@
 """Makes all ranks agree on a value, for every decision before a collective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -103,12 +104,14 @@ def is_broken_connection(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_CONNECTION)
 
 
-def raise_first(error: UserError | None) -> None:
-    """Raises, on every rank, the error of the first rank that has one. A collective: ranks without an error pass None.
-
-    Raises:
-        UserError: a rank has an error.
-    """
-    for message in all_gather_objects(str(error) if error is not None else ""):
+@contextmanager
+def same_error_on_all_ranks() -> Iterator[None]:
+    """Raises, on every rank, the UserError of the first rank that raises one inside. A collective."""
+    failed: UserError | None = None
+    try:
+        yield
+    except UserError as error:
+        failed = error
+    for message in all_gather_objects("" if failed is None else str(failed)):
         if message:
-            raise UserError(message) from error
+            raise UserError(message) from failed

@@ -100,16 +100,16 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
             f"the layout has {num_processes:,} processes, but this machine has {os.cpu_count()} cores: lower "
             "parallel.*, or start the run on a cluster with launch --on slurm"
         )
-    this = os.getpid()
-    ours, theirs = os.pipe()
+    launcher = os.getpid()
+    reports, reports_of_ranks = os.pipe()
     reserved = reserve_port()  # until rank 0 listens on it, after many seconds of imports
-    environment = {**_environment(num_processes, reserved.getsockname()[1]), _REPORT: str(theirs)}
+    environment = {**_environment(num_processes, reserved.getsockname()[1]), _REPORT: str(reports_of_ranks)}
     processes: list[subprocess.Popen[bytes] | Fork] = []
-    came: list[int] = []  # signals
+    received: list[int] = []  # signals
 
     def forward_signal(number: int, _: Any) -> None:
-        if os.getpid() == this:  # a fork has this handler for a moment
-            came.append(number)
+        if os.getpid() == launcher:  # a fork has this handler for a moment
+            received.append(number)
             for process in processes:
                 process.send_signal(number)
 
@@ -118,18 +118,18 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
         for rank in range(num_processes):
             variables = {**environment, **_rank_variables(rank)}
             if forked is None:
-                processes.append(_start(arguments, variables, theirs))
+                processes.append(_start(arguments, variables, reports_of_ranks))
             else:
-                processes.append(fork(partial(_be_rank, forked, variables, handlers), f"rank {rank}"))
-        for number in [*came]:  # while processes were started: the later ones have not got it
+                processes.append(fork(partial(_run_rank, forked, variables, handlers), f"rank {rank}"))
+        for number in [*received]:  # while processes were started: the later ones have not got it
             forward_signal(number, None)
-        return _wait(processes, ours)
+        return _wait(processes, reports)
     finally:
-        if os.getpid() == this:  # a fork leaves this block, too
+        if os.getpid() == launcher:  # a fork leaves this block, too
             _stop(processes)
             _restore(handlers)
-            os.close(ours)
-            os.close(theirs)
+            os.close(reports)
+            os.close(reports_of_ranks)
             reserved.close()
 
 
@@ -143,7 +143,7 @@ def _start(arguments: Sequence[str], variables: Mapping[str, str], reports: int)
     )
 
 
-def _be_rank(forked: Callable[[], int], variables: Mapping[str, str], handlers: Mapping[signal.Signals, Any]) -> int:
+def _run_rank(forked: Callable[[], int], variables: Mapping[str, str], handlers: Mapping[signal.Signals, Any]) -> int:
     """Runs a rank in a fork, with the environment and the signal handlers of a process of its own."""
     _restore(handlers)
     os.environ.update(variables)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from megatron_sspo.processes import agree, local
-from megatron_sspo.processes.board import ControlStore, RanksStatus
+from megatron_sspo.processes.control_store import ControlStore, RanksStatus
 from megatron_sspo.processes.pulse import Pulse
 
 HUNG = 87  # exit code of a run that hangs

@@ -9,8 +9,8 @@ TERA, GIGA = 1e12, 1e9
 
 # Shares of the peak rates that a well-tuned program reaches. They are assumptions, not measurements of this package:
 # large bfloat16 products of cuBLAS on an H100 run at 600 to 700 of 989 TFLOP/s, those of single experts below that.
-OF_PEAK_FLOPS = 0.6
-OF_PEAK_BANDWIDTH = 0.8
+FLOPS_UTILIZATION = 0.6
+BANDWIDTH_UTILIZATION = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from megatron_sspo.rehearsal.account import Account, Traffic
 from megatron_sspo.rehearsal.batch import Workload, microbatches_held
-from megatron_sspo.rehearsal.machines import OF_PEAK_BANDWIDTH, OF_PEAK_FLOPS, Machine
+from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 from megatron_sspo.run import Run
 
 ALLOWANCE = 6 * 10**9  # bytes for CUDA's context, NCCL's buffers and fragmentation: a round number
@@ -165,21 +165,21 @@ def _stage_time(account: Account, factor: float, machine: Machine) -> StageTime:
     rows = [row for row in account.collectives if row.phase in ("forward", "backward")]
     kinds = sorted({row.kind for row in rows})
     return StageTime(
-        products=flops * factor / (machine.flops * OF_PEAK_FLOPS),
-        unfused=traffic * factor / (machine.memory_rate * OF_PEAK_BANDWIDTH),
+        products=flops * factor / (machine.flops * FLOPS_UTILIZATION),
+        unfused=traffic * factor / (machine.memory_rate * BANDWIDTH_UTILIZATION),
         messages={
             kind: _message_seconds([row for row in rows if row.kind == kind], machine) * factor for kind in kinds
         },
         reduction=_message_seconds([row for row in account.collectives if row.phase == "reduce"], machine),
         step=_message_seconds([row for row in account.collectives if row.phase == "step"], machine)
-        + _FUSED_ADAM * account.resident.get("optimizer", 0) / (machine.memory_rate * OF_PEAK_BANDWIDTH),
+        + _FUSED_ADAM * account.resident.get("optimizer", 0) / (machine.memory_rate * BANDWIDTH_UTILIZATION),
     )
 
 
 def _seconds_of(account: Account, phases: set[str], factor: float, machine: Machine) -> float:
     flops = sum(account.flops.get(phase, 0) for phase in phases) * factor
     rows = [row for row in account.collectives if row.phase in phases]
-    return flops / (machine.flops * OF_PEAK_FLOPS) + _message_seconds(rows, machine) * factor
+    return flops / (machine.flops * FLOPS_UTILIZATION) + _message_seconds(rows, machine) * factor
 
 
 def _gather_seconds(account: Account, machine: Machine) -> float:
@@ -203,7 +203,7 @@ def message_seconds(row: Traffic, machine: Machine) -> float:
     ports of all its ranks on a node. In an all-to-all each rank sends 1/n of the tensor to each other rank by itself.
     """
     n = len(row.ranks)
-    within, between = machine.within * OF_PEAK_BANDWIDTH, machine.between * OF_PEAK_BANDWIDTH
+    within, between = machine.within * BANDWIDTH_UTILIZATION, machine.between * BANDWIDTH_UTILIZATION
     nodes = _nodes(row, machine)
     if row.kind in ("send", "recv", "barrier"):
         return 0.0 if row.kind != "send" else row.bytes / (within if nodes == 1 else between)

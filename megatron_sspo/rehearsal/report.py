@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload
-from megatron_sspo.rehearsal.machines import OF_PEAK_BANDWIDTH, OF_PEAK_FLOPS, Machine
+from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 from megatron_sspo.rehearsal.prediction import Prediction
 from megatron_sspo.run import Run
 
@@ -143,9 +143,10 @@ def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
         f"{predicted.model_flops / predicted.update / 1e12:.0f} TFLOP/s per GPU, "
         f"{predicted.utilisation:.0%} of its peak; without any fusion, operators other than products would take "
         f"{predicted.slowest.unfused:.1f} s more",
-        f"{name}: {on.flops / 1e12:.0f} TFLOP/s of which {OF_PEAK_FLOPS:.0%} are reached, {on.memory / 1e9:.0f} GB at "
-        f"{on.memory_rate / 1e9:.0f} GB/s, links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} and "
-        f"{on.between / 1e9:.0f} GB/s between nodes, of which {OF_PEAK_BANDWIDTH:.0%} are reached ({on.source})",
+        f"{name}: {on.flops / 1e12:.0f} TFLOP/s of which {FLOPS_UTILIZATION:.0%} are reached, "
+        f"{on.memory / 1e9:.0f} GB at {on.memory_rate / 1e9:.0f} GB/s, "
+        f"links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} and "
+        f"{on.between / 1e9:.0f} GB/s between nodes, of which {BANDWIDTH_UTILIZATION:.0%} are reached ({on.source})",
     ]
 
 

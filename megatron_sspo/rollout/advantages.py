@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from megatron_sspo.batching.holders import with_rollouts
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import resolve
 from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
 
 _LARGEST_EXAMPLE = 1024
-
-Values = list[list[torch.Tensor]]
-"""[group][rollout] -> the advantage of the rollout [] or those of its tokens [n]."""
 
 
 def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
@@ -35,29 +33,28 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
             for each reward. Its attribute `batch_step`, if there is one, maps all advantages of the cycle [N] to the
             advantages that are used [N].
     """
-    function, what = resolve_advantage(estimator), f"the advantage {estimator!r}"
-    if not _takes_rollouts(function):  # rewards are known to every rank
-        return _filled(groups, _evaluate(function, groups, what))
-    found: Values = []
+    function, what, rollouts = resolve_advantage(estimator), f"the advantage {estimator!r}", rollouts_of(groups)
+    values: list[torch.Tensor] = []
 
-    def means() -> list[list[tuple[float, bool]]]:
-        found.extend(_evaluate(function, groups, what))
-        pairs = zip(groups, found, strict=True)
-        return [[(_mean(r, v), v.ndim > 0) for r, v in zip(g.rollouts, values, strict=True)] for g, values in pairs]
+    def evaluate() -> list[tuple[float, bool]]:
+        values.extend(_evaluate(function, groups, what))
+        return [(_mean(rollout, value), value.ndim > 0) for rollout, value in zip(rollouts, values, strict=True)]
 
-    # other ranks have only outlines of the rollouts
-    agreed = agree.run_on_rank_0(means)
-    return _filled(groups, found) if found else _outlined(groups, agreed)
+    # rewards are known to every rank, but ranks other than 0 have only outlines of the rollouts
+    means = agree.run_on_rank_0(evaluate) if _takes_rollouts(function) else evaluate()
+    if values:
+        return with_rollouts(groups, [_filled(r, value) for r, value in zip(rollouts, values, strict=True)])
+    return with_rollouts(groups, [_outlined(r, *mean) for r, mean in zip(rollouts, means, strict=True)])
 
 
-def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> Values:
-    """Computes the advantages of all groups, the batch-wide step included.
+def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> list[torch.Tensor]:
+    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included.
 
     Raises:
         UserError: the function or its step raises, or does not return a finite number for each reward or token; the
             message names `what`, the function.
     """
-    found = [_of_group(function, group, what) for group in groups]
+    found = [_group_advantages(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
     if step is not None and found:
         flat = [value.reshape(-1) for values in found for value in values]
@@ -71,10 +68,15 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
             )
         pieces = iter(changed.detach().cpu().double().split([len(value) for value in flat]))
         found = [[next(pieces).reshape(value.shape) for value in values] for values in found]
-    return [_of_rollouts(group, values) for group, values in zip(groups, found, strict=True)]
+    return [
+        value
+        for group, values in zip(groups, found, strict=True)
+        for value, branches in zip(values, group.episodes, strict=True)
+        for _ in branches
+    ]
 
 
-def _of_group(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
+def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
     """Returns the advantage of each episode of a group, or the advantages of its tokens."""
     rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
     more = {"rollouts": list(group.rollouts)} if _takes_rollouts(function) else {}
@@ -112,29 +114,16 @@ def _is_finite(value: Any, shape: Sequence[int]) -> bool:
     return has_values and value.shape == torch.Size(shape) and bool(value.isfinite().all())
 
 
-def _of_rollouts(group: RolloutGroup, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns a value for each rollout: the value of its episode."""
-    return [value for value, rollouts in zip(values, group.episodes, strict=True) for _ in rollouts]
+def _filled(rollout: Rollout, value: torch.Tensor) -> Rollout:
+    rollout = replace(rollout, advantage=_mean(rollout, value))
+    if not value.ndim:
+        return rollout
+    return replace(rollout, token_advantages=np.where(rollout.response_mask(), value.numpy(), 0.0))
 
 
-def _filled(groups: Sequence[RolloutGroup], found: Values) -> list[RolloutGroup]:
-    def filled(rollout: Rollout, value: torch.Tensor) -> Rollout:
-        if not value.ndim:
-            return replace(rollout, advantage=float(value))
-        token_advantages = np.where(rollout.response_mask(), value.numpy(), 0.0)
-        return replace(rollout, advantage=_mean(rollout, value), token_advantages=token_advantages)
-
-    pairs = zip(groups, found, strict=True)
-    return [replace(g, rollouts=[filled(r, v) for r, v in zip(g.rollouts, values, strict=True)]) for g, values in pairs]
-
-
-def _outlined(groups: Sequence[RolloutGroup], means: Sequence[Sequence[tuple[float, bool]]]) -> list[RolloutGroup]:
-    def filled(rollout: Rollout, mean: float, is_per_token: bool) -> Rollout:
-        rollout = replace(rollout, advantage=mean)
-        return rollout.outline(token_advantages=len(rollout.tokens)) if is_per_token else rollout
-
-    pairs = zip(groups, means, strict=True)
-    return [replace(g, rollouts=[filled(r, *m) for r, m in zip(g.rollouts, of, strict=True)]) for g, of in pairs]
+def _outlined(rollout: Rollout, mean: float, is_per_token: bool) -> Rollout:
+    rollout = replace(rollout, advantage=mean)
+    return rollout.outline(token_advantages=len(rollout.tokens)) if is_per_token else rollout
 
 
 def _mean(rollout: Rollout, value: torch.Tensor) -> float:

@@ -1,6 +1,6 @@
 """Distributes prompts over the processes, and gathers the scored responses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -72,31 +72,16 @@ def gather_groups(
         is_enough: function of the groups so far, for servers only. Once it returns true, the other groups are
             cancelled, and None takes their place.
     """
-    rank, world_size = _rank_and_world_size()
-    engine, generation = pending.engine, pending.generation
     found: dict[int, RolloutGroup] = {}
     while True:
-        has_weights = True
-        try:
-            while generation is not None and (completed := generation.wait()):
-                indices = [index for index, _ in completed]
-                found.update(zip(indices, score([group for _, group in completed]), strict=True))
-                if not engine.replicated and is_enough(list(found.values())):
-                    generation.cancel()
-                    break
-        except NeedsWeights:
-            has_weights = False
-        if engine.replicated or agree.broadcast_from_rank_0(has_weights):
+        needs_weights = _score_completed(pending, score, is_enough, found)
+        if pending.engine.replicated or not agree.broadcast_from_rank_0(needs_weights):
             break
         sync()
-    if engine.replicated:  # by index, not by id: a stream that begins a new epoch may draw a prompt twice
-        found = {rank + index * world_size: group for index, group in found.items()}
-        if rank:
-            exchange([([0], found)], [])
-        else:
-            found |= {index: group for share in exchange([], range(1, world_size)) for index, group in share.items()}
+    if pending.engine.replicated:
+        found = _bring_to_rank_0(found)
     indices, outlines = agree.broadcast_from_rank_0((list(found), outline(list(found.values()))))
-    if rank:
+    if _rank_and_world_size()[0]:
         found = dict(zip(indices, outlines, strict=True))
     return [found.get(index) for index in range(len(pending.prompts))]
 
@@ -152,6 +137,41 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
     return found if overlong is None else [overlong.add(group) for group in found]
 
 
+def _score_completed(
+    pending: PendingGeneration,
+    score: Callable[[Sequence[RolloutGroup]], list[RolloutGroup]],
+    is_enough: Callable[[Sequence[RolloutGroup]], bool],
+    scored: dict[int, RolloutGroup],
+) -> bool:
+    """Adds groups to `scored` as they complete. Returns whether the engine needs the weights again to go on."""
+    generation = pending.generation
+    if generation is None:
+        return False
+    try:
+        while completed := generation.wait():
+            indices = [index for index, _ in completed]
+            scored.update(zip(indices, score([group for _, group in completed]), strict=True))
+            if not pending.engine.replicated and is_enough(list(scored.values())):
+                generation.cancel()
+                break
+    except NeedsWeights:
+        return True
+    return False
+
+
+def _bring_to_rank_0(share: Mapping[int, RolloutGroup]) -> dict[int, RolloutGroup]:
+    """Sends the groups of this rank's share to rank 0. Returns them by index; on rank 0, the groups of all ranks.
+
+    The keys are indices, not ids, because a stream that begins a new epoch may draw a prompt twice.
+    """
+    rank, world_size = _rank_and_world_size()
+    found = {rank + index * world_size: group for index, group in share.items()}
+    if rank:
+        exchange([([0], found)], [])
+        return found
+    return found | {index: group for other in exchange([], range(1, world_size)) for index, group in other.items()}
+
+
 def _rank_and_world_size() -> tuple[int, int]:
-    """Returns (rank, world size)."""
+    """Returns (rank, world size); a process without a process group is the only rank."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -123,18 +123,18 @@ class RolloutCycles:
     def _gather(self, cycle: PendingGeneration, update: int) -> list[RolloutGroup]:
         """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""
         refills = self._run.rollouts.refills
-        first: list[RolloutGroup] = []
-        equal: list[RolloutGroup] = []  # groups of equal rewards, only with refills
+        accepted: list[RolloutGroup] = []
+        rejected: list[RolloutGroup] = []  # of equal rewards, only with refills; they fill up what is still missing
         num_started = num_cancelled = 0
 
-        def is_first(group: RolloutGroup) -> bool:
+        def is_accepted(group: RolloutGroup) -> bool:
             return not (refills and group.has_equal_rewards)
 
         for attempt in range(1 + refills):
-            wanted = self._num_groups - len(first)
+            missing = self._num_groups - len(accepted)
 
-            def is_enough(groups: Sequence[RolloutGroup], wanted: int = wanted) -> bool:
-                return sum(map(is_first, groups)) >= wanted
+            def is_enough(groups: Sequence[RolloutGroup], missing: int = missing) -> bool:
+                return sum(map(is_accepted, groups)) >= missing
 
             found = gather_groups(cycle, self._score, sync=self._sync, is_enough=is_enough)
             cancelled = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
@@ -142,13 +142,13 @@ class RolloutCycles:
             num_started, num_cancelled = num_started + len(cycle.prompts), num_cancelled + len(cancelled)
             for group in found:
                 if group is not None:
-                    (first if is_first(group) else equal).append(group)
-            if len(first) >= self._num_groups or attempt == refills:
+                    (accepted if is_accepted(group) else rejected).append(group)
+            if len(accepted) >= self._num_groups or attempt == refills:
                 break
-            cycle = self._start(self._draw(self._num_groups - len(first)), update)
+            cycle = self._start(self._draw(self._num_groups - len(accepted)), update)
         self._metrics = {
             "rollout/groups_begun": float(num_started),
             "rollout/groups_given_up": float(num_cancelled),
-            "rollout/groups_of_equal_rewards": float(len(equal)),
+            "rollout/groups_of_equal_rewards": float(len(rejected)),
         }
-        return (first + equal)[: self._num_groups]
+        return (accepted + rejected)[: self._num_groups]

@@ -1,24 +1,12 @@
 """The end of a response: end-of-sequence tokens and stop strings."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from megatron_sspo.config.naming import one_line
 from megatron_sspo.errors import UserError, short_repr
-
-
-def read_config(model_path: Path) -> Any:
-    """Returns `config.json` as Transformers reads it; no code of the folder is run.
-
-    Raises:
-        UserError: Transformers refuses the file.
-    """
-    with transformers_errors_as_user_errors(model_path / "config.json"):
-        return AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
 def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -44,18 +32,6 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
             )
         tokens.update(found)
     return frozenset(tokens)
-
-
-@contextmanager
-def transformers_errors_as_user_errors(file: Path) -> Iterator[None]:
-    """Turns any error that Transformers raises inside into a UserError that names the file."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = one_line(str(error)) or type(error).__name__
-        raise UserError(f"Transformers cannot use {file} ({reason}); correct the file") from error
 
 
 class StopStrings:

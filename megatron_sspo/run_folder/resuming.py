@@ -73,12 +73,8 @@ def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
     Raises:
         UserError: a file is damaged; all ranks raise it.
     """
-    failed: UserError | None = None
-    try:
+    with agree.same_error_on_all_ranks():
         check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
-    except UserError as error:
-        failed = error
-    agree.raise_first(failed)
 
 
 def has_other_layout(run: Run, checkpoint: Path) -> bool:

@@ -6,7 +6,7 @@ import shlex
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.processes.console import Display, pluralize
-from megatron_sspo.rollout.servers.own import visible_gpus
+from megatron_sspo.rollout.servers.build import visible_gpus
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.sweep import jobs
 from megatron_sspo.sweep.driver import Driver, share_of_machine

@@ -9,7 +9,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.surroundings import prepare_process
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rollout.servers.own import visible_gpus
+from megatron_sspo.rollout.servers.build import visible_gpus
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import read_sweep, status
 from megatron_sspo.sweep.grid import Cell

@@ -73,7 +73,7 @@ def check(rank: int, path: str) -> None:
     assert holders.ranks == [[0, 1], [2, 3]] and holders.sources == [1, 3]
     mine = {number for part in PLAN[data_rank] for number in part}
 
-    shared = rollouts_of(holders.share(batch() if rank == 0 else outline(batch()), PLAN))
+    shared = rollouts_of(holders.scatter(batch() if rank == 0 else outline(batch()), PLAN))
     whole = [replace(r, text="") for r in rollouts_of(batch())]
     for number, found in enumerate(shared):
         if rank == 0:

@@ -15,17 +15,18 @@ def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update:
     def note(event: str) -> Any:
         return lambda *_: events.append(event)
 
-    def finish_set(name: str, sync: Any) -> tuple[dict[str, float], list]:
+    def compute_metrics(sync: Any) -> dict[str, float]:
         sync()  # as it happens after all servers have failed
-        return {"reward": 1.0}, []
+        return {"reward": 1.0}
 
     nothing: Any = SimpleNamespace()
     engine: Any = SimpleNamespace(release_memory=note("released"))
     display: Any = SimpleNamespace(log=events.append)
     options: Any = {"sync": note("sent"), "stop": nothing, "display": display, "writer": None, "rows": []}
     evaluations = Evaluations(nothing, tmp_path, engine, {}, {}, {}, None, **options)
-    current: Any = SimpleNamespace(update=2, sets=["sums"], finish_set=finish_set, cancel=note("cancelled"))
-    evaluations._current = current
+    store = SimpleNamespace(by_id=lambda kind: {})
+    of_set: Any = SimpleNamespace(compute_metrics=compute_metrics, store=store, cancel=note("cancelled"))
+    evaluations.in_progress, evaluations._sets = 2, {"sums": of_set}
     assert evaluations.finish(update)
     assert evaluations.in_progress is None and events[-2:] == ["cancelled", "released"]
     if is_lost:

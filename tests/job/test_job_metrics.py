@@ -1,5 +1,6 @@
-"""A reward's own metrics are in the run's rows."""
+"""The metrics of a run's plug-ins are in its rows, by names that say whose they are."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from megatron_sspo.job.job import Job
@@ -10,13 +11,12 @@ class Counting:
         return {"code/time": 0.25}
 
 
-class Plain:
-    pass
-
-
-def test_a_reward_with_metrics_and_one_without() -> None:
+def test_plug_ins_with_metrics_and_without() -> None:
     job: Any = Job.__new__(Job)
-    job.reward = Counting()
-    assert job._reward_metrics() == {"reward/code/time": 0.25}
-    job.reward = Plain()
-    assert job._reward_metrics() == {}
+    job.run = SimpleNamespace(rollouts=SimpleNamespace(agent=""))
+    job.engine, job.reward, job.environment = object(), Counting(), None
+    assert job._plugin_metrics() == {"reward/code/time": 0.25}
+    job.engine, job.reward, job.environment = Counting(), object(), Counting()
+    assert job._plugin_metrics() == {"code/time": 0.25, "environment/code/time": 0.25}
+    job.run.rollouts.agent = "an agent"
+    assert job._plugin_metrics() == {"code/time": 0.25, "agent/code/time": 0.25}

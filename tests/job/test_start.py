@@ -11,7 +11,7 @@ from megatron_sspo.job.job import Job
 
 OPENED = (
     *("open_reward", "open_rewards", "open_environment", "open_environments", "RolloutCycles", "Evaluations"),
-    *("check_updates", "agree", "unread_settings"),
+    *("check_updates", "agree", "unread_settings", "report_prompts"),
 )
 
 
@@ -26,7 +26,7 @@ def test_servers_have_released_their_memory_before_the_trainer_needs_it(monkeypa
         monkeypatch.setattr(module, name, MagicMock())
     engine = SimpleNamespace(release_memory=note("release"), close=note("close"))
     monkeypatch.setattr(module, "open_engine", lambda *_: engine)
-    job = MagicMock(_newest=newest, _warm_start=note("warm start"))
+    job = MagicMock(_resumed_from=newest, _warm_start=note("warm start"))
     job.run.parallel.num_processes = 1
     job._restore = lambda checkpoint: Job._restore(job, checkpoint)
     job.policy.load_resharded = job.policy.load = note("load")

@@ -279,7 +279,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     )
     policy = Policy(run, folder, device)
     shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
-    (batch,) = policy.share([read_batch(batch_file)])
+    (batch,) = policy.scatter([read_batch(batch_file)])
 
     def weights() -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in policy.weights()}
@@ -323,7 +323,7 @@ def _with_shared_prompts(policy: Any, batch: Any, reference: Path) -> dict[str, 
     import torch.distributed as dist
 
     policy._schedule.share_prompts = True
-    (batch,) = policy.share([batch])
+    (batch,) = policy.scatter([batch])
     rows = policy._schedule.rank_batch(batch).microbatches
     sizes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sizes, sum(row.pieces is not None for row in rows))

@@ -10,7 +10,7 @@ from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.formats.places import CheckpointKeys
+from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys
 from tests.weights.test_families import QWEN3_30B_A3B
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h

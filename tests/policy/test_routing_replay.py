@@ -20,7 +20,7 @@ SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
 
 @pytest.fixture(scope="module")
 def routed(batches):
-    """A batch whose rollouts have random routes, and numbers for those of their prompts, as from `Policy.share`."""
+    """A batch whose rollouts have random routes, and numbers for those of their prompts, as from `Policy.scatter`."""
     batch = read_batch(batches["moe"].with_name("moe routed.npz"))
     variants = iter(prompt_variants(batch, SHAPE))
     return with_rollouts(batch, [replace(r, prompt_variant=next(variants)) for g in batch for r in g.rollouts])

@@ -82,7 +82,7 @@ def test_the_reference_pass_is_that_of_separate_rows(folders, batches, device):
 def test_responses_whose_prompt_took_other_routes_have_rows_of_their_own(folders, batches, device):
     batch = read_batch(batches["moe"].parent / "moe routed.npz")
     policy = make_policy(folders["moe"], device, share=True, routing_replay="R3")
-    (shared,) = policy.share([batch])
+    (shared,) = policy.scatter([batch])
     assert [[r.prompt_variant for r in group.rollouts] for group in shared] == [[0, 0, 0, 1], [0, 0, 0, 1]]
     assert sharing_of(policy, shared) == [3, 3, 1, 1]
     with pytest.raises(ValueError, match="sequences that share a prompt have different routes for it"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.board import ControlStore
+from megatron_sspo.processes.control_store import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog, mark_progress
 
 scenario, log, timeout, stop_timeout = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])

@@ -4,17 +4,17 @@ import pytest
 
 from megatron_sspo.rehearsal.account import Account, Traffic
 from megatron_sspo.rehearsal.batch import Workload
-from megatron_sspo.rehearsal.machines import MACHINES, OF_PEAK_BANDWIDTH, OF_PEAK_FLOPS, Machine
+from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, MACHINES, Machine
 from megatron_sspo.rehearsal.prediction import message_seconds, predict, warnings
 from megatron_sspo.run import Model, Parallel, Prompts, Run
 
 MACHINE = Machine(
     gpus=4,
-    flops=100.0 / OF_PEAK_FLOPS,
+    flops=100.0 / FLOPS_UTILIZATION,
     memory=80e9,
-    memory_rate=10.0 / OF_PEAK_BANDWIDTH,
-    within=8.0 / OF_PEAK_BANDWIDTH,
-    between=2.0 / OF_PEAK_BANDWIDTH,
+    memory_rate=10.0 / BANDWIDTH_UTILIZATION,
+    within=8.0 / BANDWIDTH_UTILIZATION,
+    between=2.0 / BANDWIDTH_UTILIZATION,
     source="a machine of round numbers",
 )
 WORK = Workload(

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from megatron_sspo.rollout.servers.environment import agree_on_nccl, without_trainers_own
+from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl, without_trainer_variables
 from megatron_sspo.rollout.servers.process import ServerProcess, find_python
 from megatron_sspo.rollout.servers.server_program import FORK
 
@@ -22,7 +22,7 @@ OF_BOTH = {"NCCL_CUMEM_ENABLE": "1", "NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_
 
 
 def test_what_describes_a_rank_is_left_out():
-    assert without_trainers_own({**OF_A_RANK, **OF_BOTH}) == OF_BOTH
+    assert without_trainer_variables({**OF_A_RANK, **OF_BOTH}) == OF_BOTH
 
 
 def test_a_server_gets_nothing_of_the_trainers_ranks(tmp_path, monkeypatch):

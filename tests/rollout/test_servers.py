@@ -13,8 +13,8 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.servers import server_program
+from megatron_sspo.rollout.servers.build import build_servers
 from megatron_sspo.rollout.servers.options import Options, check_gpus
-from megatron_sspo.rollout.servers.own import build_servers
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
 
 

@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.weights.transformers_config import read_config
 from tests.rollout import tiny_models
 
 

@@ -42,7 +42,7 @@ def generate(engine, policy, **changes):
 def largest_difference(policy, groups):
     return max(
         abs(a - b)
-        for group in policy.old_log_probs(*policy.share([groups]))
+        for group in policy.old_log_probs(*policy.scatter([groups]))
         for rollout in group.rollouts
         for a, b in zip(rollout.old_log_probs, rollout.rollout_log_probs, strict=True)
     )
@@ -80,7 +80,7 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, using, k
         stale = groups
         advantages = [[replace(r, advantage=float(n % 2) - 0.5) for n, r in enumerate(g.rollouts)] for g in groups]
         batch = [replace(g, rollouts=rollouts) for g, rollouts in zip(groups, advantages, strict=True)]
-        policy.update(*policy.share([batch]), sspo())
+        policy.update(*policy.scatter([batch]), sspo())
     made.close()
     assert not list((engine._options.run_folder / "servers").glob("weights-*")), "weights were left on the disk"
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.checks import check_number
 from megatron_sspo.objective.inputs import TokenInputs
-from megatron_sspo.objective.numbers import check_number
 
 
 @dataclass(frozen=True)

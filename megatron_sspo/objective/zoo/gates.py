@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.checks import check_number
 from megatron_sspo.objective.gates import Clip
-from megatron_sspo.objective.numbers import check_number
 
 
 @dataclass(frozen=True)

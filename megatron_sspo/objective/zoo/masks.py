@@ -6,9 +6,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.divergence import binary_kl
 from megatron_sspo.objective.inputs import TokenInputs
-from megatron_sspo.objective.numbers import check_name, check_number
 
 Anchor = Literal["old", "rollout"]
 Divergence = Literal["tv", "kl"]

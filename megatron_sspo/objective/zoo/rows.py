@@ -3,9 +3,9 @@
 import math
 
 from megatron_sspo.objective.average import OverLength, OverTokens
+from megatron_sspo.objective.checks import describe_value
 from megatron_sspo.objective.correction import Correction
 from megatron_sspo.objective.gates import Clip, Identity, Sigmoid
-from megatron_sspo.objective.numbers import describe_value
 from megatron_sspo.objective.pessimistic import Pessimistic
 from megatron_sspo.objective.pooling import arithmetic, geometric, product
 from megatron_sspo.objective.sequence import SequenceObjective

@@ -41,13 +41,6 @@ class SharedSeqParams(RowParams):
 
     pieces: Pieces | None = None
 
-    @classmethod
-    def of(cls, microbatch: Microbatch) -> "SharedSeqParams":
-        """Returns the parameters of a microbatch that has `pieces`."""
-        num_tokens = int(microbatch.cu_seqlens[-1])
-        shared = {"position_ids": microbatch.position_ids, "pieces": microbatch.pieces}
-        return cls(**_one_format(microbatch.cu_seqlens[[0, -1]], num_tokens), **shared)
-
     @cached_property
     def padded(self) -> tuple[PaddedPieces, ...]:
         """The pieces, padded; computed once for all layers."""
@@ -57,10 +50,11 @@ class SharedSeqParams(RowParams):
 
 def packed_seq_params(microbatch: Microbatch) -> RowParams:
     """Returns Megatron's description of a microbatch's row."""
-    if microbatch.pieces is not None:
-        return SharedSeqParams.of(microbatch)
-    row = _one_format(microbatch.cu_seqlens, microbatch.longest)
-    return RowParams(**row, position_ids=microbatch.position_ids)
+    borders, position_ids = microbatch.cu_seqlens, microbatch.position_ids
+    if microbatch.pieces is None:
+        return RowParams(**_one_format(borders, microbatch.longest), position_ids=position_ids)
+    whole = _one_format(borders[[0, -1]], int(borders[-1]))
+    return SharedSeqParams(**whole, position_ids=position_ids, pieces=microbatch.pieces)
 
 
 def _one_format(borders: torch.Tensor, longest: int) -> dict:

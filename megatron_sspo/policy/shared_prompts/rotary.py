@@ -32,12 +32,12 @@ class _RowEmbedding(RotaryEmbedding):
         return found[0] if found else super().get_rotary_seq_len(*args, **options)
 
     def forward(self, max_seq_len: Any, *args: Any, **options: Any) -> torch.Tensor | None:
-        """Returns the angles of each position, or what `of_row` returns."""
+        """Returns the angles of each position, or what `angles_of` returns."""
         if not isinstance(max_seq_len, self.kind):
             return super().forward(max_seq_len, *args, **options)
-        return self.of_row(max_seq_len)
+        return self.angles_of(max_seq_len)
 
-    def of_row(self, row: Any) -> torch.Tensor | None:
+    def angles_of(self, row: Any) -> torch.Tensor | None:
         """Returns what Megatron passes to its layers: angles, or None if the layers are not to turn anything."""
         raise NotImplementedError
 
@@ -60,8 +60,8 @@ class RowRotaryEmbedding(_RowEmbedding):
         super().__init__(stock)
         self._dtype = dtype
 
-    def of_row(self, row: RowParams) -> None:
-        """Sets the row's rotation."""
+    def angles_of(self, row: RowParams) -> None:
+        """Sets the row's rotation, and returns no angles."""
         assert row.position_ids is not None
         positions = row.position_ids
         tables = self.get_cos_sin(int(positions.max()) + 1)  # [positions, head_dim / 2]
@@ -78,7 +78,7 @@ class SharedRotaryEmbedding(_RowEmbedding):
 
     kind = SharedSeqParams
 
-    def of_row(self, row: SharedSeqParams) -> torch.Tensor:
+    def angles_of(self, row: SharedSeqParams) -> torch.Tensor:
         """Returns the angles of each of the row's tokens."""
         assert row.position_ids is not None
         angles = self.get_emb(int(row.position_ids.max()) + 1)[row.position_ids]

@@ -18,9 +18,8 @@ from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, g
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.processes import agree
 
-SHARING_COST = (
-    1.1  # of such rows, in units of separate ones: benchmarks/on_gpu.py, two long responses to a short prompt
-)
+# the work of such rows, in units of separate ones: benchmarks/on_gpu.py, two long responses to a short prompt
+SHARING_COST = 1.1
 _LARGEST_ERROR = 0.05  # of the check at the start, in units of the largest value; bfloat16 has two to three digits
 _SECTIONS = (Section(0, 150, 0, 0), Section(150, 222, 150, 0), Section(222, 260, 150, 0), Section(260, 333, 0, 0))
 
@@ -76,13 +75,10 @@ def refusal_of_any_rank(chunks: Sequence[Any], device: torch.device) -> str:
 
     A rank without attention layers has no reason to refuse.
     """
-    layers = [m for chunk in chunks for m in chunk.modules() if isinstance(_attention_of(m), SharedPromptAttention)]
+    modules = (module for chunk in chunks for module in chunk.modules())
+    layers = [m for m in modules if isinstance(getattr(m, "core_attention", None), SharedPromptAttention)]
     reasons = agree.all_gather_objects(refusal(layers[0], device) if layers else "")
     return next(filter(None, reasons), "")
-
-
-def _attention_of(module: Any) -> Any:
-    return getattr(module, "core_attention", None)
 
 
 def refusal(layer: Any, device: torch.device) -> str:

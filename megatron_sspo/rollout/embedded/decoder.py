@@ -15,8 +15,9 @@ from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens, read_config, transformers_errors_as_user_errors
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Sampling
+from megatron_sspo.weights.transformers_config import read_config, transformers_errors_as_user_errors
 
 
 @dataclass(slots=True, eq=False)

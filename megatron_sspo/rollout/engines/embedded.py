@@ -49,11 +49,6 @@ def engine(
     return EmbeddedEngine(Decoder(Path(model_path), torch.device(device), dtype), max_batch_size)
 
 
-def _turn_stream(seed: int, prompt_id: str, index: int, number: int) -> random.Random:
-    """Returns the random numbers of one turn of an episode."""
-    return random_stream(seed, f"{prompt_id}\0{number}", index)
-
-
 class EmbeddedEngine:
     """Decodes one batch of responses after another, in turns if there is an environment or an agent.
 
@@ -179,8 +174,7 @@ class EmbeddedEngine:
         turns = TurnQueue()
 
         def samplers(prompt: Prompt) -> list[QueuedSampler]:
-            streams = [partial(_turn_stream, seed, prompt.id, index) for index in range(group_size)]
-            return [QueuedSampler(turns, stream) for stream in streams]
+            return [QueuedSampler(turns, partial(_turn_stream, seed, prompt.id, index)) for index in range(group_size)]
 
         with event_loop() as submit:
             groups = {
@@ -254,3 +248,8 @@ class EmbeddedEngine:
     def _last_turn_text(self, row: Row) -> str:
         """Returns the last turn, decoded."""
         return self._decoder.text_of(row.tokens[row.turn_start :])
+
+
+def _turn_stream(seed: int, prompt_id: str, index: int, number: int) -> random.Random:
+    """Returns the random numbers of one turn of an episode."""
+    return random_stream(seed, f"{prompt_id}\0{number}", index)

@@ -25,10 +25,10 @@ from megatron_sspo.rollout.requests.agents import Parsers
 from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.rollout.requests.generation import Requests, ServedGeneration
 from megatron_sspo.rollout.servers import server_program
+from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
 from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.gpu_memory import give_back_cached_memory, hand_over_to_servers
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
-from megatron_sspo.rollout.servers.own import build_router, build_servers, has_grammars, server_dtype
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router

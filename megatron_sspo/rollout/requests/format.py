@@ -17,8 +17,9 @@ from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.client import ServerError
-from megatron_sspo.rollout.stopping import end_tokens, read_config
+from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
+from megatron_sspo.weights.transformers_config import read_config
 
 _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
 

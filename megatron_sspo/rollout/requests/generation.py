@@ -188,14 +188,7 @@ class Requests:
                         return part + more
                     if not schema:
                         part = part + more
-                    is_late = time.monotonic() - began >= self._seconds
-                    if self.pool.version == version and not is_late:  # unexpected, so it counts as a failure
-                        raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
-                    if is_late and self._last_tokens < began:
-                        raise ServerError(
-                            f"{server.client.url} is healthy, but sampled no token of any request in "
-                            f"{self._seconds:g} s (request_seconds)"
-                        )
+                    self._check_abort(server, version, began)
                     continue
                 except ServerError as error:
                     if error.is_rejected:
@@ -208,6 +201,24 @@ class Requests:
                         raise UserError(f"no server answers prompt {prompt.id}; the last failure: {error}") from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
+
+    def _check_abort(self, server: Server, version: int | None, began: float) -> None:
+        """Checks that an aborted request was aborted for a reason: new weights, or the time limit.
+
+        Args:
+            version: the version of the weights when the request began, at the time `began`.
+
+        Raises:
+            ServerError: there was no reason, or no request got a token in that time.
+        """
+        is_late = time.monotonic() - began >= self._seconds
+        if self.pool.version == version and not is_late:
+            raise ServerError(f"{server.client.url} aborted a request that was not cancelled")
+        if is_late and self._last_tokens < began:
+            raise ServerError(
+                f"{server.client.url} is healthy, but sampled no token of any request in "
+                f"{self._seconds:g} s (request_seconds)"
+            )
 
     @property
     def _is_router_ready(self) -> bool:

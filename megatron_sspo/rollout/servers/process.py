@@ -15,7 +15,7 @@ from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.processes.ports import reserve_port
 from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout.servers import server_program
-from megatron_sspo.rollout.servers.environment import without_trainers_own
+from megatron_sspo.rollout.servers.environment_variables import without_trainer_variables
 
 _MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
 _MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
@@ -70,7 +70,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [str(self._python), server_program.__file__, self._module, *command_line(given)],
                 env={
-                    **without_trainers_own(os.environ),
+                    **without_trainer_variables(os.environ),
                     "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
                     "TORCHINDUCTOR_CACHE_DIR": _compile_cache(),
                     **self._environment,

@@ -182,8 +182,8 @@ def digest_on_gpu(tensor: Tensor) -> str:
         some = words[start : start + 128 * _TILE].long() & _WORD
         index = torch.arange(start, start + len(some), device=some.device) & _WORD
         halves = []
-        for seed, factor, turn in zip(seeds, (0x27D4EB2D, 0x165667B1), (15, 13), strict=True):
-            place = ((index * factor + seed) ^ (index << turn | index >> 32 - turn)) & _WORD
+        for seed, factor, rotation in zip(seeds, (0x27D4EB2D, 0x165667B1), (15, 13), strict=True):
+            place = ((index * factor + seed) ^ (index << rotation | index >> 32 - rotation)) & _WORD
             mixed = _mix(some ^ place)
             tiles = torch.nn.functional.pad(mixed, (0, -len(mixed) % _TILE)).view(-1, _TILE).sum(dim=1) & _WORD
             halves.append(_mix(tiles ^ (4 * count & _WORD)))

@@ -100,11 +100,11 @@ class DistributedTransport(Transport):
 
     def close(self) -> None:
         """Leaves the process groups."""
-        group = self._forget()
+        group = self._drop_group()
         if group is not None:
             dist.destroy_process_group(group)
 
-    def _forget(self) -> Any:
+    def _drop_group(self) -> Any:
         """Returns this rank's process group, which is not used any more."""
         group, self._group, self._members, self._senders = self._group, None, [], []
         self._stores = []
@@ -133,7 +133,7 @@ class DistributedTransport(Transport):
             is_complete = self._join_groups(plan, signals, session)
         is_complete = self._send_parts(plan, tensors, signals, session if is_complete else None, is_complete)
         if not is_complete:
-            group = self._forget()
+            group = self._drop_group()
             if group is not None:
                 groups.abort(group)
         elif plan.observes and isinstance(tensors, GatherPlan):

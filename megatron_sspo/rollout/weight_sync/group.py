@@ -19,7 +19,7 @@ from megatron_sspo.processes.ports import check_address
 _TIMEOUT = timedelta(seconds=300)
 _POLL_SECONDS = 0.002  # between two checks of a broadcast on a GPU
 # What torch reads when it makes a group of NCCL. By default its watchdog ends this process if NCCL loses a server.
-_ERRORS_ARE_OURS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+_WITHOUT_NCCL_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
 
 
 def backend() -> str:
@@ -57,7 +57,7 @@ def join(address: str, port: int, size: int, name: str) -> Any:
     host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
     store = dist.TCPStore(host, port, size, is_master=False, timeout=_TIMEOUT)  # pyright: ignore[reportPrivateImportUsage]
     make: Callable[..., Any] = _new_process_group_helper
-    with _environment(_ERRORS_ARE_OURS):
+    with _environment(_WITHOUT_NCCL_WATCHDOG):
         group, _ = make(size, 0, [], Backend(backend()), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
     _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
     return group

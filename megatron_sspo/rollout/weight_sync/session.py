@@ -137,7 +137,7 @@ def at_rank_0(tensors: Iterable[NamedTensor], observe: Observe | None = None) ->
 
 
 class PendingRequests:
-    """PendingRequests in progress, one to each of some servers."""
+    """Requests in progress, one to each of some servers."""
 
     def __init__(self, pending: "Mapping[Any, Future[dict[str, Any] | ServerError]]") -> None:
         self._pending = pending

@@ -9,9 +9,9 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.copy import Source, Target
 from megatron_sspo.weights.family import check_counts, load_family, size
+from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys
 from megatron_sspo.weights.formats.hf_folder import INDEX, HFFolder, file_names, index_text
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.places import CheckpointKeys
 from megatron_sspo.weights.formats.safetensors_file import make_header
 from megatron_sspo.weights.formats.stored import StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, Piece

@@ -48,9 +48,8 @@ def check_tokenizer_files(source: Path) -> list[Path]:
     Raises:
         UserError: one of them cannot be read, or is a pipe, a folder or a broken link.
     """
-    named = {
-        source / name for name in _COPIED if os.path.lexists(source / name)
-    }  # `glob` skips a broken link of a name
+    # `glob` skips a broken link of a name
+    named = {source / name for name in _COPIED if os.path.lexists(source / name)}
     found = sorted(named.union(*map(source.glob, _COPIED)))
     files = [file for file in found if not (file.is_dir() and file.suffix not in _SUFFIXES)]
     for file in files:

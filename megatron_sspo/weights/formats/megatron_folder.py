@@ -12,9 +12,9 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import check_counts, load_family, size
+from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.converted import PieceName, is_converted, read_checksums
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.places import CheckpointKeys, Location
 from megatron_sspo.weights.formats.stored import Files, Record, StoredPart, StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, read_index
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches

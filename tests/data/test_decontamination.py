@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.data.decontamination import decontaminate
 from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.open import prompt_stream
-from megatron_sspo.data.overlap import remove_overlap
 from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Prompts
@@ -24,7 +24,7 @@ def row(question, id: str = "train:1") -> Row:
 
 
 def is_dropped(question: str, held_out: str) -> bool:
-    (found,) = remove_overlap([row(question)], [row(held_out, "test:7")])
+    (found,) = decontaminate([row(question)], [row(held_out, "test:7")])
     if isinstance(found, Dropped):
         assert "test:7" in found.detail and found.reason == "repeats an evaluation question"
     return isinstance(found, Dropped)
@@ -69,12 +69,12 @@ def test_another_question_is_kept(question: str, held_out: str) -> None:
 
 def test_a_question_of_messages_is_compared_without_its_system_text() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1+1?"}]
-    assert isinstance(remove_overlap([row(messages)], [row("what is 1 + 1")])[0], Dropped)
+    assert isinstance(decontaminate([row(messages)], [row("what is 1 + 1")])[0], Dropped)
 
 
 def test_order_and_earlier_dropped_rows_are_kept() -> None:
     rows = [row("a b", "1"), Dropped(id="2", reason="r"), row("c d", "3")]
-    found = remove_overlap(rows, [row("A b.", "test:1"), Dropped(id="x", reason="r")])
+    found = decontaminate(rows, [row("A b.", "test:1"), Dropped(id="x", reason="r")])
     assert [(type(r).__name__, r.id) for r in found] == [("Dropped", "1"), ("Dropped", "2"), ("Row", "3")]
     assert count_dropped([r for r in found if isinstance(r, Dropped)]) == "1: repeats an evaluation question, 1: r"
 
@@ -83,7 +83,7 @@ def test_evaluation_questions_are_removed_from_the_training_fixtures() -> None:
     held_out = load_rows("gsm8k", {"path": FIXTURES / "gsm8k", "split": "test"})
     held_out += load_rows("math-500", {"path": FIXTURES / "math_500"})
     sets = {name: {"options": {"path": str(FIXTURES / name)}} for name in ("gsm8k", "deepmath_103k")}
-    found = remove_overlap(load_rows("mixture", {"sets": sets}), held_out)
+    found = decontaminate(load_rows("mixture", {"sets": sets}), held_out)
     assert [r.id for r in found if isinstance(r, Dropped)] == ["gsm8k/train.jsonl:3", "deepmath_103k/train.jsonl:3"]
 
 

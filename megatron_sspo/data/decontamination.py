@@ -1,4 +1,4 @@
-"""Removes evaluation questions from the training questions."""
+"""Decontamination: removes evaluation questions from the training questions."""
 
 import re
 import unicodedata
@@ -38,7 +38,7 @@ class _Question:
         return cls("".join(tokens), tuple(token for token in tokens if token[0].isdigit()), trigrams)
 
 
-def remove_overlap(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
+def decontaminate(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
     """Returns the rows, with a `Dropped` in place of each row whose question is among the held-out questions.
 
     Two questions are the same if their texts agree up to case, white space, punctuation and the layout of formulas

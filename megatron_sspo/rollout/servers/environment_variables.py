@@ -22,7 +22,7 @@ _TRAINER_ONLY_PREFIXES = ("GROUP_", "ROLE_", "TORCHELASTIC_")
 _CUMEM = "NCCL_CUMEM_ENABLE"
 
 
-def without_trainers_own(environment: Mapping[str, str]) -> dict[str, str]:
+def without_trainer_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment without the variables that describe a rank of the trainer, and its allocator."""
     return {
         name: value

@@ -1,0 +1,39 @@
+"""Reports on the prompts of a run, at its start."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from megatron_sspo.data.row import count_dropped
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.files.writing import write_rows
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.console import Display
+
+
+def report_prompts(display: Display, folder: Path, prompts: PromptStream, held_out: Mapping[str, PromptStream]) -> None:
+    """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated.
+
+    Args:
+        folder: the run's folder, into which rank 0 writes the file.
+        held_out: the evaluation sets by name.
+    """
+    dropped = prompts.dropped
+    if dropped:
+        display.log(f"{len(prompts.prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
+        if agree.is_main():
+            with os_errors_as_user_errors(folder):
+                write_rows(folder / "dropped_prompts.jsonl", map(asdict, dropped))
+    trained = {prompt.tokens for prompt in prompts.prompts}
+    for name, stream in held_out.items():
+        if stream.dropped:
+            display.log(
+                f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
+            )
+    for name, stream in held_out.items():
+        if shared := sum(prompt.tokens in trained for prompt in stream.prompts):
+            display.log(
+                f"{shared:,} of the {len(stream.prompts):,} prompts of the evaluation set {name} are also trained on: "
+                "prompts.without leaves them out"
+            )
