@@ -27,6 +27,7 @@ from megatron_sspo.rollout.servers.router import Router
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
+_MAX_LATE = 3  # attempts at a turn that begins again each time, because it follows a schema
 _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
 _ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
@@ -173,9 +174,9 @@ class Requests:
 
         Raises:
             UserError: see `generate_response`.
-            RequestRejected: the servers reject the request.
+            RequestRejected: the servers reject the request, or a turn with a schema does not end in its time.
         """
-        pause, failures = _FIRST_PAUSE, 0
+        pause, failures, num_late = _FIRST_PAUSE, 0, 0
         while True:
             async with self._slots:
                 server = await self._pick(first + failures)
@@ -195,6 +196,12 @@ class Requests:
                         raise ServerError(
                             f"{server.client.url} is healthy, but sampled no token of any request in "
                             f"{self._seconds:g} s (request_seconds)"
+                        )
+                    num_late += is_late
+                    if schema and num_late == _MAX_LATE:
+                        raise RequestRejected(
+                            f"the response to prompt {prompt.id} with a JSON schema did not end within "
+                            f"{self._seconds:g} s in {num_late} attempts: raise rollouts.options.request_seconds"
                         )
                     continue
                 except ServerError as error:
