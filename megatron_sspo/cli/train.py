@@ -75,7 +75,7 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
 
     if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
         torch.set_num_threads(local.num_threads())
-    return train(run, resume=options.resume, profile=options.profile)
+    return local.exit_code(train(run, resume=options.resume, profile=options.profile))
 
 
 def _updates(text: str) -> range:
