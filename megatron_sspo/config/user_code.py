@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
@@ -39,11 +39,14 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
             the user's calls another, it has both lines.
     """
+    process = os.getpid()
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
+        if os.getpid() != process:
+            _end_fork(error)
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise
         if unchanged is not None and isinstance(error, unchanged):
             raise
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
@@ -54,6 +57,20 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
+    if os.getpid() != process:
+        _end_fork(None)
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """Ends a process that the user's code has forked: it has come back, and would go on as a second trainer."""
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        code = int(error is not None)
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 @contextmanager

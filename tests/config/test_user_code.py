@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,3 +126,24 @@ def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="has changed the working folder"):
             call()
         assert Path.cwd() == tmp_path
+
+
+_FORKING = """
+import os, sys
+from megatron_sspo.config.user_code import call_user_code
+
+
+def fork(end):
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return end()
+
+
+print(*(call_user_code(lambda: fork(end), "the reward") for end in (int, lambda: sys.exit(3), lambda: 1 / 0)))
+"""
+
+
+def test_a_process_that_ones_own_code_forks_does_not_go_on_as_a_trainer():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", _FORKING], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 3 1\n" and done.stderr.count("ZeroDivisionError") == 1
