@@ -2,8 +2,10 @@
 
 import linecache
 import os
+import signal
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any, NoReturn
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.stop import SIGNALS
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -79,10 +82,21 @@ def surroundings_kept(what: str) -> Iterator[None]:
 
     Raises:
         UserError: the working folder is another than before, where the run's relative paths would be other files; or
-            torch's default dtype or device, with which the trainer would compute, too. The folder is changed back.
+            torch's default dtype or device, with which the trainer would compute, too; or a handler of a stop signal
+            that a run has installed. Folder and handler are changed back.
     """
     folder, before = _working_folder(), _torch_defaults()
+    # only the main thread can change handlers
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS if is_main_thread}
     yield
+    for number, handler in handlers.items():
+        if callable(handler) and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+            raise UserError(
+                f"{what} has changed the handler of {number.name}, by which a run is asked to save and end: let it "
+                "restore the former handler at its end"
+            )
     if folder and (now := _working_folder()) != folder:
         os.chdir(folder)
         raise UserError(

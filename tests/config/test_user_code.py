@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from megatron_sspo.environment.protocol import open_episode
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.processes.stop import Stop
 from megatron_sspo.reward.protocol import checked_score
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.run import Rollouts
@@ -126,6 +128,22 @@ def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="has changed the working folder"):
             call()
         assert Path.cwd() == tmp_path
+
+
+def test_a_call_that_changes_the_handler_of_a_stop_signal(tmp_path):
+    def ignore(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return []
+
+    checked_score(SimpleNamespace(score=ignore), [], [])  # no run has a handler
+    stop = Stop(tmp_path)
+    try:
+        with pytest.raises(UserError, match="has changed the handler of SIGTERM, by which a run is asked to save and"):
+            checked_score(SimpleNamespace(score=ignore), [], [])
+        assert signal.getsignal(signal.SIGTERM) == stop._on_signal
+    finally:
+        stop.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 _FORKING = """
