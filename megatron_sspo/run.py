@@ -28,6 +28,7 @@ from megatron_sspo.config.kinds import (
     Positive,
     SetName,
     Text,
+    Timeout,
 )
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.objectives import CheckedObjective
@@ -214,7 +215,7 @@ class Run:
     checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
     checkpoints_kept: Count = 2  # the number of checkpoints that are kept, the newest; older ones are removed
     checkpoint_in_background: bool = False  # whether training continues while a checkpoint is written, from a host copy
-    distributed_timeout: Positive = 1800.0  # seconds without progress on any rank after which the run ends as hung
+    distributed_timeout: Timeout = 1800.0  # seconds without progress on any rank after which the run ends as hung
     stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
     check_memory: bool = True  # whether to refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio

@@ -73,9 +73,11 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
     from megatron_sspo.loop import train
     from megatron_sspo.processes import local
 
-    if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
+    is_child = local.is_child()
+    if is_child:  # a fork's share of the cores was not known yet when torch was imported
         torch.set_num_threads(local.num_threads())
-    return train(run, resume=options.resume, profile=options.profile)
+    code = train(run, resume=options.resume, profile=options.profile)
+    return local.DONE if is_child and code == 0 else code
 
 
 def _updates(text: str) -> range:

@@ -81,6 +81,10 @@ GroupSize = Annotated[
     _Int, Field(ge=2, le=LARGEST, description="at least 2, a whole number: an advantage compares responses of a group")
 ]
 Positive = Annotated[_Float, Field(gt=0, le=LARGEST, allow_inf_nan=False, description="a finite number above 0")]
+# the ranks exchange their progress once a second, which a shorter timeout would take for a hang
+Timeout = Annotated[
+    _Float, Field(ge=5, le=LARGEST, allow_inf_nan=False, description="a finite number of 5 or more, in seconds")
+]
 NotNegative = Annotated[
     _Float, Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a finite number of 0 or more")
 ]

@@ -39,7 +39,8 @@ def override(config: T, assignments: Sequence[str]) -> T:
         parts = path.strip().split(".")
         if len(parts) > _DEEPEST:
             raise UserError(f"--set {shorten(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
-        config = _replace(config, parts, text.strip(), path.strip())
+        # a value of white space alone is not an empty one: a line break is a stop string
+        config = _replace(config, parts, text.strip() or text, path.strip())
     return config
 
 

@@ -2,16 +2,19 @@
 
 import linecache
 import os
+import signal
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.stop import SIGNALS
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -39,11 +42,14 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
             the user's calls another, it has both lines.
     """
+    process = os.getpid()
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
+        if os.getpid() != process:
+            _end_fork(error)
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise
         if unchanged is not None and isinstance(error, unchanged):
             raise
         if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
@@ -54,6 +60,20 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
+    if os.getpid() != process:
+        _end_fork(None)
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """Ends a process that the user's code has forked: it has come back, and would go on as a second trainer."""
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        code = int(error is not None)
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 @contextmanager
@@ -62,10 +82,21 @@ def surroundings_kept(what: str) -> Iterator[None]:
 
     Raises:
         UserError: the working folder is another than before, where the run's relative paths would be other files; or
-            torch's default dtype or device, with which the trainer would compute, too. The folder is changed back.
+            torch's default dtype or device, with which the trainer would compute, too; or a handler of a stop signal
+            that a run has installed. Folder and handler are changed back.
     """
     folder, before = _working_folder(), _torch_defaults()
+    # only the main thread can change handlers
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS if is_main_thread}
     yield
+    for number, handler in handlers.items():
+        if callable(handler) and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+            raise UserError(
+                f"{what} has changed the handler of {number.name}, by which a run is asked to save and end: let it "
+                "restore the former handler at its end"
+            )
     if folder and (now := _working_folder()) != folder:
         os.chdir(folder)
         raise UserError(

@@ -1,7 +1,8 @@
 """Loads the rows of the configured source."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
@@ -9,6 +10,8 @@ from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.errors import UserError
+
+_MOST_OF_A_GENERATOR = 1_000_000  # rows, after which it counts as endless
 
 
 def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
@@ -44,7 +47,11 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
             rows.close()  # otherwise Python warns that the coroutine was never awaited
         raise UserError(f"{what} returned {describe_value(rows)}: let it return a list of rows, without async")
     with surroundings_kept(what), user_code_errors(what):  # a generator runs only here
-        found = list(rows)
+        found = list(rows) if isinstance(rows, Sized) else list(itertools.islice(rows, _MOST_OF_A_GENERATOR + 1))
+    if not isinstance(rows, Sized) and len(found) > _MOST_OF_A_GENERATOR:
+        raise UserError(
+            f"{what} has given {_MOST_OF_A_GENERATOR:,} rows and goes on: let it end, or return a list if it has more"
+        )
     for row in found:
         check_row(row, what)
     return found

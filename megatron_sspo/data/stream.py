@@ -76,6 +76,11 @@ class PromptStream:
         """All rows that were left out: by the source, as evaluation questions, or as too long."""
         return list(self._dropped)
 
+    def digest(self) -> str:
+        """Returns a hash of all prompts with their demonstrations, and of how often they are drawn."""
+        demonstrations = repr([prompt.demonstration for prompt in self._prompts])
+        return hashlib.sha256((self._content + demonstrations).encode()).hexdigest()
+
     def take(self, n: int) -> list[Prompt]:
         """Returns the next `n` prompts; `n` may exceed an epoch."""
         taken: list[Prompt] = []

@@ -370,6 +370,7 @@ class Job:
         if options is None:
             return
         prompts = self._prompt_stream(options.prompts)
+        check_same_prompts({"warm_start.prompts": prompts})
         self.display.begin("warm start", options.updates)
 
         def report(number: int, record: UpdateRecord) -> None:

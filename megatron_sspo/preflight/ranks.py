@@ -60,7 +60,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:
-    """Checks that all ranks have read the same prompts. A collective: all ranks raise the same error.
+    """Checks that all ranks have the same prompts and demonstrations. A collective: all ranks raise the same error.
 
     Args:
         streams: the run's streams of prompts, by the fields that describe them.
@@ -68,7 +68,7 @@ def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:
     Raises:
         UserError: a rank has others; the message names the field.
     """
-    contents = {place: stream.state()["content"] for place, stream in streams.items()}
+    contents = {place: stream.digest() for place, stream in streams.items()}
     found = agree.all_gather_objects((socket.gethostname(), contents))
     host, expected = found[0]
     for rank, (other, content) in enumerate(found):

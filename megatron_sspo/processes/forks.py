@@ -28,7 +28,7 @@ def without_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-        os.environ.pop(_TOKENIZERS)
+        os.environ.pop(_TOKENIZERS, None)  # code of the user may have removed it
         if parallelism is not None:
             os.environ[_TOKENIZERS] = parallelism
 

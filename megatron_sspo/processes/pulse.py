@@ -30,6 +30,8 @@ class Pulse:
     program writes one sentence to the log, standard error and the launcher, and kills this process, which first writes
     its stacks to standard error. The time in which this process is stopped (SIGSTOP) does not count.
 
+    If this process ends without `close`, the program writes that, unless `launch` has started this process and sees it.
+
     Args:
         signals: the reading end of the pipe of `signal.set_wakeup_fd`, which a thread of this process empties.
         log: the run's log file.
@@ -99,7 +101,7 @@ def _main(arguments: Sequence[str]) -> None:
     while os.getppid() == parent:
         if select.select([beats], [], [], _POLL_SECONDS)[0]:
             if not os.read(beats, 4096):
-                return
+                break
             silence = 0.0
         now = time.monotonic()
         if not _is_stopped(parent):
@@ -115,6 +117,14 @@ def _main(arguments: Sequence[str]) -> None:
             )
             _end(parent, message, log, reports, exit_code)
             return
+    if reports < 0:
+        message = (
+            f"{what} has ended in the middle of the run: it was killed, perhaps because memory ran out, or code that "
+            "it ran called os._exit; continue with --resume"
+        )
+        writer = threading.Thread(target=_write, args=(message, log), daemon=True)
+        writer.start()
+        writer.join(_REPORT_SECONDS)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -27,7 +27,8 @@ class ScratchFolder:
             with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked: try again
                 self.path.chmod(mode)
                 self._lock = os.open(self.path, os.O_RDONLY)
-                fcntl.flock(self._lock, fcntl.LOCK_SH)
+                with contextlib.suppress(OSError):  # a file system without locks, where abandoned folders stay
+                    fcntl.flock(self._lock, fcntl.LOCK_SH)
                 if os.fstat(self._lock).st_nlink:
                     return
                 os.close(self._lock)

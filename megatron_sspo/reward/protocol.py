@@ -79,7 +79,8 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
         )
     if len(scores) != len(responses):
         raise UserError(f"{what} gave {len(scores)} scores for {len(responses)} responses: it must return one for each")
-    return [_checked_parts(parts, prompt, what) for prompt, parts in zip(prompts, scores, strict=True)]
+    with user_code_errors(what):  # a number's or a mapping's own methods run only here
+        return [_checked_parts(parts, prompt, what) for prompt, parts in zip(prompts, scores, strict=True)]
 
 
 def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:

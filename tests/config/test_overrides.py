@@ -71,6 +71,7 @@ class OfATypeChecker:
         ("inner.stop=</a>", Outer(inner=Inner(stop=("</a>",)))),
         ("inner.stop=5", Outer(inner=Inner(stop=("5",)))),
         ("inner.stop=", Outer(inner=Inner(stop=()))),
+        ("inner.stop=\n", Outer(inner=Inner(stop=("\n",)))),
         ("inner.stop=none", Outer(inner=Inner(stop=()))),
         ("inner.stop=('a', \"b\")", Outer(inner=Inner(stop=("a", "b")))),
         ("inner.stop=(", Outer(inner=Inner(stop=("(",)))),

@@ -2,6 +2,9 @@
 
 import math
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +20,7 @@ from megatron_sspo.environment.protocol import open_episode
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.processes.stop import Stop
 from megatron_sspo.reward.protocol import checked_score
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.run import Rollouts
@@ -124,3 +128,40 @@ def test_calls_that_change_the_working_folder(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="has changed the working folder"):
             call()
         assert Path.cwd() == tmp_path
+
+
+def test_a_call_that_changes_the_handler_of_a_stop_signal(tmp_path):
+    def ignore(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return []
+
+    checked_score(SimpleNamespace(score=ignore), [], [])  # no run has a handler
+    stop = Stop(tmp_path)
+    try:
+        with pytest.raises(UserError, match="has changed the handler of SIGTERM, by which a run is asked to save and"):
+            checked_score(SimpleNamespace(score=ignore), [], [])
+        assert signal.getsignal(signal.SIGTERM) == stop._on_signal
+    finally:
+        stop.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_FORKING = """
+import os, sys
+from megatron_sspo.config.user_code import call_user_code
+
+
+def fork(end):
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return end()
+
+
+print(*(call_user_code(lambda: fork(end), "the reward") for end in (int, lambda: sys.exit(3), lambda: 1 / 0)))
+"""
+
+
+def test_a_process_that_ones_own_code_forks_does_not_go_on_as_a_trainer():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", _FORKING], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 3 1\n" and done.stderr.count("ZeroDivisionError") == 1

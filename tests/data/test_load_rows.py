@@ -1,5 +1,7 @@
+import itertools
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -59,6 +61,22 @@ def test_rows_of_a_source_of_ones_own_that_are_none(number: int) -> None:
     with pytest.raises(UserError) as caught:
         load_rows(f"{__file__}:made", {"number": number})
     assert "test_load_rows.py:made'" in str(caught.value) and MADE[number][1] in str(caught.value), str(caught.value)
+
+
+def endless() -> Iterator[Row]:
+    yield from itertools.cycle(my_rows(3))
+
+
+def finite(size: int) -> Iterator[Row]:
+    yield from my_rows(size)
+
+
+def test_a_generator_of_ones_own_has_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatron_sspo.data.load._MOST_OF_A_GENERATOR", 10)
+    with pytest.raises(UserError, match=r"load_rows:endless' has given 10 rows and goes on: let it end, or return a l"):
+        load_rows("tests.data.test_load_rows:endless", {})
+    assert len(load_rows("tests.data.test_load_rows:finite", {"size": 10})) == 10
+    assert len(load_rows("tests.data.test_load_rows:my_rows", {"size": 20})) == 20
 
 
 def test_the_short_names_are_the_sources() -> None:

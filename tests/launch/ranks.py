@@ -39,8 +39,12 @@ def main(folder: Path) -> None:
     found = {"as it should be": said(run, tiny, folder / "run")}
     assert list((folder / "run").iterdir()) == []
 
-    for name, numbers in (("same prompts", "12"), ("prompts", f"1{2 + rank}")):
-        rows = [Row(id=number, question=number, answer="1") for number in numbers]
+    for name, numbers, demonstration in (
+        ("same prompts", "12", "1"),
+        ("prompts", f"1{2 + rank}", "1"),
+        ("demonstrations", "12", f"{rank}"),
+    ):
+        rows = [Row(id=number, question=number, answer="1", demonstration=demonstration) for number in numbers]
         stream = PromptStream(rows, tokenize, template="{question}", max_tokens=9, seed=0)
         found[name] = said_of(partial(check_same_prompts, {"evaluation.sets.a.prompts": stream}))
     found["values"] = said(replace(run, optimizer=Optimizer(lr=0.1 * rank)), tiny, folder / "run")

@@ -47,6 +47,7 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
     assert found["prompts"].startswith(
         f"evaluation.sets.a.prompts has other rows on rank 1 on {host} than on rank 0 on "
     )
+    assert found["demonstrations"].startswith(found["prompts"][:80])
     mine = versions()["transformers"]
     assert found["versions"].startswith(
         f"rank 1 on {host} has transformers 4.0.0, but rank 0 on {host} has {mine}: start all ranks from one"

@@ -103,3 +103,10 @@ def test_the_number_of_threads_is_as_before_afterwards(monkeypatch: pytest.Monke
             assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
         assert torch.get_num_threads() == before
         assert os.environ.get("TOKENIZERS_PARALLELISM") == value
+
+
+def test_code_inside_may_remove_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    with without_threads():
+        del os.environ["TOKENIZERS_PARALLELISM"]
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"

@@ -1,5 +1,7 @@
 """Temporary folders of processes that were killed are removed by the next one."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 
@@ -29,3 +31,16 @@ def test_a_folder_that_nobody_holds_is_removed(tmp_path) -> None:
     for folder in (first, second, second):
         folder.close()
     assert {path.name for path in tmp_path.iterdir()} == {"of-another", f"{PREFIX}link"}
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:
+    def refuse(*_) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    first = ScratchFolder(PREFIX, str(tmp_path))
+    second = ScratchFolder(PREFIX, str(tmp_path))
+    assert first.path.exists(), "it may be in use"
+    for folder in (first, second):
+        folder.close()
+    assert not list(tmp_path.iterdir())

@@ -266,6 +266,11 @@ async def _coroutine() -> list[dict[str, float]]:
     return []
 
 
+class _Unfinished:
+    def __float__(self) -> float:
+        raise KeyError("unfinished")
+
+
 class Own:
     """A reward with a mistake of its user's."""
 
@@ -289,6 +294,7 @@ class Own:
         (lambda: torch.ones(2), "Own.score returned tensor.*: it must return a list"),
         (lambda: [1.0, 0.0], r"Own.score gave 1.0 for a response to prompt 'x.jsonl:1': it must give a dict"),
         (lambda: [{1: 1.0}, {}], r"gave \{1: 1.0\} for a response to prompt 'x.jsonl:1': it must give a dict"),
+        (lambda: [{"a": _Unfinished()}] * 2, r"test_math_reward.py, line \d+ \(.*\): KeyError"),
         (lambda: [{}["gold"]], r"test_math_reward.py, line \d+ \(.*\): KeyError: 'gold'"),
     ],
 )

@@ -3,13 +3,14 @@
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.requests import generation as sglang_generation
 from megatron_sspo.rollout.requests.format import PartialResponse
 from megatron_sspo.rollout.requests.generation import Requests
-from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.client import Client, RequestRejected
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.types import Prompt, Sampling
 
@@ -83,3 +84,32 @@ def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
     ):
         asyncio.run(respond())
     assert asked.count("/generate") == sglang_generation._MAX_FAILURES
+
+
+def test_a_turn_with_a_schema_that_never_ends_in_time_is_rejected():
+    """Covers a server that samples tokens and is slow: the turn begins again each time, and would so without end."""
+    asked = []
+
+    async def answer(path, content, *, seconds):
+        asked.append(path)
+        await asyncio.sleep(0.06 if path == "/generate" else 0.0)
+        return {}
+
+    async def respond():
+        client = SimpleNamespace(url="http://a", post=answer, is_healthy=lambda seconds: asyncio.sleep(0, True))
+        pool = ServerPool(
+            [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
+        )
+        pool.version = 0
+        format = SimpleNamespace(
+            to_request=lambda *_, id, schema: {"rid": id, "sampling_params": {"max_new_tokens": 4}},
+            parse=lambda _: PartialResponse(tokens=np.ones(1, np.int32), log_probs=np.zeros(1, np.float32)),
+        )
+        requests = Requests(pool, format, None, max_in_flight=1, seconds=0.05)
+        await asyncio.wait_for(
+            requests.run_turn(Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0, schema="{}"), 10
+        )
+
+    with pytest.raises(RequestRejected, match=r"did not end within 0\.05 s in 3 attempts: raise .*request_seconds"):
+        asyncio.run(respond())
+    assert asked.count("/generate") == 3

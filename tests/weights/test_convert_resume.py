@@ -1,5 +1,7 @@
 """Conversions that are stopped can be continued, and an incomplete one is never taken for a complete one."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -65,6 +67,15 @@ def test_two_conversions_at_once(pair, tmp_path, monkeypatch):
         return run(self, num_threads)
 
     monkeypatch.setattr(copy_module.TensorCopier, "run", while_another_starts)
+    convert(pair[0], tmp_path / "out")
+    assert verify(pair[0], tmp_path / "out").differences == []
+
+
+def test_a_file_system_without_locks(pair, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
     convert(pair[0], tmp_path / "out")
     assert verify(pair[0], tmp_path / "out").differences == []
 

@@ -27,6 +27,7 @@ from megatron_sspo.rollout.servers.router import Router
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
+_MAX_LATE = 3  # attempts at a turn that begins again each time, because it follows a schema
 _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
 _ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
@@ -173,9 +174,9 @@ class Requests:
 
         Raises:
             UserError: see `generate_response`.
-            RequestRejected: the servers reject the request.
+            RequestRejected: the servers reject the request, or a turn with a schema does not end in its time.
         """
-        pause, failures = _FIRST_PAUSE, 0
+        pause, failures, num_late = _FIRST_PAUSE, 0, 0
         while True:
             async with self._slots:
                 server = await self._pick(first + failures)
@@ -188,7 +189,12 @@ class Requests:
                         return part + more
                     if not schema:
                         part = part + more
-                    self._check_abort(server, version, began)
+                    num_late += self._is_late(server, version, began)
+                    if schema and num_late == _MAX_LATE:
+                        raise RequestRejected(
+                            f"the response to prompt {prompt.id} with a JSON schema did not end within "
+                            f"{self._seconds:g} s in {num_late} attempts: raise rollouts.options.request_seconds"
+                        )
                     continue
                 except ServerError as error:
                     if error.is_rejected:
@@ -202,14 +208,14 @@ class Requests:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
 
-    def _check_abort(self, server: Server, version: int | None, began: float) -> None:
-        """Checks that an aborted request was aborted for a reason: new weights, or the time limit.
+    def _is_late(self, server: Server, version: int | None, began: float) -> bool:
+        """Returns whether an aborted request was aborted because of its time limit, and not because of new weights.
 
         Args:
             version: the version of the weights when the request began, at the time `began`.
 
         Raises:
-            ServerError: there was no reason, or no request got a token in that time.
+            ServerError: there was no reason at all, or no request got a token in that time.
         """
         is_late = time.monotonic() - began >= self._seconds
         if self.pool.version == version and not is_late:
@@ -219,6 +225,7 @@ class Requests:
                 f"{server.client.url} is healthy, but sampled no token of any request in "
                 f"{self._seconds:g} s (request_seconds)"
             )
+        return is_late
 
     @property
     def _is_router_ready(self) -> bool:

@@ -142,6 +142,8 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"another conversion writes {partial} at this moment; wait for it") from None
+        except OSError:  # a file system without locks, where a second conversion is not noticed
+            pass
         known = os.read(descriptor, 1000).decode(errors="replace")
         if known and known != fingerprint:
             raise UserError(
