@@ -55,7 +55,7 @@ def test_nothing_fails(submit, clients):
 
 
 def test_servers_leave_groups_that_are_not_used_any_more(submit, clients):
-    """With NCCL each group takes memory of a server's GPUs until the server is asked to leave it."""
+    """Covers the memory of a server's GPUs, which a group of NCCL takes until the server is asked to leave it."""
     receivers = [Receiver(), Receiver()]
     transport = DistributedTransport(bucket_bytes=1, tp_size=1)
     for count, receiver in enumerate(receivers, 1):
