@@ -50,6 +50,7 @@ class Receiver:
     Attributes:
         digests: name -> SHA-256 of each tensor that it has received.
         ended: whether its update was ended, so that it would serve the weights.
+        groups: the names of the groups that it was asked to join, and not to leave.
     """
 
     def __init__(self, how="", fatal=99, answers=False):
@@ -57,6 +58,7 @@ class Receiver:
         self.process = None
         self.url = f"http://{how}"
         self.digests, self.ended = {}, False
+        self.groups = []
 
     def start(self):
         """Starts the process, and waits until it has imported torch, which takes minutes on a busy machine."""
@@ -78,6 +80,10 @@ class Receiver:
             self.digests, self.ended = {}, False
         if path == "/update_weight_version":
             self.ended = True
+        if path == "/destroy_weights_update_group":
+            self.groups.remove(content["group_name"])
+        if path == "/init_weights_update_group":
+            self.groups.append(content["group_name"])
         if path not in ("/init_weights_update_group", "/update_weights_from_distributed"):
             return {}
         assert content["backend" if path.startswith("/init") else "group_name"]

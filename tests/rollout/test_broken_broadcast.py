@@ -54,6 +54,20 @@ def test_nothing_fails(submit, clients):
     assert set(session.servers) == {0} and session.failures == {}
 
 
+def test_servers_leave_groups_that_are_not_used_any_more(submit, clients):
+    """Covers the memory of a server's GPUs, which a group of NCCL takes until the server is asked to leave it."""
+    receivers = [Receiver(), Receiver()]
+    transport = DistributedTransport(bucket_bytes=1, tp_size=1)
+    for count, receiver in enumerate(receivers, 1):
+        clients.append(receiver)
+        receiver.start()
+        session = SyncSession(dict(enumerate(receivers[:count])), submit)
+        transport.send(session, [("w", torch.ones(3))], count)
+        assert session.failures == {} and all(len(one.groups) == 1 for one in receivers[:count])
+    transport.close(session)
+    assert [one.groups for one in receivers] == [[], []]
+
+
 def test_a_server_that_dies_in_the_middle(submit, clients, monkeypatch):
     monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 5.0)
     said = []

@@ -127,6 +127,16 @@ def test_servers_share_the_gpus_that_this_process_sees(tmp_path, gpus, visible, 
     assert {environment["SGLANG_HEALTH_CHECK_TIMEOUT"] for environment, _ in found} == {"61"}
 
 
+def test_servers_start_on_gpus_whose_free_memory_differs(tmp_path, gpus, monkeypatch):
+    """Ranks of the trainer on the GPUs of one server hold different amounts; SGLang would refuse that by default."""
+    name = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"  # spelt as in sglang 0.5.23, environ.py
+    gpus(2, "")
+    monkeypatch.delenv(name, raising=False)
+    assert made(tmp_path, server={"tp_size": 2})[0][0][name] == "0"
+    monkeypatch.setenv(name, "1")
+    assert made(tmp_path, server={"tp_size": 2})[0][0][name] == "1"
+
+
 def test_too_few_gpus(tmp_path, gpus):
     gpus(3, "")
     with pytest.raises(UserError, match="2 servers of 2 GPUs each, and 3 GPUs are visible"):

@@ -1,8 +1,12 @@
 """The conversion of SGLang's answers to parts of rollouts."""
 
+import base64
+
+import numpy as np
 import pytest
 
 from megatron_sspo.arrays.convert import log_prob_array, token_array
+from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import ServerError
 
@@ -50,6 +54,17 @@ def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, span
     """Checks that the last token is dropped: SGLang has not yet checked whether it ends the response."""
     found = format.parse(answer("abort", **({"weight_versions": versions} if versions else {})))
     assert found == response(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
+
+
+def test_experts_that_the_server_has_not_recorded(format):
+    """Covers kernels of SGLang that choose the experts themselves: its recorder then reports its zeros."""
+    format._routes, format._num_experts = True, 4
+    recorded = np.array([[1, 0], [3, 2]] * 3, dtype=np.int32)
+    found = format.parse(answer("length", routed_experts=base64.b64encode(recorded.tobytes()).decode()))
+    assert found.routes.tolist() == recorded.reshape(-1).tolist()
+    nothing = base64.b64encode(np.zeros_like(recorded).tobytes()).decode()
+    with pytest.raises(UserError, match="expert 0 alone"):
+        format.parse(answer("length", routed_experts=nothing))
 
 
 @pytest.mark.parametrize("tokens", [(), (5,)])

@@ -92,9 +92,11 @@ def test_external_servers(engines, attach, folders, transport):
     groups = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     assert {rollout.policy_version for group in groups for rollout in group.rollouts} == {7}
     check_log_probs(folders["dense"], groups, 1.3)
-    pid = server_of(engines("dense")).process.pid
+    process = server_of(engines("dense")).process
     engine.close()
-    assert psutil.pid_exists(pid), "an engine leaves servers that it did not start"
+    assert psutil.pid_exists(process.pid), "an engine leaves servers that it did not start"
+    if transport == "distributed":  # and they leave its process group
+        assert '"POST /destroy_weights_update_group HTTP/1.1" 200' in process.log.read_text(errors="replace")
 
 
 def test_a_trainer_killed_during_a_sync_leaves_external_servers_usable(engines, attach, folders):

@@ -224,8 +224,9 @@ class SGLangEngine:
             return
         self._run(cancel_all_others())
         others = {server: server.client for server in self.pool.up() if server.process is None}
-        self._resume_memory(SyncSession(others, self._submit))
-        self._transport.close()
+        session = SyncSession(others, self._submit)
+        self._resume_memory(session)
+        self._transport.close(session)
         if self._router is not None:
             self._run(self._router.close())
         for server in self.pool.servers:

@@ -125,6 +125,7 @@ class RequestFormat:
 
         Raises:
             ServerError: the answer is malformed, or its weights come from no sync.
+            UserError: the server has not recorded the experts that it reports.
         """
         try:
             meta = answer["meta_info"]
@@ -187,8 +188,19 @@ class RequestFormat:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
 
     def _pack_routes(self, meta: Mapping[str, Any]) -> np.ndarray:
-        """Packs the experts of every token except the last one, which the model has not processed."""
+        """Packs the experts of every token except the last one, which the model has not processed.
+
+        Raises:
+            UserError: the server has recorded none.
+        """
         chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
+        # SGLang's buffer of zeros is untouched where a kernel chooses the experts itself, as its default on Blackwell
+        # does, without an error (0.5.23). The experts of a token differ, so real ones are not all expert 0.
+        if len(chosen) and not chosen.any():
+            raise UserError(
+                'a rollout server reports expert 0 alone as the experts of a response, so routing_replay="R3" would '
+                'replay wrong ones: set rollouts.options.server={"moe_runner_backend": "triton"}, or choose "R2"'
+            )
         return pack_routes(chosen, self._num_experts)
 
 

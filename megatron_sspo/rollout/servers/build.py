@@ -24,6 +24,10 @@ _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 # they are not enabled.
 _NO_CORE_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
 
+# A server would refuse to start on GPUs whose free memory differs by more than a tenth. Ranks of the trainer on these
+# GPUs hold parts of the model of different sizes. SGLang computes with the least free memory in any case.
+_MEMORY_BALANCE = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
+
 _DTYPES = {
     **dict.fromkeys(("float32", "float"), torch.float32),
     **dict.fromkeys(("float16", "half"), torch.float16),
@@ -98,6 +102,7 @@ def build_servers(
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
             **_NO_CORE_DUMPS,
+            _MEMORY_BALANCE: os.environ.get(_MEMORY_BALANCE, "0"),
         }
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"

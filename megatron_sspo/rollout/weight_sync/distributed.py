@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +69,9 @@ class DistributedTransport(Transport):
     connection, but NCCL would wait for a server that has ended. So broadcasts run in threads of their own, the requests
     are watched meanwhile, and the groups are aborted when one has failed.
 
+    A server keeps a group until it is asked to leave it, and with NCCL the group's memory on its GPUs. So it is asked
+    before new groups are made, and by the engine's end.
+
     Args:
         bucket_bytes: the number of bytes at which a bucket is complete.
         tp_size: the number of tensor-parallel ranks of a server.
@@ -83,6 +87,8 @@ class DistributedTransport(Transport):
         # on rank 0
         self._members: list[Any] = []  # the clients that are in the groups
         self._stores: list[Any] = []
+        self._entered: dict[Any, list[str]] = {}  # client -> the groups that it was asked to join, and not to leave
+        self._leaving: list[PendingRequests] = []
 
     def send(
         self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
@@ -98,8 +104,14 @@ class DistributedTransport(Transport):
         """Sends this rank's part of the weights, or helps another rank to put its part together."""
         self._sync(tensors)
 
-    def close(self) -> None:
-        """Leaves the process groups."""
+    def close(self, session: SyncSession | None = None) -> None:
+        """Leaves the process groups; the servers of the session leave theirs."""
+        if session is not None:
+            self._start_leaving(session)
+        self._leave()
+        self._finish_leaving()
+
+    def _leave(self) -> None:
         group = self._drop_group()
         if group is not None:
             dist.destroy_process_group(group)
@@ -124,7 +136,8 @@ class DistributedTransport(Transport):
         if session is None:
             signals = Signals(plan.turns, plan.stops)
             if plan.ports:
-                self.close()
+                self._leave()
+        self._finish_leaving()
         self._name, self._senders = plan.name, senders
         if not isinstance(tensors, GatherPlan):
             tensors, observe = (tensors if observe is None else observe(tensors)), None
@@ -224,7 +237,8 @@ class DistributedTransport(Transport):
         """Returns the plan of a sync. New groups get new names, because servers cannot use a name twice."""
         members, ports = list(session.servers.values()), []
         if members and (self._members, self._senders) != (members, senders):
-            self.close()
+            self._start_leaving(session)
+            self._leave()
             self._name, self._members = f"weights-{secrets.token_hex(8)}", members
             self._stores = [groups.open_store(self._address) for _ in senders]
             ports = [store.port for store in self._stores]
@@ -238,8 +252,24 @@ class DistributedTransport(Transport):
             observes=observes,
         )
 
+    def _start_leaving(self, session: SyncSession) -> None:
+        """Asks servers to leave the groups that they are in. They may wait for the senders, which leave meanwhile."""
+        for key, client in session.servers.items():
+            for name in self._entered.get(client, ()):
+                self._leaving.append(session.start_each("/destroy_weights_update_group", {key: {"group_name": name}}))
+        self._entered = {}  # those of other clients have ended
+
+    def _finish_leaving(self) -> None:
+        """Waits for servers that leave groups. Errors are ignored: a server that cannot leave only keeps the memory."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        for requests in self._leaving:
+            requests.answers(max(0.0, deadline - time.monotonic()))
+        self._leaving = []
+
     def _invite(self, session: SyncSession, plan: _Plan, sender: int, port: int) -> PendingRequests:
         """Asks the servers to join a sender's group."""
+        for client in session.servers.values():
+            self._entered.setdefault(client, []).append(_group_name(plan.name, sender))
         contents = {
             key: {
                 "master_address": self._address,

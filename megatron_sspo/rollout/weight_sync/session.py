@@ -43,8 +43,12 @@ class Transport(Protocol):
         for _ in at_rank_0(tensors):
             pass
 
-    def close(self) -> None:
-        """Releases the transport's resources."""
+    def close(self, session: "SyncSession | None" = None) -> None:
+        """Releases the transport's resources.
+
+        Args:
+            session: on rank 0 the servers that stay, which release theirs; None if there are none.
+        """
 
 
 class SyncSession:
