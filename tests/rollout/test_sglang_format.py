@@ -58,13 +58,15 @@ def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, span
 
 def test_experts_that_the_server_has_not_recorded(format):
     """Covers kernels of SGLang that choose the experts themselves: its recorder then reports its zeros."""
-    format._routes, format._num_experts = True, 4
+    format._routes, format._num_experts, format._experts_per_token = True, 4, 2
     recorded = np.array([[1, 0], [3, 2]] * 3, dtype=np.int32)
     found = format.parse(answer("length", routed_experts=base64.b64encode(recorded.tobytes()).decode()))
     assert found.routes.tolist() == recorded.reshape(-1).tolist()
     nothing = base64.b64encode(np.zeros_like(recorded).tobytes()).decode()
     with pytest.raises(UserError, match="expert 0 alone"):
         format.parse(answer("length", routed_experts=nothing))
+    format._experts_per_token = 1  # one expert each may well be expert 0
+    assert not format.parse(answer("length", routed_experts=nothing)).routes.any()
 
 
 @pytest.mark.parametrize("tokens", [(), (5,)])

@@ -79,6 +79,7 @@ class RequestFormat:
         self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
         self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
+        self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)
         self._max_positions: int = config.get_text_config().max_position_embeddings
         self._vocab_size: int = config.get_text_config().vocab_size
         self._routes = routes
@@ -195,8 +196,8 @@ class RequestFormat:
         """
         chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
         # SGLang's buffer of zeros is untouched where a kernel chooses the experts itself, as its default on Blackwell
-        # does, without an error (0.5.23). The experts of a token differ, so real ones are not all expert 0.
-        if len(chosen) and not chosen.any():
+        # does, without an error (0.5.23). The experts of a token differ, so several are not all expert 0.
+        if self._experts_per_token > 1 and len(chosen) and not chosen.any():
             raise UserError(
                 'a rollout server reports expert 0 alone as the experts of a response, so routing_replay="R3" would '
                 'replay wrong ones: set rollouts.options.server={"moe_runner_backend": "triton"}, or choose "R2"'
