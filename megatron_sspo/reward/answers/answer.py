@@ -86,7 +86,6 @@ _ROOT_IN_BRACES = re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*\{)")
 _SQUARE_ROOT = r"\sqrt"
 _ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
-_SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that closes nothing: "$2.50"
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
@@ -97,73 +96,6 @@ _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
-_LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
-_TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-)
-# The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
-_UNIT_LETTER = re.compile(
-    r"((?<=[0-9}\])])(?<!\\circ\})|(?<=\\pi))(?:\\[,;:! ]|~|\s)*\\(?:mathrm|text(?:rm)?|rm)\s*\{(?:~|\\[,;: ]|\s)*"
-    r"([msghNJWVKACFTL])(?![A-Za-z_0-9])([^{}]*)\}(?!\s*[_0-9{(])"
-)
-_UNITS_OF_LETTERS = {
-    "m": "metres",
-    "s": "seconds",
-    "g": "grams",
-    "h": "hours",
-    "N": "newtons",
-    "J": "joules",
-    "W": "watts",
-    "V": "volts",
-    "K": "kelvins",
-    "A": "amperes",
-    "C": "coulombs",
-    "F": "farads",
-    "T": "teslas",
-    "L": "litres",
-}
-_QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
-_COMMAND = re.compile(r"\\([A-Za-z]+)")
-_SPELLINGS = {  # of a command, in one spelling
-    **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
-    **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
-    **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
-    **dict.fromkeys(("lor", "vee"), " or "),
-    **dict.fromkeys(("land", "wedge"), " and "),
-    **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
-    **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
-    **dict.fromkeys(("large", "Large", "LARGE", "small", "huge", "Huge", "tiny", "normalsize"), " "),
-    **dict.fromkeys(("limits", "nolimits", "newline", "hfill"), " "),
-    "tg": r"\tan ",
-    "ctg": r"\cot ",
-    "arctg": r"\arctan ",
-    "bigcup": r"\cup ",
-    "langle": "(",
-    "rangle": ")",
-    "equiv": "=",
-    **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
-    **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
-    "imath": "i",
-    **{f"var{name}": rf"\{name}" for name in ("epsilon", "theta", "phi", "rho")},
-    "overrightarrow": r"\vec",
-    "AA": " angstroms ",
-    "varnothing": r"\emptyset ",
-    "lt": "<",
-    "gt": ">",
-    "neq": r"\ne ",
-    "lbrace": r"\{",
-    "rbrace": r"\}",
-    "lbrack": "[",
-    "rbrack": "]",
-    "colon": ":",
-}
-_OF_LOGARITHM = r"\s*([0-9]+|[a-z]|\([^(){}]*\)|\{[^(){}]*\})"
-_RATIO_OF_LOGARITHMS = re.compile(  # the same for any base
-    rf"\\frac\{{\\log{_OF_LOGARITHM}\s*\}}\{{\\log{_OF_LOGARITHM}\s*\}}|\\log{_OF_LOGARITHM}\s*/\s*\\log{_OF_LOGARITHM}(?![0-9a-z(^])"
-)
-_SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _THOUSANDS = re.compile(
     r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
 )
@@ -275,7 +207,7 @@ def clean(text: str) -> str:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
-        text = _in_plain_commands(text)
+        text = respell_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
@@ -306,22 +238,6 @@ def _in_ascii(text: str) -> str:
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
-
-
-def _in_plain_commands(text: str) -> str:
-    """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
-    text = _LAYOUT.sub("", respell_commands(text))
-    text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
-    text = _SPACES.sub(" ", text.replace("\\,", " "))
-    text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
-    text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
-    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-    return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
-
-
-def _change_base(ratio: re.Match[str]) -> str:
-    top, bottom = (part.strip("(){}") for part in (ratio[1] or ratio[3], ratio[2] or ratio[4]))
-    return rf"\log_{{{bottom}}}({top})"
 
 
 def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:

@@ -39,6 +39,74 @@ _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
 _SET_OF_NUMBERS = re.compile(
     r"\\(?:mathbb|mathds|Bbb)\s*(?:\{\s*([NZQRC])\s*\}|([NZQRC])(?![A-Za-z]))|\\reals(?![A-Za-z])"
 )
+_SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
+_LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+)
+# The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
+_UNIT_LETTER = re.compile(
+    r"((?<=[0-9}\])])(?<!\\circ\})|(?<=\\pi))(?:\\[,;:! ]|~|\s)*\\(?:mathrm|text(?:rm)?|rm)\s*\{(?:~|\\[,;: ]|\s)*"
+    r"([msghNJWVKACFTL])(?![A-Za-z_0-9])([^{}]*)\}(?!\s*[_0-9{(])"
+)
+_UNITS_OF_LETTERS = {
+    "m": "metres",
+    "s": "seconds",
+    "g": "grams",
+    "h": "hours",
+    "N": "newtons",
+    "J": "joules",
+    "W": "watts",
+    "V": "volts",
+    "K": "kelvins",
+    "A": "amperes",
+    "C": "coulombs",
+    "F": "farads",
+    "T": "teslas",
+    "L": "litres",
+}
+_QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+_SPELLINGS = {  # of a command, in one spelling
+    **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
+    **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
+    **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
+    **dict.fromkeys(("lor", "vee"), " or "),
+    **dict.fromkeys(("land", "wedge"), " and "),
+    **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
+    **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
+    **dict.fromkeys(("large", "Large", "LARGE", "small", "huge", "Huge", "tiny", "normalsize"), " "),
+    **dict.fromkeys(("limits", "nolimits", "newline", "hfill"), " "),
+    "tg": r"\tan ",
+    "ctg": r"\cot ",
+    "arctg": r"\arctan ",
+    "bigcup": r"\cup ",
+    "langle": "(",
+    "rangle": ")",
+    "equiv": "=",
+    **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
+    **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
+    "imath": "i",
+    **{f"var{name}": rf"\{name}" for name in ("epsilon", "theta", "phi", "rho")},
+    "overrightarrow": r"\vec",
+    "AA": " angstroms ",
+    "varnothing": r"\emptyset ",
+    "lt": "<",
+    "gt": ">",
+    "neq": r"\ne ",
+    "lbrace": r"\{",
+    "rbrace": r"\}",
+    "lbrack": "[",
+    "rbrack": "]",
+    "colon": ":",
+}
+_OF_LOGARITHM = r"\s*([0-9]+|[a-z]|\([^(){}]*\)|\{[^(){}]*\})"
+_RATIO_OF_LOGARITHMS = re.compile(  # the same for any base
+    rf"\\frac\{{\\log{_OF_LOGARITHM}\s*\}}\{{\\log{_OF_LOGARITHM}\s*\}}|\\log{_OF_LOGARITHM}\s*/\s*\\log{_OF_LOGARITHM}(?![0-9a-z(^])"
+)
+_SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 
 _BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
 _DIGITS_IN_BRACKETS = re.compile(r"^[({]([0-9A-F]+)[)}]\s*(?=_)")
@@ -114,10 +182,23 @@ _EMPTY = re.compile(
 
 
 def respell_commands(text: str) -> str:
-    """Returns a LaTeX text in which commands for layout are left out, and rare commands are the common ones.
+    """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
+    text = _LAYOUT.sub("", _in_common_commands(text))
+    text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
+    text = _SPACES.sub(" ", text.replace("\\,", " "))
+    text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
+    text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
+    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+    return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
 
-    It is called before fonts are left out, and before a command is replaced by its usual synonym.
-    """
+
+def _change_base(ratio: re.Match[str]) -> str:
+    top, bottom = (part.strip("(){}") for part in (ratio[1] or ratio[3], ratio[2] or ratio[4]))
+    return rf"\log_{{{bottom}}}({top})"
+
+
+def _in_common_commands(text: str) -> str:
+    """Returns a LaTeX text without the less common commands of layout, in which rare commands are the common ones."""
     if "\\begin" in text:
         text = _SYSTEM.sub(_in_one_line, _CASES_IN_ARRAY.sub(r"\\begin{cases}\2\\end{cases}", text))
     if _ALIGNMENT.search(text):
