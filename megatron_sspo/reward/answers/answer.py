@@ -17,7 +17,7 @@ _BEFORE_BOX = re.compile(
     r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
 )
 _AFTER_BOX = re.compile(
-    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%]|\\%|\*(?!\*)|-\s*[0-9\\]|"
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%{]|\\%|\*(?!\*)|-\s*[0-9\\]|"
     r"\\(?:times|cdot|div|pm|mp|pi|sqrt|frac|neq?)(?![A-Za-z]))|[.,][0-9]|[B-DIOP-RU-Zbd-fi-kn-rt-z](?![A-Za-z])|"
     r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
 )
@@ -61,6 +61,7 @@ _SIGNS = str.maketrans(
         "≥": r"\ge ",
         "≠": r"\ne ",
         **dict.fromkeys("≈≃≅", r"\approx "),
+        "≡": "=",
         "∶": ":",
         "∅": r"\emptyset ",
         "∠": r"\angle ",
@@ -90,7 +91,7 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that closes nothing: "$2.50"
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
-_PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
+_PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
@@ -105,13 +106,13 @@ _LEAD_IN = re.compile(
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
     r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
-    r"(?:is|are|:|=|(?:should|must|would) be)|it\s+is)\s*:?\s+)?",
+    r"(?:is|are|:|=|(?:should|must|would) be)|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".
 _CHANGING = (
     "not|never|neither|either|nor|no|half|twice|double|triple|wrong|incorrect|one|another|between|about|"
-    "than|if|unless|or|and"
+    "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
     rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
@@ -125,7 +126,7 @@ _REASON = re.compile(
     r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
 )
 _SET_BUILDER = re.compile(
-    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*(?:,\s*\1\s*\\ne[^{}|:,;]*)?)\\?\}$"
 )
 # The set of x = pi/4 + k pi, where k is an integer.
 _SET_OF_EQUATION = re.compile(

@@ -8,6 +8,8 @@ _LETTER = re.compile(r"\(?([A-J])\)?")
 _SMALL_LETTER = re.compile(r"\(?([a-j])\)?")
 _LETTERS = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\([A-J]\)|[A-J]))+")
 _WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
+_LETTER_BEFORE_TEXT = re.compile(r"\([A-E]\)\s*(?=[-0-9\\$])(?!\\(?:times|cdot|pm))")
+_NUMBER = re.compile(r"^[-+\\(]?[0-9\\]")
 _BEFORE_WORDS = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
 _REJECTED = re.compile(
     r"\(?[A-Ja-j](?:\)|[.:])?\s+(?:is|was)(?:n't|\s+(?:not|never|no|false|wrong|incorrect))\b", re.IGNORECASE
@@ -17,7 +19,7 @@ OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
-    r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
+    r"^no (?:idea|clue|comment|answer|information|way to)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
     r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b|"
     r"^\w+[,;:]?\s+(?:but|only|if|when(?:ever)?|provided|except|as long as|for some|in some|assuming)\b",
     re.IGNORECASE,
@@ -67,6 +69,8 @@ def compare_choices(gold: str, answer: str) -> bool | tuple[str, str] | None:
         if _WITH_TEXT.match(gold_rest):
             return False
         return (gold_rest, rest) if rest else True
+    if _NUMBER.search(gold) and not _WITH_TEXT.match(gold) and (own := _LETTER_BEFORE_TEXT.match(answer)):
+        return gold, answer[own.end() :]
     if _LETTERS.fullmatch(gold) and _LETTERS.fullmatch(answer):
         return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
     return None

@@ -16,6 +16,7 @@ from megatron_sspo.reward.answers.names import (
     read_names,
     read_order,
     strip_name,
+    with_constants_exchanged,
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
@@ -49,6 +50,9 @@ _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 _LARGE_INTEGER = re.compile("-?[0-9]{6,}")
 _INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
+_MARK_AT_END = re.compile(r"[0-9]['\"]+$")  # of feet, minutes of arc, a derivative
+_LENGTH = re.compile(r"['\"]|\b(?:ft|feet|foot|in|inch(?:es)?)\b")
+_UNIT_AT_END = re.compile(r"(?<=[0-9])[A-Za-z]{1,3}$")
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
@@ -86,14 +90,19 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if _LARGE_INTEGER.fullmatch(gold):
         answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
     gold, answer = without_parameters(gold, answer)
-    if (gold_number := read_number(gold)) and (number := read_number(answer)):
+    if _MARK_AT_END.search(answer) and not _LENGTH.search(gold):
+        return False
+    gold_number, number = read_number(gold), read_number(answer)
+    if gold_number and gold_number.unit and not number:
+        number = read_number(_UNIT_AT_END.sub(r" \g<0>", answer))  # 25N is no product beside 25 N
+    if gold_number and number:
         return gold_number.equals(number)
     dates = read_date(gold), read_date(answer)
     if dates[0] and (dates[1] or "-" in gold):
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
-    if {gold, answer} == {REALS, "R"}:
+    if {gold, answer} == {REALS, "R"} or (len(answer) == 1 and gold == rf"\mathbb{{{answer}}}"):
         return True
     sums = read_sum(gold), read_sum(answer)
     if sums[0] or sums[1]:
@@ -106,7 +115,10 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         gold, answer = as_union(gold), as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
-    return _compare_lists(gold, answer, formulas)
+    verdict = _compare_lists(gold, answer, formulas)
+    if verdict is False and (exchanged := with_constants_exchanged(gold, answer)):
+        return _compare_lists(gold, exchanged, formulas)
+    return verdict
 
 
 def _compare_sums(
@@ -316,7 +328,9 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     order, other_order = read_order(gold), read_order(answer)
     if order and other_order:
         pairs = zip(order[0], other_order[0], strict=False)
-        return order[1] == other_order[1] and all_of(compare_values(*pair, formulas) for pair in pairs)
+        is_same = order[1] == other_order[1] and all_of(compare_values(*pair, formulas) for pair in pairs)
+        if is_same is not False or len(order[0]) > 2:
+            return is_same
     named_gold = read_names(gold)
     known = letters_of(" ".join(named_gold.values))
     named = read_names(answer, known)

@@ -34,11 +34,16 @@ _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
 # The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
 _CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
+_INDEXED_CONSTANT = re.compile(r"(?<![A-Za-z\\])[Cc]_\{?[0-9]")
+_OF_SOLUTION = re.compile(r"e\^|\\(?:sin|cos|ln)(?![a-z])|\bx\b")
+_IN_BRACES = re.compile(r"\{(?![0-9]\})[^{}]*\}")
 _OF_FUNCTION = re.compile(r"[a-z](?:\([a-z]\))?\s*=")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _INDEX_OR_ARGUMENTS = re.compile(r"[A-Za-z]_(?:\{[^{}]*\}|\\?[A-Za-z0-9]+)|(?<=[A-Za-z])\([^()]*\)")
+# 2x or x + 3, of which an equation is still to be solved; x^2 and \\sqrt{x} are not among them.
+_LINEAR = re.compile(r"[-+0-9./() ]*[xyz][-+0-9./() ]*|\\frac\{[0-9]*[xyz]\}\{[0-9]+\}")
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
 _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
@@ -126,7 +131,11 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
         if constants and all(_is_quantity(side) for side in values if side not in constants):
             values = constants
     else:
-        values = [side for side in values if _variables(side) <= known or _STATES.search(side)] or values[-1:]
+        values = [
+            side
+            for side in values
+            if _variables(side) <= known or _STATES.search(side) or (not known and _LINEAR.fullmatch(side))
+        ] or values[-1:]
     names = [side for side in sides if side not in values]
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
     symbols = [side for side in names if side not in phrases]
@@ -197,10 +206,10 @@ def read_inequality(text: str) -> tuple[str, str] | None:
 
 
 def read_order(text: str) -> tuple[list[str], list[str]] | None:
-    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has three values."""
+    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has two or more."""
     parts = [part.strip() for part in _RELATION.split(text)]
     values, signs = parts[::2], parts[1::2]
-    if len(values) < 3 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
+    if len(values) < 2 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
         return None
     if signs[0] in _GREATER:
         return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
@@ -249,13 +258,26 @@ def _respell_constants(gold: str, answer: str) -> str:
 
     The gold answer has to be a function with C, c, or these with an index.
     """
-    if not _OF_FUNCTION.match(gold) or ("=" in answer and not _OF_FUNCTION.match(answer)):
+    if not (_OF_FUNCTION.match(gold) or _INDEXED_CONSTANT.search(gold)) or (
+        "=" in answer and not _OF_FUNCTION.match(answer)
+    ):
         return answer
     constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
     if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
         return answer
     spellings = dict(zip(others, constants, strict=True))
     return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
+
+
+def with_constants_exchanged(gold: str, answer: str) -> str | None:
+    """Returns a solution of a differential equation with C_1 in the place of C_2; None if there are no such two."""
+    found = [_CONSTANT.findall(_IN_BRACES.sub("", text)) for text in (gold, answer)]
+    if not _OF_SOLUTION.search(gold) or any(len(set(_CONSTANT.findall(text))) != 2 for text in (gold, answer)):
+        return None
+    if sorted(found[0]) != sorted(found[1]) or len(found[0]) != 2 or not all(map(_INDEXED_CONSTANT.match, found[0])):
+        return None
+    first, second = found[1]
+    return _CONSTANT.sub(lambda match: second if match.group() == first else first, answer)
 
 
 def without_parameters(gold: str, answer: str) -> tuple[str, str]:

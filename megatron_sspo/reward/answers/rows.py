@@ -19,7 +19,9 @@ _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\(
 _WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 
 _COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
-_COMPONENTS = re.compile(rf"({_COEFFICIENT})i((?:\+|(?=-)){_COEFFICIENT})j(?:((?:\+|(?=-)){_COEFFICIENT})k)?")
+_COMPONENTS = re.compile(
+    rf"(?:({_COEFFICIENT})i)?(?:((?:^|\+|(?=-)){_COEFFICIENT})j)?(?:((?:^|\+|(?=-)){_COEFFICIENT})k)?"
+)
 
 _CASES = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?[A-Za-z]\}?|\([a-z]\))?)\s*=\s*)?\\begin\s*\{cases\}(?P<rows>.*)\\end\s*\{cases\}",
@@ -78,9 +80,9 @@ def as_points(text: str) -> str:
 def read_components(text: str) -> str | None:
     """Returns the point (2,-1,3) for the vector 2i - j + 3k; None for any other text."""
     match = _COMPONENTS.fullmatch(re.sub(r"\s+", "", text))
-    if match is None:
+    if match is None or (match[3] is None and None in match.group(1, 2)):
         return None
-    parts = [part.removeprefix("+") for part in match.groups() if part is not None]
+    parts = ["0" if part is None else part.removeprefix("+") for part in match.groups()[: 3 if match[3] else 2]]
     return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
 
 

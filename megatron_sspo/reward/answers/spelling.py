@@ -7,6 +7,7 @@ _FORMATTING = re.compile(
     r"|\\tag\*?\s*\{[^{}]*\}|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
 )
 _ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
+_NEXT_LINE = re.compile(r"\\\\(?:\[[^\]]*\])?\s*(?==)")  # of a chain of equations
 _SIGN_OF_END = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)\s*[.$]*$")
 _ACCENT = re.compile(r"\\(hat|vec|bar|d?dot|tilde|widehat|mathbf)\s+([A-Za-z])(?![A-Za-z])")
 _UNIT_VECTOR = re.compile(
@@ -18,7 +19,11 @@ _CASES_IN_ARRAY = re.compile(
 _SYSTEM = re.compile(r"\\begin\s*\{cases\}((?:(?!\\begin).)*)\\end\s*\{cases\}", re.DOTALL)
 _BEFORE_RELATION = re.compile(r"\s*&\s*(?==)|(?<==)\s*&\s*")
 _UPRIGHT = r"\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*((?:\^\s*(?:[0-9]|\{[0-9]\}))?)\s*"
-_UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{{_UPRIGHT}\}}\s*\{{{_UPRIGHT}\}}")
+_UNIT_FRACTION = re.compile(
+    rf"\\[dt]?frac\s*\{{{_UPRIGHT}\}}\s*\{{{_UPRIGHT}\}}|"
+    r"(?<=[0-9}\s])\\[dt]?frac\s*\{\s*([kc]?m|mi|ft)\s*\}\s*\{\s*(h|hr|s|min)\s*(\^\s*(?:2|\{2\}))?\s*\}"
+)
+_BIG_O = re.compile(r"\\mathcal\s*(?:O|\{O\})\s*(?=\()")
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
@@ -66,6 +71,7 @@ _UNITS_OF_LETTERS = {
     "L": "litres",
 }
 _QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_DEEPEST_TEXT = 3  # \textbf{\text{(B)}}
 _FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPELLINGS = {  # of a command, in one spelling
@@ -112,6 +118,9 @@ _BASE_IN_BRACKETS = re.compile(r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}")
 _DIGITS_IN_BRACKETS = re.compile(r"^[({]([0-9A-F]+)[)}]\s*(?=_)")
 _HEXADECIMAL = re.compile(r"(?<![A-Za-z0-9\\])(?=[a-f]*[0-9])[0-9a-f]+(?=\s*_(?:16|\{16\}))")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_BASE_AFTER = re.compile(
+    rf"(?<=[0-9A-F])\s*\(?\s*(?:in\s+)?base[\s-]*(?:([0-9]+)|({'|'.join(_BASES)}))\s*\)?(?=[.\s]*$)", re.IGNORECASE
+)
 _BASE_IN_WORDS = re.compile(rf"_\s*(?:\{{\s*({'|'.join(_BASES)})\s*\}}|({'|'.join(_BASES)})(?![a-z]))")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
 _FUNCTION = re.compile(
@@ -131,22 +140,24 @@ _CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]igh
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:I\s+(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice))\.?$", re.IGNORECASE
+    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice|solution))\.?$", re.IGNORECASE
 )
 _HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$")  # the end of Minerva's answers
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
 _LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
-_OF_GAMES = re.compile(r"(?<=[A-Za-z])\s+(?:(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$")
+_OF_GAMES = re.compile(
+    r"(?<=[A-Za-z])\s+(?:(?:is|was)\s+the\s+winner|(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$"
+)
 _ON_A_DAY = re.compile(
     r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
@@ -186,7 +197,9 @@ def respell_commands(text: str) -> str:
     text = _LAYOUT.sub("", _in_common_commands(text))
     text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
     text = _SPACES.sub(" ", text.replace("\\,", " "))
-    text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
+    text = _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text))
+    for _ in range(_DEEPEST_TEXT):
+        text = _TEXT.sub(r" \1 ", text)
     text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
     text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
     return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
@@ -202,8 +215,12 @@ def _in_common_commands(text: str) -> str:
     if "\\begin" in text:
         text = _SYSTEM.sub(_in_one_line, _CASES_IN_ARRAY.sub(r"\\begin{cases}\2\\end{cases}", text))
     if _ALIGNMENT.search(text):
-        text = text.replace("&", "")
-    text = _UNIT_FRACTION.sub(r" \1\2/\3\4", _FORMATTING.sub(" ", _SIGN_OF_END.sub("", text)))
+        text = _NEXT_LINE.sub(" ", text.replace("&", ""))
+    text = _BIG_O.sub("O", text)
+    text = _UNIT_FRACTION.sub(
+        lambda m: f" {m[1] or m[5]}{m[2] or ''}/{m[3] or m[6]}{m[4] or m[7] or ''}",
+        _FORMATTING.sub(" ", _SIGN_OF_END.sub("", text)),
+    )
     text = _UNIT_VECTOR.sub(r" \1\2 ", _ACCENT.sub(r"\\\1{\2}", text))
     if "\\over" in text or "\\choose" in text:
         text = _INFIX.sub(
@@ -247,6 +264,8 @@ def respell_text(text: str) -> str:
         text = _ABSOLUTE.sub(r"|\1|", text)
     if "mod" in text:
         text = _MODULUS.sub(r"mod \1", text)
+    if "base" in text:
+        text = _BASE_AFTER.sub(lambda m: f"_{{{m[1] or _BASES[m[2].lower()]}}}", text)
     if "_" in text:
         text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
         text = _HEXADECIMAL.sub(lambda m: m.group().upper(), _DIGITS_IN_BRACKETS.sub(r"\1", text))
@@ -268,7 +287,7 @@ def drop_lead(text: str) -> str:
     if ":" in text:
         text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
-    if " win" in text or " has" in text:
+    if " win" in text or " has" in text or "winner" in text:
         text = _OF_GAMES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
 

@@ -12,6 +12,10 @@ _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
 _DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?![0-9])")  # m2
 _DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
+_EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|person|piece)\b)")  # 42 a day
+_DIRECTION = re.compile(
+    r"(?<=[a-z0-9])\s+(?:(?:to|towards?) the\s+)?(?:north|south|east|west|left|right|(?:up|down|in|out)wards?)$", re.I
+)
 _FEET = re.compile(r"(?<=[0-9])'(?=\s*[0-9])")
 _OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
@@ -37,7 +41,8 @@ _CHANGING = re.compile(
     re.IGNORECASE,
 )
 _CHANGING_FIRST = re.compile(
-    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|is|are|for|choose|"
+    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|choose|short|"
+    r"is|are|for(?!\s+(?:the|his|her|their|its|all|both)(?:\s+[a-z]+)+$)|"
     r"times(?!\s*$|\s+(?:a|per|each|every|as|faster|more|larger|longer|older)\b))(?![A-Za-z])",
     re.IGNORECASE,
 )
@@ -50,6 +55,7 @@ _SINGLE_LETTER_UNITS = "msghLlVWNJKACFT"
 _NUMBER_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\.?")
 _ONE_UNIT = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?(-?[0-9])\}?)?|/")
 CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+CURRENCIES |= {"USD": "dollar", "EUR": "euro", "GBP": "pound", "INR": "rupee"}
 _MARKS = CURRENCIES | {"¢": "cent", "'": "foot", '"': "inch"}  # signs after a number
 _COMPOUNDS = {
     "mph": {"mile": 1, "hour": -1},
@@ -94,6 +100,7 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
     if "(" in tail:
         tail = _DENOMINATOR.sub(lambda m: "/" + "/".join(re.split(r"\s*\\cdot\s*|[\s*]+", m[1].strip())), tail)
+    tail = _DIRECTION.sub("", _EACH.sub(" per ", tail))
     if not _UNIT.fullmatch(tail) or _CHANGING.search(tail):
         return None
     if _CHANGING_FIRST.match(tail.lstrip()) or _CHANGING_LAST.search(tail.rstrip(" .")):

@@ -22,9 +22,9 @@ _LONGEST = 400  # characters of an answer for math-verify, unless the gold answe
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
-_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+)")  # or a word of another script
+_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+|[%#@])")  # or a word of another script
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
-# math-verify drops a command that it does not know, and a word of another script: it would read \neg 5 as 5.
+# math-verify drops a command that it does not know, a word of another script, and %: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
     *FUNCTIONS,
     *GREEK,
