@@ -14,11 +14,13 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _BEFORE_BOX = re.compile(
     r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
     r"\\(?:times|cdot|neq?|not|approx|sin|cos|tan|ln|log|exp)\s*|[<>≠≈]\s*|(?i:(?:\bnot|n't)\s+)|"
+    r"(?:[0-9})$]|\b[A-Za-z])\s*(?:\bor|\\text\s*\{\s*or\s*\}|或)\s*|"
     r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
 )
 _AFTER_BOX = re.compile(
     r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%{]|\\%|\*(?!\*)|-\s*[0-9\\]|"
     r"\\(?:times|cdot|div|pm|mp|pi|sqrt|frac|neq?)(?![A-Za-z]))|[.,][0-9]|[B-DIOP-RU-Zbd-fi-kn-rt-z](?![A-Za-z])|"
+    r"\$?\s*(?:or|\\text\s*\{\s*or\s*\}|\\lor|或)\s*\$?\s*(?:\\boxed|[-0-9\\]|[A-Za-z]\b)|"
     r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
 )
 _BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
@@ -74,7 +76,7 @@ _SIGNS = str.maketrans(
         "∴": r"\therefore ",
         "→": r"\to ",
         "⇒": r"\implies ",
-        **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
+        **dict.fromkeys("∎□■✓✔✅•", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
         "′": "'",
@@ -106,7 +108,7 @@ _LEAD_IN = re.compile(
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
     r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
-    r"(?:is|are|:|=|(?:should|must|would) be)|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
+    r"(?:is|are|:|=|(?:should|must|would) be)|it's|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".

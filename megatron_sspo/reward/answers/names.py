@@ -27,8 +27,9 @@ _SYMBOL = re.compile(
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
-_STATES = re.compile(  # "It is 3 and 3 + 4" names no value
-    r"\b(?:is|are|equals?)\s+\\?\$?-?[0-9]|^\\?\$?-?[0-9.,]+\s+(?:so|and|but|or|since|because)\b"
+_STATES = re.compile(  # "It is 3 and 3 + 4" and "40 or so" name no value
+    r"\b(?:is|are|equals?)\s+\\?\$?-?[0-9]|^\\?\$?-?[0-9.,]+\s+(?:so|and|but|or|since|because)\b|"
+    r"^\\?\$?-?[0-9.,]+\s+\(?[a-z]{3,}[^0-9]*$"
 )
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
@@ -45,6 +46,7 @@ _INDEX_OR_ARGUMENTS = re.compile(r"[A-Za-z]_(?:\{[^{}]*\}|\\?[A-Za-z0-9]+)|(?<=[
 # 2x or x + 3, of which an equation is still to be solved; x^2 and \\sqrt{x} are not among them.
 _LINEAR = re.compile(r"[-+0-9./() ]*[xyz][-+0-9./() ]*|\\frac\{[0-9]*[xyz]\}\{[0-9]+\}")
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
+_REJECTIONS = frozenset(("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except"))
 _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
@@ -149,6 +151,8 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
 
 def may_be_same(gold: Named, answer: Named) -> bool:
     """Returns whether the names do not contradict each other: a side without a name agrees with any."""
+    if answer.phrases & _REJECTIONS:
+        return False
     if gold.names and answer.names:
         return all(name in answer.names or _is_function_of(name, answer.names) for name in gold.names)
     if gold.phrases and answer.phrases:

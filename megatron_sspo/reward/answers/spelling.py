@@ -127,7 +127,7 @@ _FUNCTION = re.compile(
     r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{|]|\s+[a-z](?![A-Za-z]))"
 )
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
-_HEADING = re.compile(r"^#+\s+")
+_HEADING = re.compile(r"^(?:#+|\*)\s+")  # or a bullet
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
 # max(a,b) and \max\{a,b\}
 _OF_SEVERAL = re.compile(r"(?<![A-Za-z])\\?(max|min|gcd|lcm)\s*(?:\(([^(){}]+)\)|\\?\{([^(){}]+?)\\?\})")
@@ -148,7 +148,7 @@ _IS_THE_ANSWER = re.compile(
 )
 _HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$")  # the end of Minerva's answers
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
@@ -159,7 +159,7 @@ _OF_GAMES = re.compile(
     r"(?<=[A-Za-z])\s+(?:(?:is|was)\s+the\s+winner|(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$"
 )
 _ON_A_DAY = re.compile(
-    r"^(?:on|in)\s+(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
+    r"^(?:on|in)\s+(?:a\s+)?(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
     re.IGNORECASE,
 )

@@ -36,6 +36,7 @@ _DEGREES = re.compile(r"([^A-Za-z]*(?:\\(?:frac|pi|sqrt)[^A-Za-z]*)*)\^\s*\{?\s*
 _PI = re.compile(r"\\pi(?![A-Za-z])")
 _THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
 _MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_PERCENT = re.compile(r"([0-9.]+)\s*\\?%")
 _WORD_AFTER_NUMBER = re.compile(r"(?<=[0-9])\s*[A-Za-z]{2,}(?:\s*\^\s*\{?[0-9]\}?)?")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
 _CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det|[lr]floor|[lr]ceil)(?![A-Za-z])")
@@ -61,11 +62,11 @@ _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between(?!.*\b(?:is|was|are)\b)|than|least|most|except|but|without|wrong|incorrect|false|"
     r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
     r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
     r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
-    r"rather|such as|e\.g|example|possible|plausible|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
+    r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
     r"ignor(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
     r"equation|page|step)\b"
 )
@@ -74,8 +75,8 @@ _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
-    r"to the|of (?:the |a )?(?:number|integer|value)|starts? with|ends? (?:in|with)|case|fast|minimo|maximo|[oeu]|"
-    r"day|week|month|year|chapter|section|figure|table|line|row|column|level|room|route|item|size|lucky)$"
+    r"to the|of (?:the |a )?(?:number|integer|value)|(?:start|beginn?|end)(?:s|ing)? (?:in|with|at|from)|"
+    r"case|fast|minimo|maximo|[oeu]|day|week|month|year|chapter|section|figure|table|line|row|column|level|room|route|item|size|lucky)$"
 )
 # One word before a number names another thing, "bus 42" and "prime 7", unless it says what the number is.
 _ANNOUNCEMENT = re.compile(
@@ -136,7 +137,7 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
     if _has_words(bare_gold) or _has_words(bare_answer):
         return _are_same_words(tokens_of(gold), tokens_of(answer))
-    if gold_number and _CHOICE_OF_NUMBERS.search(answer):
+    if gold_number and (_CHOICE_OF_NUMBERS.search(answer) or "\\begin" in answer):
         return False
     if gold_number and (_ARITHMETIC.search(answer) or RELATION.search(answer) or not _KNOWN.search(answer)):
         return False
@@ -225,9 +226,8 @@ def _in_radians(text: str, other: str) -> str:
 
 def _without_units(text: str) -> str:
     """Returns arithmetic without currencies and units: `200000 - 130000` for `$200,000 - $130,000`."""
-    return _WORD_AFTER_NUMBER.sub(
-        lambda m: "" if read_number(f"1 {m.group().strip()}") else m.group(), _MARK_OF_CURRENCY.sub("", text)
-    )
+    text = _PERCENT.sub(r"(\1/100)", _MARK_OF_CURRENCY.sub("", text))
+    return _WORD_AFTER_NUMBER.sub(lambda m: "" if read_number(f"1 {m.group().strip()}") else m.group(), text)
 
 
 def normalize(text: str) -> str:
@@ -302,7 +302,7 @@ def _stated_number(sentence: str, unit: str) -> Number | None:
         return None
     if words and match.group()[0] in "-0123456789":  # no space before the number, as in "Q42"
         return None
-    words = words.rstrip(" ,.")
+    words = words.rstrip(" ,.-")
     if words.isalpha() and not _ANNOUNCEMENT.fullmatch(words):
         return None
     if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
