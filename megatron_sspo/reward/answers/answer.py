@@ -123,6 +123,14 @@ _SENTENCE = re.compile(
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
+_UNSAID = rf"(?:(?!\b(?:{_CHANGING}|is|are|that|which|where|whose|such)\b)[^;?!])"
+# "The remainder when N is divided by 10 is 7", "the greatest common divisor of 84 and 126 is 42"
+_SENTENCE_WITH_FORMULA = re.compile(
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?the\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,4}}"
+    rf"(?:when\s+{_UNSAID}{{1,80}}?\s+is\s+divided\s+by\s+{_UNSAID}{{1,40}}?|"
+    rf"(?:of|from|between)\s+{_UNSAID}{{1,20}}?\s+and\s+{_UNSAID}{{1,20}}?)\s+(?:is|are|equals)\s+(?=[-0-9\\$])",
+    re.IGNORECASE,
+)
 # "7, because 3 + 4 = 7"; a reason in which another answer may be is kept
 _REASON = re.compile(
     r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
@@ -225,7 +233,7 @@ def clean(text: str) -> str:
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         text = _REASON.sub("", text)
-    text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", text)))
+    text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:

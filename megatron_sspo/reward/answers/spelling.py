@@ -26,7 +26,7 @@ _UNIT_FRACTION = re.compile(
 _BIG_O = re.compile(r"\\mathcal\s*(?:O|\{O\})\s*(?=\()")
 _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
-_CHOOSE = re.compile(r"(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
+_CHOOSE = re.compile(r"(?<![A-Za-z0-9)}])(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
 _CHOOSE_WITH_LETTERS = re.compile(
     r"(?<![A-Za-z\\])C(?:\(\s*([0-9A-Za-z]+)\s*,\s*([0-9A-Za-z]+)\s*\)|"
     r"_(?:([0-9A-Za-z])|\{([^{}]*)\})\^(?:([0-9A-Za-z])|\{([^{}]*)\}))"
@@ -181,7 +181,13 @@ _POSITIVE_REALS = re.compile(
     re.IGNORECASE,
 )
 _POSITIVE_INTEGERS = re.compile(
-    r"\\mathbb\{Z\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+integers",
+    r"\\mathbb\{Z\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+integers|"
+    r"every\s+positive\s+integer",
+    re.IGNORECASE,
+)
+_PARITY = re.compile(
+    r"(?:(?:all|every|any)\s+)(positive\s+)?(odd|even)(?:\s+(?:positive\s+)?(?:integers?|numbers?))?(?:\s+[a-z])?|"
+    r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+is\s+(odd|even)",
     re.IGNORECASE,
 )
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
@@ -306,6 +312,8 @@ def respell_whole(text: str) -> str:
         return r"(0,\infty)"
     if _POSITIVE_INTEGERS.fullmatch(text):
         return r"\mathbb{Z}^{+}"
+    if match := _PARITY.fullmatch(text):
+        return f"all {match[1] or match[3] or ''} {match[2] or match[4] or match[5]} integers".lower()
     if match := _TRANSPOSED.fullmatch(text):
         return f"({match[1][1:-1]})"
     if _INTEGERS.fullmatch(text):

@@ -38,6 +38,8 @@ _KNOWN_COMMANDS = {
 # math-verify takes 2 5/3 for 7/3. `read_number` has read the proper ones, as mixed numbers.
 _IMPROPER_MIXED = re.compile(r"[0-9]\s+(?:[0-9]+\s*/\s*[0-9]|\\[dt]?frac)")
 
+_NUMBER_AFTER_LETTER = re.compile(r"(?<![\\A-Za-z_^])[A-Za-z]\s*[0-9]")  # "7 e 8", of which it would read the 7
+
 
 def prepare() -> None:
     """Prepares a worker. It is called once in each worker, before its first item."""
@@ -108,7 +110,7 @@ def _is_readable(text: str) -> bool:
         deepest = max(deepest, depth)
     if depth != 0 or deepest > _DEEPEST:
         return False
-    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED))
+    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED, _NUMBER_AFTER_LETTER))
 
 
 def is_same_expression(gold: str, answer: str) -> bool:
