@@ -273,10 +273,20 @@ def _respell_constants(gold: str, answer: str) -> str:
     return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
 
 
+def _is_solution(gold: str) -> bool:
+    """Returns whether C_1 and C_2 in a text are factors of functions such as e^x, and no capacities in a fraction."""
+    outside = _IN_BRACES.sub("", gold)
+    return bool(
+        _OF_SOLUTION.search(gold)
+        and _INDEXED_CONSTANT.search(gold)
+        and len(_CONSTANT.findall(outside)) == len(_CONSTANT.findall(gold))
+    )
+
+
 def with_constants_exchanged(gold: str, answer: str) -> str | None:
     """Returns a solution of a differential equation with C_1 in the place of C_2; None if there are no such two."""
     found = [_CONSTANT.findall(_IN_BRACES.sub("", text)) for text in (gold, answer)]
-    if not _OF_SOLUTION.search(gold) or any(len(set(_CONSTANT.findall(text))) != 2 for text in (gold, answer)):
+    if not _is_solution(gold) or any(len(set(_CONSTANT.findall(text))) != 2 for text in (gold, answer)):
         return None
     if sorted(found[0]) != sorted(found[1]) or len(found[0]) != 2 or not all(map(_INDEXED_CONSTANT.match, found[0])):
         return None
