@@ -16,7 +16,6 @@ from megatron_sspo.reward.answers.names import (
     read_names,
     read_order,
     strip_name,
-    with_constants_exchanged,
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
@@ -30,7 +29,7 @@ from megatron_sspo.reward.answers.rows import (
     read_matrix,
 )
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
-from megatron_sspo.reward.answers.spelling import respell_choose
+from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
     RELATION,

@@ -12,6 +12,7 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.formula import FUNCTIONS
 from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.spelling import respell_constants
 from megatron_sspo.reward.answers.units import split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
@@ -33,12 +34,6 @@ _STATES = re.compile(  # "It is 3 and 3 + 4" and "40 or so" name no value
 )
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
-# The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
-_CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
-_INDEXED_CONSTANT = re.compile(r"(?<![A-Za-z\\])[Cc]_\{?[0-9]")
-_OF_SOLUTION = re.compile(r"e\^|\\(?:sin|cos|ln)(?![a-z])|\bx\b")
-_IN_BRACES = re.compile(r"\{(?![0-9]\})[^{}]*\}")
-_OF_FUNCTION = re.compile(r"[a-z](?:\([a-z]\))?\s*=")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -257,43 +252,6 @@ def _read_both(first: str, second: str) -> tuple[str, str] | None:
     return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
 
 
-def _respell_constants(gold: str, answer: str) -> str:
-    """Returns the answer with the gold answer's letters for constants: `y = Ce^x` and `y = C_1e^x` are one solution.
-
-    The gold answer has to be a function with C, c, or these with an index.
-    """
-    if not (_OF_FUNCTION.match(gold) or _INDEXED_CONSTANT.search(gold)) or (
-        "=" in answer and not _OF_FUNCTION.match(answer)
-    ):
-        return answer
-    constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
-    if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
-        return answer
-    spellings = dict(zip(others, constants, strict=True))
-    return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
-
-
-def _is_solution(gold: str) -> bool:
-    """Returns whether C_1 and C_2 in a text are factors of functions such as e^x, and no capacities in a fraction."""
-    outside = _IN_BRACES.sub("", gold)
-    return bool(
-        _OF_SOLUTION.search(gold)
-        and _INDEXED_CONSTANT.search(gold)
-        and len(_CONSTANT.findall(outside)) == len(_CONSTANT.findall(gold))
-    )
-
-
-def with_constants_exchanged(gold: str, answer: str) -> str | None:
-    """Returns a solution of a differential equation with C_1 in the place of C_2; None if there are no such two."""
-    found = [_CONSTANT.findall(_IN_BRACES.sub("", text)) for text in (gold, answer)]
-    if not _is_solution(gold) or any(len(set(_CONSTANT.findall(text))) != 2 for text in (gold, answer)):
-        return None
-    if sorted(found[0]) != sorted(found[1]) or len(found[0]) != 2 or not all(map(_INDEXED_CONSTANT.match, found[0])):
-        return None
-    first, second = found[1]
-    return _CONSTANT.sub(lambda match: second if match.group() == first else first, answer)
-
-
 def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
@@ -303,7 +261,7 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
-    answer = _respell_constants(gold, answer)
+    answer = respell_constants(gold, answer)
     stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (

@@ -197,6 +197,13 @@ _EMPTY = re.compile(
     re.IGNORECASE,
 )
 
+# The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
+_CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
+_INDEXED_CONSTANT = re.compile(r"(?<![A-Za-z\\])[Cc]_\{?[0-9]")
+_OF_SOLUTION = re.compile(r"e\^|\\(?:sin|cos|ln)(?![a-z])|\bx\b")
+_IN_BRACES = re.compile(r"\{(?![0-9]\})[^{}]*\}")
+_OF_FUNCTION = re.compile(r"[a-z](?:\([a-z]\))?\s*=")
+
 
 def respell_commands(text: str) -> str:
     """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
@@ -243,6 +250,42 @@ def respell_choose(text: str) -> str:
     """Returns a text with `\\binom` for `C(10,3)` and `C_{2n}^{n}`, in which C may be no other thing."""
     return _CHOOSE_WITH_LETTERS.sub(
         lambda m: rf"\binom{{{m[1]}}}{{{m[2]}}}" if m[1] else rf"\binom{{{m[3] or m[4]}}}{{{m[5] or m[6]}}}", text
+    )
+
+
+def respell_constants(gold: str, answer: str) -> str:
+    """Returns the answer with the gold answer's letters for constants: `y = Ce^x` and `y = C_1e^x` are one solution.
+
+    The gold answer has to be a function with C, c, or these with an index.
+    """
+    is_solution = _OF_FUNCTION.match(gold) or _is_solution(gold)
+    if not is_solution or ("=" in answer and not _OF_FUNCTION.match(answer)):
+        return answer
+    constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
+    if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
+        return answer
+    spellings = dict(zip(others, constants, strict=True))
+    return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
+
+
+def with_constants_exchanged(gold: str, answer: str) -> str | None:
+    """Returns a solution of a differential equation with C_1 in the place of C_2; None if there are no such two."""
+    found = [_CONSTANT.findall(_IN_BRACES.sub("", text)) for text in (gold, answer)]
+    if not _is_solution(gold) or any(len(set(_CONSTANT.findall(text))) != 2 for text in (gold, answer)):
+        return None
+    if sorted(found[0]) != sorted(found[1]) or len(found[0]) != 2 or not all(map(_INDEXED_CONSTANT.match, found[0])):
+        return None
+    first, second = found[1]
+    return _CONSTANT.sub(lambda match: second if match.group() == first else first, answer)
+
+
+def _is_solution(gold: str) -> bool:
+    """Returns whether C_1 and C_2 in a text are factors of functions such as e^x, and no capacities in a fraction."""
+    outside = _IN_BRACES.sub("", gold)
+    return bool(
+        _OF_SOLUTION.search(gold)
+        and _INDEXED_CONSTANT.search(gold)
+        and len(_CONSTANT.findall(outside)) == len(_CONSTANT.findall(gold))
     )
 
 
