@@ -30,6 +30,7 @@ KINDS = (
     "afresh",
     "restated",
     "unseen",
+    "fresh",
 )
 
 DISAGREEMENTS = {"last": [("17", r"17 \text{ (apples)}")]}  # the reason is in docs/rewards.md

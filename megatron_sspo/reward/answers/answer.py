@@ -14,11 +14,13 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 _BEFORE_BOX = re.compile(
     r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
     r"\\(?:times|cdot|neq?|not|approx|sin|cos|tan|ln|log|exp)\s*|[<>≠≈]\s*|(?i:(?:\bnot|n't)\s+)|"
+    r"(?:[0-9})$]|\b[A-Za-z])\s*(?:\bor|\\text\s*\{\s*or\s*\}|或)\s*|"
     r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
 )
 _AFTER_BOX = re.compile(
-    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%]|\\%|\*(?!\*)|-\s*[0-9\\]|"
+    r"\$?\s*(?:\^(?!\s*\{?\s*\\circ)|_|/\s*[0-9]|[0-9+%{]|\\%|\*(?!\*)|-\s*[0-9\\]|"
     r"\\(?:times|cdot|div|pm|mp|pi|sqrt|frac|neq?)(?![A-Za-z]))|[.,][0-9]|[B-DIOP-RU-Zbd-fi-kn-rt-z](?![A-Za-z])|"
+    r"\$?\s*(?:or|\\text\s*\{\s*or\s*\}|\\lor|或)\s*\$?\s*(?:\\boxed|[-0-9\\]|[A-Za-z]\b)|"
     r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
 )
 _BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
@@ -61,6 +63,7 @@ _SIGNS = str.maketrans(
         "≥": r"\ge ",
         "≠": r"\ne ",
         **dict.fromkeys("≈≃≅", r"\approx "),
+        "≡": "=",
         "∶": ":",
         "∅": r"\emptyset ",
         "∠": r"\angle ",
@@ -73,7 +76,7 @@ _SIGNS = str.maketrans(
         "∴": r"\therefore ",
         "→": r"\to ",
         "⇒": r"\implies ",
-        **dict.fromkeys("∎□■✓✔✅", ""),  # signs of the end
+        **dict.fromkeys("∎□■✓✔✅•", ""),  # signs of the end
         "∈": r"\in ",
         "°": r"^\circ ",
         "′": "'",
@@ -86,84 +89,16 @@ _ROOT_IN_BRACES = re.compile(r"(?<![A-Za-z\\])sqrt(?=\s*\{)")
 _SQUARE_ROOT = r"\sqrt"
 _ROOTS = {"∛": r"\sqrt[3]", "cbrt": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
-_SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that closes nothing: "$2.50"
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
-_PLUS_INFINITY = re.compile(r"(?<![0-9A-Za-z)}])\s*\+\s*(?=\\infty)")
+_PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
-_LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
-_TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-)
-# The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
-_UNIT_LETTER = re.compile(
-    r"((?<=[0-9}\])])(?<!\\circ\})|(?<=\\pi))(?:\\[,;:! ]|~|\s)*\\(?:mathrm|text(?:rm)?|rm)\s*\{(?:~|\\[,;: ]|\s)*"
-    r"([msghNJWVKACFTL])(?![A-Za-z_0-9])([^{}]*)\}(?!\s*[_0-9{(])"
-)
-_UNITS_OF_LETTERS = {
-    "m": "metres",
-    "s": "seconds",
-    "g": "grams",
-    "h": "hours",
-    "N": "newtons",
-    "J": "joules",
-    "W": "watts",
-    "V": "volts",
-    "K": "kelvins",
-    "A": "amperes",
-    "C": "coulombs",
-    "F": "farads",
-    "T": "teslas",
-    "L": "litres",
-}
-_QUANTITY = re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_FONT = re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)(?![A-Za-z])([^{}]*)\}")
-_COMMAND = re.compile(r"\\([A-Za-z]+)")
-_SPELLINGS = {  # of a command, in one spelling
-    **dict.fromkeys(("leq", "leqslant", "leqq"), r"\le "),
-    **dict.fromkeys(("geq", "geqslant", "geqq"), r"\ge "),
-    **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
-    **dict.fromkeys(("lor", "vee"), " or "),
-    **dict.fromkeys(("land", "wedge"), " and "),
-    **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
-    **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
-    **dict.fromkeys(("large", "Large", "LARGE", "small", "huge", "Huge", "tiny", "normalsize"), " "),
-    **dict.fromkeys(("limits", "nolimits", "newline", "hfill"), " "),
-    "tg": r"\tan ",
-    "ctg": r"\cot ",
-    "arctg": r"\arctan ",
-    "bigcup": r"\cup ",
-    "langle": "(",
-    "rangle": ")",
-    "equiv": "=",
-    **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
-    **dict.fromkeys(("rm", "bf", "it", "sf", "tt", "displaystyle", "textstyle", "quad", "qquad", "enspace"), " "),
-    "imath": "i",
-    **{f"var{name}": rf"\{name}" for name in ("epsilon", "theta", "phi", "rho")},
-    "overrightarrow": r"\vec",
-    "AA": " angstroms ",
-    "varnothing": r"\emptyset ",
-    "lt": "<",
-    "gt": ">",
-    "neq": r"\ne ",
-    "lbrace": r"\{",
-    "rbrace": r"\}",
-    "lbrack": "[",
-    "rbrack": "]",
-    "colon": ":",
-}
-_OF_LOGARITHM = r"\s*([0-9]+|[a-z]|\([^(){}]*\)|\{[^(){}]*\})"
-_RATIO_OF_LOGARITHMS = re.compile(  # the same for any base
-    rf"\\frac\{{\\log{_OF_LOGARITHM}\s*\}}\{{\\log{_OF_LOGARITHM}\s*\}}|\\log{_OF_LOGARITHM}\s*/\s*\\log{_OF_LOGARITHM}(?![0-9a-z(^])"
-)
-_SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _THOUSANDS = re.compile(
     r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
 )
@@ -173,13 +108,13 @@ _LEAD_IN = re.compile(
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
     r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
-    r"(?:is|are|:|=|(?:should|must|would) be)|it\s+is)\s*:?\s+)?",
+    r"(?:is|are|:|=|(?:should|must|would) be)|it's|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".
 _CHANGING = (
     "not|never|neither|either|nor|no|half|twice|double|triple|wrong|incorrect|one|another|between|about|"
-    "than|if|unless|or|and"
+    "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
     rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
@@ -188,12 +123,20 @@ _SENTENCE = re.compile(
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
     re.IGNORECASE,
 )
+_UNSAID = rf"(?:(?!\b(?:{_CHANGING}|is|are|that|which|where|whose|such)\b)[^;?!])"
+# "The remainder when N is divided by 10 is 7", "the greatest common divisor of 84 and 126 is 42"
+_SENTENCE_WITH_FORMULA = re.compile(
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?the\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,4}}"
+    rf"(?:when\s+{_UNSAID}{{1,80}}?\s+is\s+divided\s+by\s+{_UNSAID}{{1,40}}?|"
+    rf"(?:of|from|between)\s+{_UNSAID}{{1,20}}?\s+and\s+{_UNSAID}{{1,20}}?)\s+(?:is|are|equals)\s+(?=[-0-9\\$])",
+    re.IGNORECASE,
+)
 # "7, because 3 + 4 = 7"; a reason in which another answer may be is kept
 _REASON = re.compile(
     r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
 )
 _SET_BUILDER = re.compile(
-    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*)\\?\}$"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*(?:,\s*\1\s*\\ne[^{}|:,;]*)?)\\?\}$"
 )
 # The set of x = pi/4 + k pi, where k is an integer.
 _SET_OF_EQUATION = re.compile(
@@ -275,7 +218,7 @@ def clean(text: str) -> str:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
     if "\\" in text:
-        text = _in_plain_commands(text)
+        text = respell_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
@@ -290,7 +233,7 @@ def clean(text: str) -> str:
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         text = _REASON.sub("", text)
-    text = drop_lead(_SENTENCE.sub("", _LEAD_IN.sub("", text)))
+    text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
@@ -306,22 +249,6 @@ def _in_ascii(text: str) -> str:
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
-
-
-def _in_plain_commands(text: str) -> str:
-    """Returns a LaTeX text without layout and fonts, with one spelling for commands of the same meaning."""
-    text = _LAYOUT.sub("", respell_commands(text))
-    text = _UNIT_LETTER.sub(lambda m: f" {_UNITS_OF_LETTERS[m[2]]} {m[3]}", text)
-    text = _SPACES.sub(" ", text.replace("\\,", " "))
-    text = _TEXT.sub(r" \1 ", _FONT.sub(r" \1 ", _QUANTITY.sub(r"\1 \2", text)))
-    text = _COMMAND.sub(lambda m: _SPELLINGS.get(m[1], m[0]), text)
-    text = _SHORT_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-    return _RATIO_OF_LOGARITHMS.sub(_change_base, text) if "\\log" in text else text
-
-
-def _change_base(ratio: re.Match[str]) -> str:
-    top, bottom = (part.strip("(){}") for part in (ratio[1] or ratio[3], ratio[2] or ratio[4]))
-    return rf"\log_{{{bottom}}}({top})"
 
 
 def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:

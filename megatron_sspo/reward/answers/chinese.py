@@ -6,11 +6,11 @@ _HAN = "[\u4e00-\u9fff]"
 _LEAD = re.compile(
     r"^(?:【(?:答案|解答|最终答案)】|所以|因此|故|综上|从而|于是|则|即|[,\s])*"
     r"(?:(?:最终|最后|正确)?(?:的)?(?:答案|结果|选项|答(?!え)|解)(?:应?该?[是为选])?[:\s]*|(?:本题)?应?选择?[:\s]*|等于|"
-    r"(?:一?共)?有|一?共计?)?\s*"
+    r"(?:一?共)?有|(?:一?共)?需要?|一?共计?)?\s*"
 )
 # Words before "is" that change what follows, as "is not", "about", "more than" and "if" do in English.
 _NAME = re.compile(
-    r"^(?![^-0-9(\[]*(?:不(?!等式|同)|非|约|于|过|除|无|半|倍|之一|至|最多|最少|若|如|当|或|错|误|设|猜|可能|大概|也许|估计))"
+    r"^(?![^-0-9(\[]*(?:不(?!等式|同)|非|没|未|缺|约|于|过|除|无|半|倍|之一|至|最多|最少|若|如|当|或|错|误|设|猜|可能|大概|也许|估计))"
     rf"(?=[A-Za-z\s]*{_HAN})(?:{_HAN}|[A-Za-z\s]){{1,24}}?[是为有]\s*:?\s*(?=[-0-9\\(\[{{A-Za-z])"
 )
 _OPTION = re.compile(r"(?<=[A-J])\s*(?:选项|项)$")
@@ -52,9 +52,15 @@ _COUNTED = re.compile(
     r"(?<=[0-9)}])\s*(?!次[方幂])[个只条人本张件块名位棵辆台支枝头匹种次组页岁户层排行列颗粒朵瓶杯盒袋箱双对套间座艘架场篇首题]"
     rf"(?:不同|(?![不或半多少约余以倍之根十百千万亿]){_HAN}){{0,5}}$"
 )
+_SUM = re.compile(r"^(?:[0-9]+(?:\.[0-9]+)?(?:小时|时|分钟?|秒|元|角|千米|厘米|米|千克|克)){2,4}$")
+_PART_OF_SUM = re.compile(r"([0-9.]+)([^0-9.]+)")
+_WEEKDAY = re.compile(r"^(?:周|礼拜)([一二三四五六日天])$")
+_CONDITION = re.compile(r"^(充分|必要)而?不(充分|必要)的?(?:条件)?$")
 _DATE = re.compile(r"^([0-9]{4})年([0-9]{1,2})月([0-9]{1,2})[日号]$")
 _SETS = {
     **dict.fromkeys(("无解", "无实数解", "空集"), r"\emptyset"),
+    **dict.fromkeys(("对", "对的"), "正确"),
+    **dict.fromkeys(("错", "错的", "错误的"), "错误"),
     **dict.fromkeys(("全体实数", "一切实数", "任意实数", "实数集"), r"\mathbb{R}"),
 }
 
@@ -68,6 +74,12 @@ def respell_chinese(text: str) -> str:
     text = _NUMERALS.sub(lambda m: _in_digits(m.group()), text)
     text = _DATE.sub(lambda m: f"{m[1]}-{m[2]:0>2}-{m[3]:0>2}", text)
     text = _SCALE.sub(lambda m: rf"{m[1]}\times 10^{{{4 if m[2] == '万' else 8}}}", text)
+    text = _CONDITION.sub(r"\1不\2条件", _WEEKDAY.sub(lambda m: f"星期{m[1].replace('天', '日')}", text))
+    if _SUM.fullmatch(text):
+        is_time = "时" in text
+        return _PART_OF_SUM.sub(
+            lambda m: f"{m[1]} {'minutes' if m[2] == '分' and is_time else _UNITS[m[2]]} ", text
+        ).strip()
     return _SETS.get(text, _COUNTED.sub("", _QUANTITY.sub(_unit_of, text)))
 
 

@@ -5,14 +5,13 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
-from megatron_sspo.reward.answers.choices import compare_choices
+from megatron_sspo.reward.answers.choices import compare_choices, compare_opposites, contradicts
 from megatron_sspo.reward.answers.names import (
     EXCEPTION,
     REALS,
     as_union,
     letters_of,
     may_be_same,
-    read_assignments,
     read_inequality,
     read_names,
     read_order,
@@ -20,9 +19,17 @@ from megatron_sspo.reward.answers.names import (
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
-from megatron_sspo.reward.answers.rows import as_list, is_other_case, read_cases, read_components, read_matrix
+from megatron_sspo.reward.answers.rows import (
+    as_list,
+    as_points,
+    is_other_case,
+    read_cases,
+    read_components,
+    read_coordinates,
+    read_matrix,
+)
 from megatron_sspo.reward.answers.spelled import is_same_time, read_date
-from megatron_sspo.reward.answers.spelling import respell_choose
+from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
     RELATION,
@@ -33,7 +40,6 @@ from megatron_sspo.reward.answers.values import (
     compare_values,
     is_same_or_rounded,
     normalize,
-    tokens_of,
 )
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
@@ -41,27 +47,16 @@ _LONGEST_CHAIN = 20  # sides
 _LONGEST_CASES = 4  # all their orders are tried
 _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
-# (x, y) = (1, 2)
-_COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
-_COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
 _LARGE_INTEGER = re.compile("-?[0-9]{6,}")
 _INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
+_MARK_AT_END = re.compile(r"[0-9]['\"]+$")  # of feet, minutes of arc, a derivative
+_LENGTH = re.compile(r"['\"]|\b(?:ft|feet|foot|in|inch(?:es)?)\b")
+_UNIT_AT_END = re.compile(r"(?<=[0-9])[A-Za-z]{1,3}$")
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
-_NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
-_WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
-OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
-_ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
-# Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
-_RETRACTIONS = re.compile(
-    r"^no (?:idea|clue|comment|answer|information)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
-    r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b|"
-    r"^\w+[,;:]?\s+(?:but|only|if|when(?:ever)?|provided|except|as long as|for some|in some|assuming)\b",
-    re.IGNORECASE,
-)
 
 
 def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict:
@@ -87,19 +82,26 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if normalize(gold) == normalize(answer):
         return True
+    if contradicts(gold, answer):
+        return False
     if "C" in answer and "C" not in gold and "," not in gold:
         answer = respell_choose(answer)
     if _LARGE_INTEGER.fullmatch(gold):
         answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
     gold, answer = without_parameters(gold, answer)
-    if (gold_number := read_number(gold)) and (number := read_number(answer)):
+    if _MARK_AT_END.search(answer) and not _LENGTH.search(gold):
+        return False
+    gold_number, number = read_number(gold), read_number(answer)
+    if gold_number and gold_number.unit and not number:
+        number = read_number(_UNIT_AT_END.sub(r" \g<0>", answer))  # 25N is no product beside 25 N
+    if gold_number and number:
         return gold_number.equals(number)
     dates = read_date(gold), read_date(answer)
     if dates[0] and (dates[1] or "-" in gold):
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
-    if {gold, answer} == {REALS, "R"}:
+    if {gold, answer} == {REALS, "R"} or (len(answer) == 1 and gold == rf"\mathbb{{{answer}}}"):
         return True
     sums = read_sum(gold), read_sum(answer)
     if sums[0] or sums[1]:
@@ -112,7 +114,10 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         gold, answer = as_union(gold), as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
-    return _compare_lists(gold, answer, formulas)
+    verdict = _compare_lists(gold, answer, formulas)
+    if verdict is False and (exchanged := with_constants_exchanged(gold, answer)):
+        return _compare_lists(gold, exchanged, formulas)
+    return verdict
 
 
 def _compare_sums(
@@ -129,13 +134,9 @@ def _compare_sums(
 
 
 def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
-    if gold.lower() in OPPOSITES and (tokens := tokens_of(answer)):
-        if _NAMED_OPPOSITE.match(answer):
-            return False
-        if gold.lower() in ("no", "false"):
-            answer = _ONLY_SOMETIMES.sub("", answer)
-        return tokens[0] == gold.lower() and OPPOSITES[tokens[0]] not in tokens and not _RETRACTIONS.search(answer)
-    choice = compare_choices(gold, answer)
+    choice = compare_opposites(gold, answer)
+    if choice is None:
+        choice = compare_choices(gold, answer)
     if isinstance(choice, bool):
         return choice
     if choice is not None:
@@ -153,8 +154,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if (inequalities[0] or _INTERVAL.match(gold)) and (inequalities[1] or _INTERVAL.match(answer)):
         gold, answer = (found[1] if found else text for found, text in zip(inequalities, (gold, answer), strict=True))
-    gold, answer = _as_points(gold), _as_points(answer)
-    assignments = _read_coordinates(gold), _read_coordinates(answer)
+    gold, answer = as_points(gold), as_points(answer)
+    assignments = read_coordinates(gold), read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
     components = read_components(gold), read_components(answer)
@@ -270,35 +271,6 @@ def _compare_matrices(
     return formulas.is_same(gold, answer) if formulas else None
 
 
-def _read_coordinates(text: str) -> dict[str, str] | None:
-    """Returns the values of two names or more, None without names; letters are in the order of the alphabet."""
-    if "=" not in text:
-        return None
-    if match := _COORDINATES.match(text):
-        brackets, items = split_list(text[match.end() :], thousands=False)
-        names = [name.strip() for name in match[1].split(",")]
-        if brackets != "()" or len(items) != len(names) or len(set(names)) != len(names):
-            return None
-        found = dict(zip(names, items, strict=True))
-    else:
-        brackets, items = split_list(text, thousands=False)
-        named = read_assignments(items) if not brackets and len(items) > 1 and " or " not in text else None
-        if named is None:
-            return None
-        found = named
-    return dict(sorted(found.items())) if all(len(name) == 1 for name in found) else found
-
-
-def _as_points(text: str) -> str:
-    """Returns the points (1,2), (2,1) for `x = 1, y = 2 or x = 2, y = 1`; any other text as it is."""
-    if " or " not in text or "=" not in text:
-        return text
-    found = [_read_coordinates(_WHOLE_IN_BRACKETS.sub(r"\1", part)) for part in text.split(" or ")]
-    if not all(found) or len({tuple(named or ()) for named in found}) > 1:
-        return text
-    return ", ".join(f"({','.join(named.values())})" for named in found if named)
-
-
 def _are_roots(named: dict[str, str]) -> bool:
     """Returns whether all names are one letter with an index, as x_1 and x_2, whose order has no meaning."""
     return len({name.partition("_")[0] for name in named if "_" in name}) == 1 and all("_" in name for name in named)
@@ -355,7 +327,9 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     order, other_order = read_order(gold), read_order(answer)
     if order and other_order:
         pairs = zip(order[0], other_order[0], strict=False)
-        return order[1] == other_order[1] and all_of(compare_values(*pair, formulas) for pair in pairs)
+        is_same = order[1] == other_order[1] and all_of(compare_values(*pair, formulas) for pair in pairs)
+        if is_same is not False or len(order[0]) > 2:
+            return is_same
     named_gold = read_names(gold)
     known = letters_of(" ".join(named_gold.values))
     named = read_names(answer, known)

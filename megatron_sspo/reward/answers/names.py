@@ -12,6 +12,7 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.formula import FUNCTIONS
 from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.spelling import respell_constants
 from megatron_sspo.reward.answers.units import split_unit
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
@@ -27,19 +28,20 @@ _SYMBOL = re.compile(
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
 _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z]+(?:[ -][A-Za-z]+)*")
-_STATES = re.compile(  # "It is 3 and 3 + 4" names no value
-    r"\b(?:is|are|equals?)\s+\\?\$?-?[0-9]|^\\?\$?-?[0-9.,]+\s+(?:so|and|but|or|since|because)\b"
+_STATES = re.compile(  # "It is 3 and 3 + 4" and "40 or so" name no value
+    r"\b(?:is|are|equals?)\s+\\?\$?-?[0-9]|^\\?\$?-?[0-9.,]+\s+(?:so|and|but|or|since|because)\b|"
+    r"^\\?\$?-?[0-9.,]+\s+\(?[a-z]{3,}[^0-9]*$"
 )
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
-# The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
-_CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
-_OF_FUNCTION = re.compile(r"[a-z](?:\([a-z]\))?\s*=")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _INDEX_OR_ARGUMENTS = re.compile(r"[A-Za-z]_(?:\{[^{}]*\}|\\?[A-Za-z0-9]+)|(?<=[A-Za-z])\([^()]*\)")
+# 2x or x + 3, of which an equation is still to be solved; x^2 and \\sqrt{x} are not among them.
+_LINEAR = re.compile(r"[-+0-9./() ]*[xyz][-+0-9./() ]*|\\frac\{[0-9]*[xyz]\}\{[0-9]+\}")
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
+_REJECTIONS = frozenset(("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except"))
 _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
@@ -126,7 +128,11 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
         if constants and all(_is_quantity(side) for side in values if side not in constants):
             values = constants
     else:
-        values = [side for side in values if _variables(side) <= known or _STATES.search(side)] or values[-1:]
+        values = [
+            side
+            for side in values
+            if _variables(side) <= known or _STATES.search(side) or (not known and _LINEAR.fullmatch(side))
+        ] or values[-1:]
     names = [side for side in sides if side not in values]
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
     symbols = [side for side in names if side not in phrases]
@@ -140,6 +146,8 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
 
 def may_be_same(gold: Named, answer: Named) -> bool:
     """Returns whether the names do not contradict each other: a side without a name agrees with any."""
+    if answer.phrases & _REJECTIONS:
+        return False
     if gold.names and answer.names:
         return all(name in answer.names or _is_function_of(name, answer.names) for name in gold.names)
     if gold.phrases and answer.phrases:
@@ -197,10 +205,10 @@ def read_inequality(text: str) -> tuple[str, str] | None:
 
 
 def read_order(text: str) -> tuple[list[str], list[str]] | None:
-    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has three values."""
+    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has two or more."""
     parts = [part.strip() for part in _RELATION.split(text)]
     values, signs = parts[::2], parts[1::2]
-    if len(values) < 3 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
+    if len(values) < 2 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
         return None
     if signs[0] in _GREATER:
         return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
@@ -244,20 +252,6 @@ def _read_both(first: str, second: str) -> tuple[str, str] | None:
     return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
 
 
-def _respell_constants(gold: str, answer: str) -> str:
-    """Returns the answer with the gold answer's letters for constants: `y = Ce^x` and `y = C_1e^x` are one solution.
-
-    The gold answer has to be a function with C, c, or these with an index.
-    """
-    if not _OF_FUNCTION.match(gold) or ("=" in answer and not _OF_FUNCTION.match(answer)):
-        return answer
-    constants, others = (sorted(set(_CONSTANT.findall(text))) for text in (gold, answer))
-    if constants == others or len(constants) != len(others) or any(name[0] not in "Cc" for name in constants):
-        return answer
-    spellings = dict(zip(others, constants, strict=True))
-    return _CONSTANT.sub(lambda match: spellings[match.group()], answer)
-
-
 def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
@@ -267,7 +261,7 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
-    answer = _respell_constants(gold, answer)
+    answer = respell_constants(gold, answer)
     stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (

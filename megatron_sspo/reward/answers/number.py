@@ -18,7 +18,9 @@ _SIGNED = rf"[+-]?\s*{_DECIMAL}"
 _TEX_FRACTION = rf"\\frac\s*\{{\s*({_SIGNED})\s*\}}\s*\{{\s*({_SIGNED})\s*\}}"
 _TEN_TO = r"(?:10|\{\s*10\s*\})\s*\^\s*(?:[{(]\s*([+-]?[0-9]+)\s*[)}]|([+-]?[0-9]+))"
 
-_LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥₹]|Rs\.?)\s*)?(?P<inner>[+-]?)\s*")
+_LEAD = re.compile(
+    r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥₹]|Rs\.?|(?:USD|EUR|GBP|INR)(?=\s))\s*)?(?P<inner>[+-]?)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +147,10 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
     (
-        re.compile(r"([0-9]{0,20})\.([0-9]{0,20}?)([0-9]{1,12}?)\3\3+\s*\\dots"),  # 0.333...
-        lambda m: _repeating(m[1], m[2], m[3]),
+        re.compile(r"([0-9]{0,20})\.([0-9]{0,20}?)(?:([0-9]{1,12}?)\3\3+|([0-9]{2,12}?)\4)\s*\\dots"),  # 0.333...
+        lambda m: _repeating(m[1], m[2], m[3] or m[4]),
     ),
+    (re.compile(r"([0-9]+)\.([0-9]*)\(([0-9]+)\)"), lambda m: _repeating(m[1], m[2], m[3])),  # 0.1(6)
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
     (
         re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),

@@ -6,14 +6,22 @@ A function of several cases is such as `\\begin{cases} x & x > 0 \\\\ -x & x \\l
 import re
 
 from megatron_sspo.reward.answers.answer import split_list
+from megatron_sspo.reward.answers.names import read_assignments
 
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}\s*[)\]]?", re.DOTALL
 )
 _END_OF_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
 
+# (x, y) = (1, 2)
+_COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
+_COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
+_WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
+
 _COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
-_COMPONENTS = re.compile(rf"({_COEFFICIENT})i((?:\+|(?=-)){_COEFFICIENT})j(?:((?:\+|(?=-)){_COEFFICIENT})k)?")
+_COMPONENTS = re.compile(
+    rf"(?:({_COEFFICIENT})i)?(?:((?:^|\+|(?=-)){_COEFFICIENT})j)?(?:((?:^|\+|(?=-)){_COEFFICIENT})k)?"
+)
 
 _CASES = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?[A-Za-z]\}?|\([a-z]\))?)\s*=\s*)?\\begin\s*\{cases\}(?P<rows>.*)\\end\s*\{cases\}",
@@ -40,12 +48,41 @@ def read_matrix(text: str) -> list[list[str]] | None:
     return rows if rows and len({len(row) for row in rows}) == 1 else None
 
 
+def read_coordinates(text: str) -> dict[str, str] | None:
+    """Returns the values of two names or more, None without names; letters are in the order of the alphabet."""
+    if "=" not in text:
+        return None
+    if match := _COORDINATES.match(text):
+        brackets, items = split_list(text[match.end() :], thousands=False)
+        names = [name.strip() for name in match[1].split(",")]
+        if brackets != "()" or len(items) != len(names) or len(set(names)) != len(names):
+            return None
+        found = dict(zip(names, items, strict=True))
+    else:
+        brackets, items = split_list(text, thousands=False)
+        named = read_assignments(items) if not brackets and len(items) > 1 and " or " not in text else None
+        if named is None:
+            return None
+        found = named
+    return dict(sorted(found.items())) if all(len(name) == 1 for name in found) else found
+
+
+def as_points(text: str) -> str:
+    """Returns the points (1,2), (2,1) for `x = 1, y = 2 or x = 2, y = 1`; any other text as it is."""
+    if " or " not in text or "=" not in text:
+        return text
+    found = [read_coordinates(_WHOLE_IN_BRACKETS.sub(r"\1", part)) for part in text.split(" or ")]
+    if not all(found) or len({tuple(named or ()) for named in found}) > 1:
+        return text
+    return ", ".join(f"({','.join(named.values())})" for named in found if named)
+
+
 def read_components(text: str) -> str | None:
     """Returns the point (2,-1,3) for the vector 2i - j + 3k; None for any other text."""
     match = _COMPONENTS.fullmatch(re.sub(r"\s+", "", text))
-    if match is None:
+    if match is None or (match[3] is None and None in match.group(1, 2)):
         return None
-    parts = [part.removeprefix("+") for part in match.groups() if part is not None]
+    parts = ["0" if part is None else part.removeprefix("+") for part in match.groups()[: 3 if match[3] else 2]]
     return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
 
 

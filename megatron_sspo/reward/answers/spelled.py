@@ -66,9 +66,10 @@ _DATE = re.compile(rf"(?:the\s+)?(?:{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR})", re.IG
 _DAY_FIRST = re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
 _ISO_DATE = re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12][0-9]|3[01])")
 _TIME = re.compile(
-    r"(?:at\s+)?(?P<hour>[01]?[0-9]|2[0-4])(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?(?:\s+o'?clock)?",
+    r"(?:(?:(?!(?:not|never|before|after|about|around)\b|[a-z]+n't)[a-z]+\s+){0,8}at\s+)?(?P<hour>[01]?[0-9]|2[0-4])(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?(?:\s+o'?clock)?",
     re.IGNORECASE,
 )
+_PART_OF_DAY = re.compile(r"\s+in\s+the\s+(?:(morning)|afternoon|evening)$", re.IGNORECASE)
 
 
 def respell_numerals(text: str) -> str:
@@ -97,7 +98,9 @@ def is_same_time(gold: str, answer: str) -> bool | None:
 
     A gold time without a.m. or p.m. leaves open which one it is. In an answer, a time without either is of 24 hours.
     """
-    stated, found = _TIME.fullmatch(gold), _TIME.fullmatch(answer)
+    stated, found = (
+        _TIME.fullmatch(_PART_OF_DAY.sub(lambda match: " am" if match[1] else " pm", text)) for text in (gold, answer)
+    )
     if not stated or not (stated["minute"] or stated["half"]):
         return None
     hour, minute = int(stated["hour"]), int(stated["minute"] or 0)

@@ -12,6 +12,15 @@ _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
 _DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?![0-9])")  # m2
 _DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
+_EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|person|piece)\b)")  # 42 a day
+_IN_BRACKETS = re.compile(
+    r"(\s.*(?:pairs|triples|quadruples|tuples|points))\s*\([a-z](?:,\s*[a-z])+\)$|\s*\(([A-Za-z]+)\)$"
+)
+# $42 to buy the book; 42 apples for the class
+_PURPOSE = re.compile(r"\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|all)(?:\s+[a-z]+)+$")
+_DIRECTION = re.compile(
+    r"(?<=[a-z0-9])\s+(?:(?:to|towards?) the\s+)?(?:north|south|east|west|left|right|(?:up|down|in|out)wards?)$", re.I
+)
 _FEET = re.compile(r"(?<=[0-9])'(?=\s*[0-9])")
 _OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
@@ -33,11 +42,13 @@ _CHANGING = re.compile(
     r"and|n?or|not|no|none|nope|never|but|wrong|incorrect|false|except|excluding|unless|otherwise|else|if|when|where|"
     r"assuming|provided|depending|maybe|perhaps|approx|approximately|roughly|probably|possibly|ish|something|"
     r"at (?:least|most)|up to|till|until|through|versus|vs|unlike|alternatively|instead|also|then|plus|minus|below|"
+    r"under|fail(?:s|ed)?|undefined|invalid|impossible|extraneous|rejected|discarded|excluded|"
     r"(?:less|fewer|more|greater|smaller|larger|bigger) than)\b",
     re.IGNORECASE,
 )
 _CHANGING_FIRST = re.compile(
-    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|is|are|for|choose|"
+    r"(?:to|than|over|divided|by|of|pi|e|i|squared|cubed|factorial|quarter|(?-i:k)|tens|mod|modulo|base|too|choose|short|"
+    r"is|are|for|"
     r"times(?!\s*$|\s+(?:a|per|each|every|as|faster|more|larger|longer|older)\b))(?![A-Za-z])",
     re.IGNORECASE,
 )
@@ -50,6 +61,7 @@ _SINGLE_LETTER_UNITS = "msghLlVWNJKACFT"
 _NUMBER_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\.?")
 _ONE_UNIT = re.compile(r"([A-Za-z]+)\.?(?:\s*\^\s*\{?(-?[0-9])\}?)?|/")
 CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+CURRENCIES |= {"USD": "dollar", "EUR": "euro", "GBP": "pound", "INR": "rupee"}
 _MARKS = CURRENCIES | {"¢": "cent", "'": "foot", '"': "inch"}  # signs after a number
 _COMPOUNDS = {
     "mph": {"mile": 1, "hour": -1},
@@ -93,10 +105,15 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
     if "(" in tail:
+        tail = _IN_BRACKETS.sub(lambda m: m[1] or (f" {m[2]}" if unit_of(m[2]) else m.group()), tail)
         tail = _DENOMINATOR.sub(lambda m: "/" + "/".join(re.split(r"\s*\\cdot\s*|[\s*]+", m[1].strip())), tail)
-    if not _UNIT.fullmatch(tail) or _CHANGING.search(tail):
+    if _CHANGING.search(tail):
         return None
-    if _CHANGING_FIRST.match(tail.lstrip()) or _CHANGING_LAST.search(tail.rstrip(" .")):
+    tail = _PURPOSE.sub("", tail)
+    if not tail:
+        return False, ""
+    tail = _DIRECTION.sub("", _EACH.sub(" per ", tail))
+    if not _UNIT.fullmatch(tail) or _CHANGING_FIRST.match(tail.lstrip()) or _CHANGING_LAST.search(tail.rstrip(" .")):
         return None
     words = re.findall(r"(?<!\\)\b[A-Za-z]+", tail)
     if "\\cdot" in tail and not all(unit_of(word) or word in _SINGLE_LETTER_UNITS for word in words):
@@ -141,11 +158,13 @@ def _is_unit(word: str, after_space: bool) -> bool:
 def read_sum(text: str) -> dict[str, Fraction] | None:
     """Returns the numbers of `4 hours and 30 minutes` by their units; None for a single one, or an unknown unit."""
     text = _FEET.sub(" feet ", text.removesuffix('"') + " inches" if text.endswith('"') else text)
-    parts = [part for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s+(?=[0-9])", text) if part]
+    parts = [part for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s*(?=[0-9])", text) if part]
     found: dict[str, Fraction] = {}
     for part in parts:
         match = _NUMBER_WITH_UNIT.fullmatch(part)
         unit = unit_of(match[2]) if match else ""
+        if match and match[2] == "m" and "hour" in found:
+            unit = "minute"  # 1h 15m
         if match is None or not unit or unit in found:
             return None
         found[unit] = Fraction(match[1])

@@ -36,6 +36,7 @@ _DEGREES = re.compile(r"([^A-Za-z]*(?:\\(?:frac|pi|sqrt)[^A-Za-z]*)*)\^\s*\{?\s*
 _PI = re.compile(r"\\pi(?![A-Za-z])")
 _THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
 _MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_PERCENT = re.compile(r"([0-9.]+)\s*\\?%")
 _WORD_AFTER_NUMBER = re.compile(r"(?<=[0-9])\s*[A-Za-z]{2,}(?:\s*\^\s*\{?[0-9]\}?)?")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|infty|dots)(?![A-Za-z])")
 _CHOICE_OF_NUMBERS = re.compile(r"(?<![A-Za-z])(?:max|min|gcd|lcm|det|[lr]floor|[lr]ceil)(?![A-Za-z])")
@@ -55,12 +56,13 @@ _SHORT_WORDS = frozenset(
         *("mile", "mod", "per", "unit"),
     )
 )
+_LEFT_OUT = frozenset(("triangle", "function"))
 # A formula without any of these is no number.
 _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 # Words before a number that change its meaning, so that it is not the answer.
 _HEDGES = re.compile(
-    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between|than|least|most|except|but|without|wrong|incorrect|false|"
+    rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between(?!.*\b(?:is|was|are)\b)|than|least|most|except|but|without|wrong|incorrect|false|"
     r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
     r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
     r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
@@ -73,7 +75,15 @@ _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
     rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
-    r"to the|of (?:the |a )?(?:number|integer|value)|starts? with|ends? (?:in|with)|case|fast|minimo|maximo|[oeu])$"
+    r"to the|of (?:the |a )?(?:number|integer|value)|(?:start|beginn?|end)(?:s|ing)? (?:in|with|at|from)|"
+    r"case|fast|minimo|maximo|[oeu]|day|week|month|year|chapter|section|figure|table|line|row|column|level|room|route|item|size|lucky)$"
+)
+# One word before a number names another thing, "bus 42" and "prime 7", unless it says what the number is.
+_ANNOUNCEMENT = re.compile(
+    r"(?:total|sum|product|difference|quotient|remainder|count|max(?:imum)?|min(?:imum)?|value|ans|answer|result|solution|"
+    r"cost|price|profit|score|distance|speed|rate|area|volume|length|width|height|perimeter|radius|diameter|balance|"
+    r"amount|age|weight|mean|median|mode|average|probability|exactly|only|just|altogether|overall|so|thus|hence|"
+    r"therefore|finally|is|are|was|were|equals?|gives|gets|has|have|had|makes|needs|takes|pays|spends|earns|saves|the)"
 )
 _STATES_VALUE = re.compile(
     r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
@@ -126,8 +136,8 @@ def compare_values(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False  # 16_8 is neither 16 nor 16_7; its other spellings were compared before
     (bare_gold, gold_unit), (bare_answer, answer_unit) = split_unit(gold), split_unit(answer)
     if _has_words(bare_gold) or _has_words(bare_answer):
-        return tokens_of(gold) == tokens_of(answer)
-    if gold_number and _CHOICE_OF_NUMBERS.search(answer):
+        return _are_same_words(tokens_of(gold), tokens_of(answer))
+    if gold_number and (_CHOICE_OF_NUMBERS.search(answer) or "\\begin" in answer):
         return False
     if gold_number and (_ARITHMETIC.search(answer) or RELATION.search(answer) or not _KNOWN.search(answer)):
         return False
@@ -216,9 +226,8 @@ def _in_radians(text: str, other: str) -> str:
 
 def _without_units(text: str) -> str:
     """Returns arithmetic without currencies and units: `200000 - 130000` for `$200,000 - $130,000`."""
-    return _WORD_AFTER_NUMBER.sub(
-        lambda m: "" if read_number(f"1 {m.group().strip()}") else m.group(), _MARK_OF_CURRENCY.sub("", text)
-    )
+    text = _PERCENT.sub(r"(\1/100)", _MARK_OF_CURRENCY.sub("", text))
+    return _WORD_AFTER_NUMBER.sub(lambda m: "" if read_number(f"1 {m.group().strip()}") else m.group(), text)
 
 
 def normalize(text: str) -> str:
@@ -226,6 +235,14 @@ def normalize(text: str) -> str:
     if " " in text:
         text = _SPACE_BETWEEN_LETTERS.sub("", _NEEDLESS_SPACE.sub("", text))
     return _SHORT_INDEX.sub(r"\1", text) if "{" in text else text
+
+
+def _are_same_words(gold: list[str], answer: list[str]) -> bool:
+    """Returns whether two texts have the same words; one of them may leave out its noun: "isosceles (triangle)"."""
+    if len(gold) != len(answer) and {*gold[-1:], *answer[-1:]} & _LEFT_OUT:
+        gold, answer = ([word for word in words if word not in _LEFT_OUT] for words in (gold, answer))
+        return gold == answer != []
+    return gold == answer
 
 
 def tokens_of(text: str) -> list[str]:
@@ -285,7 +302,9 @@ def _stated_number(sentence: str, unit: str) -> Number | None:
         return None
     if words and match.group()[0] in "-0123456789":  # no space before the number, as in "Q42"
         return None
-    words = words.rstrip(" ,")
+    words = words.rstrip(" ,.-")
+    if words.isalpha() and not _ANNOUNCEMENT.fullmatch(words):
+        return None
     if (operation := _OPERATIONS.search(words)) and not (operation["of"] and _STATES_VALUE.search(words)):
         return None
     stated = sentence[match.start() :].strip()

@@ -22,9 +22,9 @@ _LONGEST = 400  # characters of an answer for math-verify, unless the gold answe
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
-_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+)")  # or a word of another script
+_COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+|[%#@])")  # or a word of another script
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
-# math-verify drops a command that it does not know, and a word of another script: it would read \neg 5 as 5.
+# math-verify drops a command that it does not know, a word of another script, and %: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
     *FUNCTIONS,
     *GREEK,
@@ -37,6 +37,8 @@ _KNOWN_COMMANDS = {
 }
 # math-verify takes 2 5/3 for 7/3. `read_number` has read the proper ones, as mixed numbers.
 _IMPROPER_MIXED = re.compile(r"[0-9]\s+(?:[0-9]+\s*/\s*[0-9]|\\[dt]?frac)")
+
+_NUMBER_AFTER_LETTER = re.compile(r"(?<![\\A-Za-z_^])[A-Za-z]\s*[0-9]")  # "7 e 8", of which it would read the 7
 
 
 def prepare() -> None:
@@ -108,7 +110,7 @@ def _is_readable(text: str) -> bool:
         deepest = max(deepest, depth)
     if depth != 0 or deepest > _DEEPEST:
         return False
-    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED))
+    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED, _NUMBER_AFTER_LETTER))
 
 
 def is_same_expression(gold: str, answer: str) -> bool:
