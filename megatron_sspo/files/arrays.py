@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from megatron_sspo.files.writing import new_temporary
+
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays of numbers to a temporary file beside `path` and renames it."""
-    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
-    with temporary.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    temporary = new_temporary(path)
+    with temporary.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)

@@ -12,12 +12,23 @@ from megatron_sspo.errors import UserError
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a temporary file beside `path` and renames it, so that a reader finds the old content or the new."""
-    temporary = path.with_name(f".{path.name}.new")  # a fixed name: the next write replaces what a kill has left
-    with temporary.open("w", encoding="utf-8") as file:
+    temporary = new_temporary(path)
+    with temporary.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
+
+
+def new_temporary(path: Path) -> Path:
+    """Returns the path of a temporary file beside `path`, where nothing is.
+
+    It is the same for every write, which so replaces what a kill has left. It is removed before, because a link of this
+    name would be followed, and a pipe would block the writer.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    return temporary
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
